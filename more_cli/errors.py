@@ -1,0 +1,64 @@
+"""The errors a user can cause or meet, each with the exit code of the command that meets it.
+
+A message is one line that names the file, the line and the offending value; the hint says what to type.
+Anything that is not a `MoreError` is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class MoreError(Exception):
+    """What went wrong in one line, and in `hint` what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MoreError):
+    """A command, option value or recipe that cannot be used as given."""
+
+    exit_code = 2
+
+
+class DataError(MoreError):
+    """Bad input data: edit lines, images, probes or suite files."""
+
+    exit_code = 4
+
+
+class StreamErrors(DataError):
+    """Several problems in one input file, all of them listed up to the first 20."""
+
+    SHOWN: ClassVar[int] = 20
+
+    def __init__(self, problems: Sequence[str], hint: str = "") -> None:
+        shown = list(problems[: self.SHOWN])
+        if len(problems) > self.SHOWN:
+            shown.append(f"and {len(problems) - self.SHOWN} more")
+        super().__init__("\nerror: ".join(shown), hint)
+        self.problems = list(problems)
+
+
+class StateError(MoreError):
+    """Model or state does not fit: not a checkpoint, unsupported sites, another base, a lock, a newer schema."""
+
+    exit_code = 5
+
+
+class GateError(MoreError):
+    """A gate was missed."""
+
+    exit_code = 6
+
+
+class ResourceError(MoreError):
+    """Out of memory or disk."""
+
+    exit_code = 7
