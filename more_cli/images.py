@@ -1,0 +1,325 @@
+"""Images as untrusted input: found, measured, decoded to RGB, and known by the hash of their bytes.
+
+What becomes RGB, and how: transparency (alpha, palette or key colour) is laid on white, as a browser shows it;
+16-bit grey keeps its upper 8 bits; float grey is taken as 0..1, or as 0..255 if a value exceeds 1; CMYK and the
+like are converted without colour profiles; of an animation the first frame is taken; EXIF orientation is applied.
+The same bytes give the same pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import os
+import re
+import stat
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from PIL import Image, UnidentifiedImageError
+
+from more_cli.errors import DataError, StateError
+from more_cli.files import disk_errors, sha256_bytes, shorten, sync_folder, write_new
+
+MAX_BYTES = 64 * 2**20
+"""Largest image file, bytes."""
+MAX_PIXELS = 64_000_000
+"""Largest image, pixels."""
+MAX_SIDE = 32_768
+"""Longest side of an image, pixels."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Raster formats that Pillow decodes itself: none of them starts another program."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_DATA_URI = re.compile(r"data:[^,;]*(?:;[^,;]*)*;base64,", re.IGNORECASE)
+_ORIENTATION = 0x0112  # EXIF 2.3, table 4
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Where an image is and which bytes it had when it was checked."""
+
+    spelled: str
+    """As in the line; a `data:` URI is shortened."""
+    path: Path | None
+    """Absolute path, or None for a `data:` URI."""
+    sha256: str
+    """Of the file's bytes, 64 hex digits."""
+    data: bytes | None = field(default=None, repr=False, compare=False)
+    """The bytes themselves for a `data:` URI."""
+
+    def read(self) -> bytes:
+        """Return the bytes that were checked.
+
+        Raises:
+            DataError: the file has vanished or holds other bytes now.
+        """
+        data = self.data
+        if data is None:
+            if self.path is None:
+                raise DataError(f"image `{self.spelled}` was not kept", "give the original file again")
+            data = _read_file(self.path, self.spelled)
+        if sha256_bytes(data) != self.sha256:
+            raise DataError(f"image `{self.spelled}` has changed since it was checked", "put the original back")
+        return data
+
+    def open(self) -> Image.Image:
+        """Return the decoded image, RGB.
+
+        Raises:
+            DataError: as `read`.
+        """
+        return decode_image(self.read(), self.spelled)
+
+
+@dataclass(frozen=True)
+class StoredImage(ImageSource):
+    """An image of the store: damage there is the state's, not the data's."""
+
+    def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises:
+            StateError: the stored file is missing or damaged.
+        """
+        try:
+            return super().read()
+        except DataError as error:
+            hint = "restore the folder from a backup, or put the original image there under that name"
+            raise StateError(f"stored image `{self.path}` is missing or damaged", hint) from error
+
+
+class ImageStore:
+    """A folder of images, each named by the SHA-256 of its bytes; for one writer at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._new_names = False
+
+    def path(self, sha256: str) -> Path:
+        """Return where the image of that hash lies, or would."""
+        return self.folder / sha256
+
+    def put(self, data: bytes) -> str:
+        """Store an image and return its hash; its name is safe on disk only after `sync`.
+
+        Raises:
+            StateError, ResourceError: as `disk_errors`.
+        """
+        sha256 = sha256_bytes(data)
+        path = self.path(sha256)
+        with disk_errors(path):
+            if not (path.is_file() and path.stat().st_size == len(data)):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_new(path, data)
+                self._new_names = True
+        return sha256
+
+    def get(self, sha256: str) -> bytes:
+        """Return the image of that hash.
+
+        Raises:
+            StateError: it is missing or damaged.
+        """
+        return self.source(sha256).read()
+
+    def source(self, sha256: str) -> StoredImage:
+        """Return the image of that hash as an `ImageSource`; nothing is read yet."""
+        return StoredImage(sha256, self.path(sha256), sha256)
+
+    def __contains__(self, sha256: str) -> bool:
+        return self.path(sha256).is_file()
+
+    def sync(self) -> None:
+        """Wait until all images put so far are safe on disk."""
+        if self._new_names:
+            with disk_errors(self.folder):
+                sync_folder(self.folder)
+                sync_folder(self.folder.parent)
+            self._new_names = False
+
+
+class ImageCache:
+    """Locates images below one root and decodes each file once, however many lines name it.
+
+    Keeps hashes, never pixels; a file that has changed since is looked at again.
+    """
+
+    LIMIT = 10_000
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._known: dict[tuple[object, ...], ImageSource | DataError] = {}
+
+    def locate(self, spelled: str) -> ImageSource:
+        """Return the image that a line names.
+
+        Raises:
+            DataError: as `locate_image`.
+        """
+        key = self._key(spelled)
+        if key is None:
+            return locate_image(spelled, self.root)
+        if key not in self._known:
+            if len(self._known) >= self.LIMIT:
+                self._known.clear()
+            try:
+                self._known[key] = locate_image(spelled, self.root)
+            except DataError as error:
+                self._known[key] = error
+        known = self._known[key]
+        if isinstance(known, DataError):
+            raise DataError(known.message, known.hint)
+        return known
+
+    def _key(self, spelled: str) -> tuple[object, ...] | None:
+        try:
+            status = os.stat(self.root / spelled)
+        except (OSError, ValueError):  # missing, a `data:` URI or a URL
+            return None
+        return spelled, status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def locate_image(spelled: str, root: Path) -> ImageSource:
+    """Find, read and decode the image that a line names: a path, relative to ``root``, or a `data:` URI.
+
+    Raises:
+        DataError: a URL, no such file, not an image, damaged, or beyond the limits of this module.
+    """
+    if spelled[:5].lower() == "data:":
+        data = _decode_uri(spelled)
+        source = ImageSource(shorten(spelled, 40), None, sha256_bytes(data), data)
+    elif scheme := _URL.match(spelled):
+        hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
+        raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
+    elif not spelled.strip():
+        raise DataError("image path is empty", "leave `image` out for an edit without an image")
+    else:
+        path = Path(os.path.abspath(root / spelled))
+        try:
+            data = _read_file(path, spelled)
+        except DataError as error:
+            if error.hint or Path(spelled).is_absolute():
+                raise
+            hint = f"image paths start at `{root}`; `--image-root DIR` names another folder"
+            raise DataError(error.message, hint) from error
+        source = ImageSource(spelled, path, sha256_bytes(data))
+    decode_image(data, source.spelled)
+    return source
+
+
+def _decode_uri(uri: str) -> bytes:
+    head = _DATA_URI.match(uri[:200])
+    if head is None:
+        raise DataError(f"image `{shorten(uri, 40)}` is not base64", "spell it `data:image/png;base64,...`")
+    if len(uri) > 2 * MAX_BYTES:
+        raise DataError(f"image `{shorten(uri, 40)}` is larger than {MAX_BYTES >> 20} MiB")
+    payload = uri[head.end() :]
+    try:
+        return base64.b64decode(unquote(payload) if "%" in payload else payload, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DataError(f"image `{shorten(uri, 40)}` is not base64: {str(error).lower()}") from None
+
+
+def _read_file(path: Path, name: str) -> bytes:
+    shown = shorten(name, 200)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise DataError(f"image `{shown}` is not a file")
+        if status.st_size > MAX_BYTES:
+            raise DataError(
+                f"image `{shown}` has {status.st_size:,} bytes, more than {MAX_BYTES >> 20} MiB", "shrink it"
+            )
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"image not found: `{shown}`") from None
+    except (OSError, ValueError) as error:  # ValueError: a name no system allows
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DataError(f"image `{shown}` cannot be read: {reason.lower()}") from None
+    return data
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """Decode the bytes of an image file to RGB, upright; ``name`` is for messages.
+
+    Raises:
+        DataError: not an image of `FORMATS`, damaged, or beyond the limits of this module.
+    """
+    shown = shorten(name, 200)
+    if not data:
+        raise DataError(f"image `{shown}` is empty")
+    if len(data) > MAX_BYTES:
+        raise DataError(f"image `{shown}` is larger than {MAX_BYTES >> 20} MiB", "shrink it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata, and sizes that are checked in the next lines
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_size(image, shown)  # the header says it: nothing is decoded yet
+                image.load()
+                return _upright(_as_rgb(image), image)
+    except DataError:
+        raise
+    except UnidentifiedImageError:
+        hint = f"convert it to PNG or JPEG; readable are {', '.join(FORMATS)}"
+        raise DataError(f"`{shown}` is not a readable image", hint) from None
+    except Image.DecompressionBombError:
+        raise DataError(f"image `{shown}` has more than {MAX_PIXELS // 10**6} megapixels", "shrink it") from None
+    except Exception as error:  # whatever a decoder throws at bytes we did not make is the file's fault
+        reason = shorten(str(error) or type(error).__name__, 80)
+        hint = "the file is damaged or cut short: copy or convert it again"
+        raise DataError(f"image `{shown}` cannot be decoded: {reason}", hint) from None
+
+
+def _check_size(image: Image.Image, shown: str) -> None:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise DataError(f"image `{shown}` has no pixels: {width} x {height}")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        limit = f"{MAX_PIXELS // 10**6} megapixels and sides of {MAX_SIDE:,}"
+        raise DataError(f"image `{shown}` is {width} x {height}, more than {limit}", "shrink it")
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _eight_bits(image).convert("RGB")
+    if image.mode == "La":  # Pillow has no direct way from here
+        image = image.convert("LA")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    # Pillow clips these modes to 0..255 instead of scaling them.
+    import numpy as np
+
+    values = np.asarray(image)
+    if image.mode == "F":
+        values = np.nan_to_num(values)
+        values = np.rint(np.clip(values * (255 if values.max() <= 1 else 1), 0, 255))
+    else:
+        values = np.clip(values, 0, 65_535) >> 8
+    return Image.fromarray(values.astype(np.uint8))
+
+
+def _upright(pixels: Image.Image, image: Image.Image) -> Image.Image:
+    try:
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # unreadable EXIF says nothing about the pixels
+        turn = None
+    return pixels if turn is None else pixels.transpose(turn)
