@@ -1,0 +1,90 @@
+"""The closed-form write into B (Eq. closedform: Delta B = -eta G P) and its fold into W (Eq. lora).
+
+G = dL/dB, (d_out, r), is never needed for itself: with D (n, d_out) the gradient of the loss at the site's
+output for n tokens and Z (n, r) their coordinates A x, G = s D^T Z, and G P = s D^T (Z P). `Gradient` holds
+either form, so that whoever writes need not know which one was cheaper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def factored_is_cheaper(n: int, d_out: int, r: int) -> bool:
+    """Tell whether n tokens are few enough to keep G as its factors D and Z instead of building it.
+
+    Multiplications: built, n d_out r + d_out r^2; factored, n r^2 + n d_out r and n d_out r for <G, G P>.
+    """
+    return n * r * r + 2 * n * d_out * r < n * d_out * r + d_out * r * r
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the loss at one site: built as G (d_out, r), or as factors D (n, d_out) and Z (n, r)."""
+
+    scale: float
+    built: Tensor | None = None
+    D: Tensor | None = None
+    Z: Tensor | None = None
+
+    @staticmethod
+    def of(D: Tensor, Z: Tensor, scale: float) -> Gradient:
+        """Keep whichever form is cheaper: D (n, d_out) output gradients, Z (n, r) coordinates, both float32."""
+        if factored_is_cheaper(D.shape[0], D.shape[1], Z.shape[1]):
+            return Gradient(scale, D=D, Z=Z)
+        return Gradient(scale, built=scale * (D.T @ Z))
+
+    def dense(self) -> Tensor:
+        """Return G, (d_out, r)."""
+        if self.built is not None:
+            return self.built
+        assert self.D is not None
+        assert self.Z is not None
+        return self.scale * (self.D.T @ self.Z)
+
+    def preconditioned(self, P: Tensor) -> Tensor:
+        """Return G P, (d_out, r) float32, for P (r, r)."""
+        # P is rounded to G's float32 here: the error of one product does not accumulate, that of P would.
+        if self.built is not None:
+            return self.built @ P.to(self.built)
+        assert self.D is not None
+        assert self.Z is not None
+        return self.scale * (self.D.T @ (self.Z @ P.to(self.Z)))
+
+    def inner(self, other: Tensor) -> float:
+        """Return <G, M>, for M (d_out, r): with M = G P the first-order decrease of the loss per unit step."""
+        if self.built is not None:
+            return float((self.built * other).sum(dtype=torch.float64))
+        assert self.D is not None
+        assert self.Z is not None
+        return self.scale * float((self.D * (self.Z @ other.T)).sum(dtype=torch.float64))
+
+    def norm(self) -> float:
+        """Return |G|_F."""
+        return float(torch.linalg.vector_norm(self.dense()))
+
+
+def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
+    """Return eta such that the first-order predicted decrease is rho times the loss: rho L / sum <G, G P>.
+
+    Deviation from the paper, which fixes eta per model: this one needs no tuning and does not depend on the
+    scale of P, so both normalisations agree. `decrease` is summed over the sites that share the step.
+    """
+    return rho * loss / decrease if decrease > 0.0 else 0.0
+
+
+def capped(step: Tensor, limit: float) -> Tensor:
+    """Return the step on B, shortened to Frobenius norm `limit` when it is longer."""
+    norm = float(torch.linalg.vector_norm(step))
+    return step * (limit / norm) if norm > limit else step
+
+
+def fold(W: Tensor, A: Tensor, B: Tensor, s: float) -> Tensor:
+    """Return W + s B A (Eq. lora) in W's dtype: W (rows, d_in), A (r, d_in), B (rows, r).
+
+    In float32 and rounded once: adding a bf16 delta to a bf16 weight rounds twice and loses small updates.
+    """
+    return torch.addmm(W.float(), B.float(), A.float(), alpha=s).to(W.dtype)

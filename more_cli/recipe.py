@@ -1,0 +1,226 @@
+"""A recipe: every number of an editing run, in one TOML file, checked before anything is read or written.
+
+The defaults below are the only ones; a recipe names what it changes. `init` stores the recipe in the state, so
+a later run cannot pick up other numbers by accident.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from more_cli.errors import UsageError
+
+SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Step = Literal["polyak"] | Positive
+
+
+class Constants(BaseModel):
+    """What may differ between sites: the step and the ridge of the recursion. An absent value inherits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
+
+    step: Step | None = None
+    """`"polyak"`, or a fixed eta > 0."""
+    ridge: Positive | None = Field(default=None, alias="lambda")
+    """lambda of the recursion, in units of |z|^2; larger protects past edits less."""
+    ridge_rel: Positive | None = Field(default=None, alias="lambda_rel")
+    """lambda as a multiple of the site's mean |z|^2, dimensionless; excludes `lambda`."""
+
+    @model_validator(mode="after")
+    def _one_ridge(self) -> Constants:
+        if self.ridge is not None and self.ridge_rel is not None:
+            raise ValueError("give `lambda` or `lambda_rel`, not both")
+        return self
+
+    def over(self, base: Constants) -> Constants:
+        """Return these constants with what they leave open taken from `base`."""
+        own_ridge = self.ridge is not None or self.ridge_rel is not None
+        return Constants(
+            step=self.step if self.step is not None else base.step,
+            ridge=self.ridge if own_ridge else base.ridge,
+            ridge_rel=self.ridge_rel if own_ridge else base.ridge_rel,
+        )
+
+
+class Recipe(BaseModel):
+    """Every number of one editing run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str = ""
+    """Name of the recipe; the file's name unless given."""
+    description: str = ""
+    """One sentence for people."""
+    backbones: tuple[str, ...] = ()
+    """`model_type`s for which `init` picks this recipe by itself."""
+    editor: Literal["more"] = "more"
+    """The editing method."""
+
+    sites: tuple[str, ...] = ("text.ffn_out", "projector")
+    """Groups of editable weights: text.ffn_out, text.ffn_in, projector, vision.ffn_out, qformer."""
+    last: int = Field(default=7, ge=1)
+    """How many of the last layers of a stack are edited."""
+    top_k: int | None = Field(default=None, ge=1)
+    """Write only the k groups (a layer, or the projector) with the largest gradient norm; all when absent."""
+
+    rank: int = Field(default=512, ge=1)
+    """Rows r of the basis A; capped at d_in / 4 per site."""
+    scale: Positive = 2.0
+    """s in y = W x + s B (A x), dimensionless."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of the basis; each site draws from a stream of its own."""
+
+    normalisation: Literal["unit", "paper"] = "unit"
+    """Where lambda enters P: the authors' code (`unit`) or the paper's text (`paper`)."""
+    precondition: bool = True
+    """Multiply the gradient by P; false is naive low-rank fine-tuning, P = I."""
+    pooling: Literal["mean", "none"] = "mean"
+    """One pooled key per edit (`mean`), or one key per relevant token (`none`)."""
+    absorb: Literal["edit", "write"] = "edit"
+    """P takes the key once per edit, or after every write as the authors' code does."""
+
+    default: Constants = Constants(step="polyak", ridge_rel=0.02)
+    """Constants of every site that nothing below overrides."""
+    text: Constants = Constants()
+    """Overrides for text sites."""
+    visual: Constants = Constants()
+    """Overrides for projector and vision sites."""
+    site: dict[str, Constants] = {}
+    """Overrides by site name (a regular expression that matches the whole name)."""
+
+    rho: Positive = 1.0
+    """Part of the loss that one Polyak step aims to remove, dimensionless."""
+    max_steps: int = Field(default=10, ge=1, le=1000)
+    """Most writes for one edit."""
+    stop_early: bool = True
+    """Stop writing once the edit is learnt, and write nothing for an edit that already is."""
+    target_nll: Positive = 0.1
+    """Writing stops once every target token is the most likely one and the mean NLL, in nats, is below this."""
+    guard: bool = True
+    """Take back a write that raises the loss and try half of it; refuse the edit when that raises it too."""
+    max_write: Positive = 0.05
+    """Largest relative size |dW|_F / |W|_F of one write at one site."""
+
+    system: str = ""
+    """System prompt put before every question; empty for none."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        for group in self.sites:
+            if group not in SITE_GROUPS:
+                raise ValueError(f"unknown site group `{group}` (known: {', '.join(SITE_GROUPS)})")
+        if not self.sites:
+            raise ValueError("`sites` is empty")
+        for pattern in self.site:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"site `{pattern}` is not a regular expression: {error}") from None
+        for modality in ("text", "visual"):
+            constants = getattr(self, modality).over(self.default)
+            if constants.step is None or (constants.ridge is None and constants.ridge_rel is None):
+                raise ValueError(f"{modality} sites have no step or no lambda")
+            if constants.ridge is None and self.normalisation == "paper":
+                raise ValueError("normalisation `paper` needs an absolute `lambda`: P_0 = I / (1 + lambda)")
+        if len({isinstance(c.step, str) for c in self._all_constants}) > 1:
+            raise ValueError("the Polyak step is shared by all sites: do not mix it with a fixed eta")
+        return self
+
+    @cached_property
+    def _all_constants(self) -> list[Constants]:
+        modalities = [self.text.over(self.default), self.visual.over(self.default)]
+        return modalities + [own.over(base) for own in self.site.values() for base in modalities]
+
+    @property
+    def uses_polyak(self) -> bool:
+        """Whether the step length follows from the loss rather than from a fixed eta."""
+        return self._all_constants[0].step == "polyak"
+
+    def constants_of(self, site: str, modality: str) -> Constants:
+        """Return the constants in force at one site."""
+        constants = (self.visual if modality == "visual" else self.text).over(self.default)
+        for pattern, own in self.site.items():
+            if re.fullmatch(pattern, site):
+                constants = own.over(constants)
+        return constants
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the recipe in full as plain JSON values, the form in which the state keeps it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def data_folder(name: str) -> Path:
+    """Return the folder `recipes` or `sample_edits`: packed into the wheel, or beside the package in a checkout."""
+    here = Path(__file__).resolve().parent
+    packed = here / "_data" / name
+    return packed if packed.is_dir() else here.parent / name
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the recipes that come with `more`, by name."""
+    return {path.stem: path for path in sorted(data_folder("recipes").glob("*.toml"))}
+
+
+def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
+    """Read a shipped recipe by name or a TOML file by path, with `key=value` settings on top.
+
+    Raises:
+        UsageError: unknown name, unreadable file, or values that do not pass, all of them listed.
+    """
+    shipped = shipped_recipes()
+    path = shipped.get(name_or_path, Path(name_or_path))
+    if not path.is_file():
+        raise UsageError(
+            f"no recipe `{name_or_path}`",
+            f"shipped recipes: {', '.join(shipped)}; or give the path of a .toml file",
+        )
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
+    for setting in settings:
+        _apply_setting(values, setting)
+    return parse_recipe({"name": path.stem} | values, str(path))
+
+
+def parse_recipe(values: dict[str, Any], where: str) -> Recipe:
+    """Check plain values and return the recipe; `where` names the file in messages."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors(include_url=False):
+            key = ".".join(str(part) for part in problem["loc"])
+            problems.append(f"{where}: {key + ': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}")
+        raise UsageError("\nerror: ".join(problems), "the fields and their meaning are in more_cli/recipe.py") from None
+
+
+def pick_recipe(model_type: str) -> str:
+    """Return the name of the shipped recipe for an architecture, or the general one."""
+    for name, path in shipped_recipes().items():
+        if model_type in tomllib.loads(path.read_text(encoding="utf-8")).get("backbones", ()):
+            return name
+    return "default"
+
+
+def _apply_setting(values: dict[str, Any], setting: str) -> None:
+    key, equals, text = setting.partition("=")
+    if not equals:
+        raise UsageError(f"`--set {setting}` has no `=`", "write --set key=value, for instance --set max_steps=20")
+    *parents, leaf = key.strip().split(".")
+    table = values
+    for parent in parents:
+        table = table.setdefault(parent, {})
+    try:
+        table[leaf] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[leaf] = text

@@ -1,0 +1,165 @@
+"""The state of an editing run: one safetensors file, `NAME.more`, that holds B and P of every site.
+
+Its metadata has exactly one key (two or more are written in random order by safetensors) with canonical JSON and
+nothing volatile, so the same edits give the same bytes. A is not stored: its seed is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from more_cli.errors import StateError
+from more_cli.files import canonical_json, disk_errors, replacing
+from more_cli.recipe import Recipe
+
+SCHEMA = 1
+METADATA_KEY = "more"
+
+
+class SiteRecord(BaseModel):
+    """What the state knows of one site beside its tensors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """Name of the site in recipes and reports, such as `text.31.down_proj`."""
+    group: str
+    """Group that the recipe chose it by, such as `text.ffn_out`."""
+    modality: Literal["text", "visual"]
+    module: str
+    """Path of the Linear in the model in memory."""
+    disk_key: str
+    """Name of its weight in the checkpoint's shards."""
+    shape: tuple[int, int]
+    """(d_out, d_in) of W."""
+    rank: int = Field(ge=1)
+    scale: float = Field(gt=0)
+    seed: int
+    basis_version: int
+    basis_fingerprint: list[float]
+    ridge: float | None = Field(default=None, gt=0)
+    """lambda in force, in units of |z|^2; absent while it still follows the first keys."""
+    keys: int = Field(default=0, ge=0)
+    """Keys that P has absorbed."""
+    energy: float = Field(default=0.0, ge=0)
+    """Sum of |z|^2 over the keys that settle a relative lambda."""
+
+
+class StateMeta(BaseModel):
+    """The canonical JSON in the sidecar's header."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA
+    base: dict[str, Any]
+    """Fingerprint of the checkpoint the state was made for."""
+    recipe: Recipe
+    template: str
+    """Chat template the prompts are rendered with."""
+    sites: list[SiteRecord]
+    edits: int = Field(default=0, ge=0)
+    """Ledger entries that are in this state."""
+    digest: str
+    """Digest of the content of those entries, in order."""
+
+
+@dataclass
+class State:
+    """B (d_out, r) float32 and P (r, r) float64 of every site, by site name, with their description."""
+
+    meta: StateMeta
+    B: dict[str, Tensor] = field(default_factory=dict)
+    P: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers held in B and P together."""
+        return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
+
+
+def sidecar_path(model: Path) -> Path:
+    """Return where the state of a checkpoint folder lies unless the user says otherwise: `NAME.more` beside it."""
+    model = model.resolve()
+    return model.with_name(model.name + ".more")
+
+
+def ledger_folder(sidecar: Path) -> Path:
+    """Return the folder of ledger, images and lock that belongs to a sidecar."""
+    return sidecar.with_name(sidecar.name + ".d")
+
+
+def save_state(path: Path, state: State) -> None:
+    """Replace the sidecar by `state`; a reader sees the old file or the new one.
+
+    Raises:
+        StateError: the folder is not writable.
+        ResourceError: the disk is full.
+    """
+    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
+    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
+    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
+    with disk_errors(path), replacing(path) as scratch:
+        save_file(payload, scratch, metadata=header)
+
+
+def load_state(path: Path) -> State:
+    """Read a sidecar and check its schema, shapes, types and numbers.
+
+    Raises:
+        StateError: no such file, not a sidecar, newer schema, or damaged.
+    """
+    if not path.is_file():
+        raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    state = State(_read_meta(path, metadata))
+    for site in state.meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
+    if tensors:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
+    return state
+
+
+_RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+
+
+def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
+    try:
+        values = json.loads(metadata[METADATA_KEY])
+        version = values["schema_version"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise StateError(f"`{path}` is not a state of `more`", "name the file that `more init` wrote") from None
+    if isinstance(version, int) and version > SCHEMA:
+        raise StateError(
+            f"`{path}` has schema {version}, this version of `more` reads up to {SCHEMA}", "upgrade more-cli"
+        )
+    try:
+        return StateMeta.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
+
+
+def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    tensor = tensors.pop(name, None)
+    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if not bool(torch.isfinite(tensor).all()):
+        raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
+    return tensor

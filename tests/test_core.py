@@ -1,0 +1,135 @@
+"""The paper's equations against closed forms in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from more_cli.core import basis, recursion, write
+
+
+def keys(count: int, rank: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.randn(count, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("rank", "d_in"), [(1, 4), (16, 64), (96, 384), (128, 10240), (512, 11008)])
+def test_basis_rows_are_orthonormal(rank: int, d_in: int) -> None:
+    A = basis.draw_basis(rank, d_in, seed=42)
+    assert A.shape == (rank, d_in)
+    assert A.dtype == torch.float32
+    torch.testing.assert_close(A.double() @ A.double().T, torch.eye(rank, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_basis_is_the_unique_q_factor() -> None:
+    import numpy as np
+
+    raw = np.random.RandomState(7).standard_normal((24, 200))
+    Q, R = np.linalg.qr(raw.T)
+    theirs = (Q * np.sign(np.diag(R))).T
+    ours = basis.draw_basis(24, 200, seed=7)
+    torch.testing.assert_close(ours.double(), torch.from_numpy(theirs), atol=1e-6, rtol=0)
+
+
+def test_fingerprint_recognises_its_basis_and_no_other() -> None:
+    A = basis.draw_basis(32, 256, seed=1)
+    known = basis.fingerprint(A)
+    assert len(known) == basis.FINGERPRINT_ENTRIES
+    assert basis.matches(A + 1e-8, known)
+    assert not basis.matches(basis.draw_basis(32, 256, seed=2), known)
+    swapped = A.clone()
+    swapped[[0, 1]] = A[[1, 0]]
+    assert not basis.matches(swapped, known)
+
+
+def test_sites_draw_from_streams_of_their_own_and_rank_is_capped() -> None:
+    assert basis.site_seed(42, "text.1.down_proj") != basis.site_seed(42, "text.2.down_proj")
+    assert basis.site_seed(42, "a") != basis.site_seed(43, "a")
+    assert basis.usable_rank(512, 11008) == 512
+    assert basis.usable_rank(512, 384) == 96
+    assert basis.usable_rank(512, 3) == 1
+
+
+@pytest.mark.parametrize("normalisation", ["unit", "paper"])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_recursion_equals_the_closed_form_after_10000_updates(normalisation, scale: float) -> None:
+    Z = keys(10_000, 24, scale=scale)
+    P = recursion.initial(24, 2.0, normalisation)
+    for z in Z:
+        P = recursion.absorb(P, z, 2.0, normalisation)
+    expected = recursion.closed_form(Z, 2.0, normalisation)
+    assert float((P - expected).norm() / expected.norm()) < 1e-9
+    assert torch.equal(P, P.T)
+
+
+@settings(max_examples=50, deadline=None)
+@given(ridge=st.floats(0.01, 1e4), scale=st.floats(1e-3, 50), count=st.integers(0, 12), seed=st.integers(0, 999))
+def test_recursion_stays_positive_definite_and_shrinks(ridge: float, scale: float, count: int, seed: int) -> None:
+    P = recursion.initial(8, ridge, "unit")
+    for z in keys(count, 8, seed, scale):
+        smaller = recursion.absorb(P, z, ridge, "unit")
+        assert float(z @ smaller @ z) <= float(z @ P @ z) * (1 + 1e-12)
+        P = smaller
+    assert float(torch.linalg.eigvalsh(P).min()) > 0
+
+
+def test_a_matrix_of_keys_is_absorbed_row_by_row() -> None:
+    Z = keys(6, 5)
+    P = recursion.absorb(recursion.initial(5, 3.0, "unit"), Z, 3.0, "unit")
+    torch.testing.assert_close(P, recursion.closed_form(Z, 3.0, "unit"), atol=1e-12, rtol=1e-12)
+
+
+def test_both_normalisations_are_one_editor_once_eta_is_rescaled() -> None:
+    """P_paper(lambda) = P_unit(1 + lambda) / (1 + lambda): method.md 2, checked on a whole stream of writes."""
+    ridge, eta = 7.0, 0.3
+    Z, G = keys(20, 6), keys(20, 30, seed=5).reshape(20, 5, 6)
+    unit, paper = recursion.initial(6, 1 + ridge, "unit"), recursion.initial(6, ridge, "paper")
+    B_unit, B_paper = torch.zeros(5, 6, dtype=torch.float64), torch.zeros(5, 6, dtype=torch.float64)
+    for z, g in zip(Z, G, strict=True):
+        B_unit = B_unit - eta * g @ unit
+        B_paper = B_paper - eta * (1 + ridge) * g @ paper
+        unit = recursion.absorb(unit, z, 1 + ridge, "unit")
+        paper = recursion.absorb(paper, z, ridge, "paper")
+    torch.testing.assert_close(B_unit, B_paper, atol=1e-12, rtol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 40), d_out=st.integers(1, 40), r=st.integers(1, 16), seed=st.integers(0, 99))
+def test_factored_write_equals_the_built_one(n: int, d_out: int, r: int, seed: int) -> None:
+    D, Z = keys(n, d_out, seed).float(), keys(n, r, seed + 1).float()
+    P = recursion.absorb(recursion.initial(r, 1.0, "unit"), keys(1, r, seed + 2)[0], 1.0, "unit")
+    built = write.Gradient(2.0, built=2.0 * D.T @ Z)
+    factored = write.Gradient(2.0, D=D, Z=Z)
+    direction = built.preconditioned(P)
+    torch.testing.assert_close(factored.preconditioned(P), direction, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(factored.dense(), built.dense(), atol=1e-4, rtol=1e-4)
+    assert factored.inner(direction) == pytest.approx(built.inner(direction), rel=1e-3, abs=1e-3)
+
+
+def test_few_tokens_are_kept_as_factors_and_many_are_built() -> None:
+    assert write.Gradient.of(torch.ones(3, 4096), torch.ones(3, 512), 2.0).built is None
+    assert write.Gradient.of(torch.ones(900, 64), torch.ones(900, 16), 2.0).built is not None
+
+
+def test_polyak_step_predicts_the_whole_loss_and_ignores_the_scale_of_p() -> None:
+    G, P = keys(4, 6).float(), recursion.initial(6, 1.0, "unit")
+    gradient = write.Gradient(1.0, built=G)
+    for factor in (1.0, 1e-3):
+        direction = gradient.preconditioned(factor * P)
+        eta = write.polyak_step(3.0, gradient.inner(direction))
+        assert eta * gradient.inner(direction) == pytest.approx(3.0, rel=1e-5)
+        torch.testing.assert_close(eta * direction, G * 3.0 / float(G.square().sum()), atol=1e-5, rtol=1e-4)
+    assert write.polyak_step(3.0, 0.0) == 0.0
+
+
+def test_a_long_step_is_shortened_and_a_short_one_left_alone() -> None:
+    step = torch.full((3, 3), 2.0)
+    assert float(write.capped(step, 1.5).norm()) == pytest.approx(1.5)
+    assert write.capped(step, 100.0) is step
+
+
+def test_fold_equals_the_branch_and_rounds_once() -> None:
+    A, B, W = basis.draw_basis(4, 32, 0), keys(8, 4).float(), keys(8, 32, 3).float()
+    x = keys(5, 32, 9).float()
+    torch.testing.assert_close(x @ write.fold(W, A, B, 2.0).T, x @ W.T + 2.0 * (x @ A.T) @ B.T)
+    half = W.bfloat16()
+    assert torch.equal(write.fold(half, A, B, 2.0), (half.float() + 2.0 * (B @ A)).bfloat16())

@@ -1,0 +1,65 @@
+"""The arrows of the package run one way, nothing below the command line prints, and no file grows too long."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LAYERS = [
+    ["errors"],
+    ["files"],
+    ["images", "recipe", "checkpoint", "core"],
+    ["edits", "foreign", "records", "state"],
+    ["journal"],
+    ["model"],
+    ["editors"],
+    ["evaluation"],
+    ["ops"],
+    ["demo"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
+
+
+def imports(tree: ast.AST, *, top_level: bool = False) -> Iterator[str]:
+    nodes = tree.body if top_level else ast.walk(tree)  # type: ignore[attr-defined]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_module(path: Path) -> None:
+    here = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert len(text.splitlines()) <= 400, f"{path} is too long: split it along what it does"
+    for module in imports(tree):
+        if module.startswith("more_cli.") and here != "__init__":
+            there = module.split(".")[1]
+            assert RANK[there] <= RANK[here], f"{path}: {here} must not import {there}"
+        if module.split(".")[0] == "typer":
+            assert here == "cli", f"{path}: only cli knows Typer"
+        if module.split(".")[0] == "transformers":
+            assert here == "model", f"{path}: only model knows transformers"
+        if here == "core":
+            assert module.split(".")[0] not in {"transformers", "pydantic", "PIL", "safetensors"}
+        if module == "click" or module.startswith("click."):
+            raise AssertionError(f"{path}: Typer carries its own click, ours would be another")
+    if here in {"cli", "__main__"}:
+        for module in imports(tree, top_level=True):
+            assert module.split(".")[0] not in HEAVY, f"{path}: {module} makes --help slow"
+
+
+def test_core_knows_torch_and_errors_only() -> None:
+    for path in (PACKAGE / "core").glob("*.py"):
+        for module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            if module.startswith("more_cli."):
+                assert module.split(".")[1] in {"core", "errors"}, f"{path} imports {module}"

@@ -1,0 +1,89 @@
+"""Recipes: every shipped one loads, every mistake is named."""
+
+from pathlib import Path
+
+import pytest
+
+from more_cli.errors import UsageError
+from more_cli.recipe import Constants, Recipe, load_recipe, parse_recipe, pick_recipe, shipped_recipes
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_loads_and_survives_the_state(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.description
+    assert parse_recipe(recipe.canonical(), "state") == recipe
+
+
+def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:
+    paper, authors = load_recipe("paper-llava"), load_recipe("authors-llava")
+    for recipe in (paper, authors):
+        constants = recipe.constants_of("text.31.down_proj", "text")
+        assert (constants.step, constants.ridge, recipe.rank, recipe.scale) == (0.1, 2000.0, 512, 2.0)
+        assert not recipe.stop_early
+    assert (paper.last, paper.max_steps, paper.top_k, paper.absorb) == (7, 1, None, "edit")
+    assert (authors.last, authors.max_steps, authors.top_k, authors.absorb) == (12, 5, 7, "write")
+
+
+def test_an_architecture_picks_its_recipe_and_an_unknown_one_the_general() -> None:
+    assert pick_recipe("llava") == "llava"
+    assert pick_recipe("never-heard-of") == "default"
+
+
+def test_overrides_go_from_default_over_modality_to_site() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "default": {"step": 0.1, "lambda": 10.0},
+            "visual": {"step": 0.03},
+            "site": {r"projector\..*": {"lambda_rel": 0.5}},
+        }
+    )
+    assert recipe.constants_of("text.1.down_proj", "text") == Constants(step=0.1, ridge=10.0)
+    assert recipe.constants_of("vision.1.fc2", "visual") == Constants(step=0.03, ridge=10.0)
+    assert recipe.constants_of("projector.linear_1", "visual") == Constants(step=0.03, ridge_rel=0.5)
+
+
+def test_settings_change_single_values() -> None:
+    recipe = load_recipe("llava", ["max_steps=3", "default.lambda_rel=0.5", "system=Answer briefly."])
+    assert (recipe.max_steps, recipe.default.ridge_rel, recipe.system) == (3, 0.5, "Answer briefly.")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rank = 0", "rank"),
+        ("rigde = 1", "rigde"),
+        ("sites = ['text.ffn']", "unknown site group `text.ffn`"),
+        ("[default]\nstep = 'polyak'\nlambda = 1.0\nlambda_rel = 1.0", "not both"),
+        ("[default]\nstep = 0.1\nlambda = -1.0", "default.lambda"),
+        ("[default]\nstep = 'polyak'\nlambda = 1.0\n[visual]\nstep = 0.1", "do not mix"),
+        ("normalisation = 'paper'", "needs an absolute `lambda`"),
+        ("[site.'(']\nlambda = 1.0", "not a regular expression"),
+        ("max_steps = nan", "max_steps"),
+        ("x = [", "r.toml"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_recipe(str(file))
+    assert expected in caught.value.message
+    assert "r.toml" in caught.value.message
+
+
+def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("rank = 0\nscale = 'x'\nlats = 3")
+    with pytest.raises(UsageError) as caught:
+        load_recipe(str(file))
+    assert len(caught.value.message.split("\nerror: ")) == 3
+
+
+def test_an_unknown_recipe_lists_the_shipped_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("llama")
+    assert "paper-llava" in caught.value.hint
+    with pytest.raises(UsageError, match="no `=`"):
+        load_recipe("llava", ["rank"])
