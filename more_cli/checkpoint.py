@@ -1,0 +1,400 @@
+"""The bytes of a Hugging Face safetensors directory: headers, tensors, fingerprint and patched copies.
+
+Nothing here knows what a tensor means. Headers are untrusted input: they are checked in full before an offset
+is used, so a truncated or hostile shard is one error that names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from more_cli.errors import ResourceError, StateError
+
+CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+
+_VOCABULARY_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json")
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+FINGERPRINT_FILES = (CONFIG, *_TOKENIZER_FILES, *_VOCABULARY_FILES, *_TEMPLATE_FILES, *_PROCESSOR_FILES)
+"""Files whose bytes decide what a prompt and an image become, and so what an edit was made for."""
+
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""The dtypes a tensor can be read and patched in, by their name in a header."""
+
+# Other copies of the weights: a patched checkpoint would ship them stale, so they stay behind.
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
+_OTHER_WEIGHTS = (*_PICKLES, *_OTHER_FORMATS, "*.safetensors", "*.safetensors.index.json")
+_OTHER_WEIGHT_FOLDERS = ("original", "onnx")
+
+# Bits per element of every dtype safetensors 0.8 accepts.
+_BITS = {
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+_HEADER_LIMIT = 100_000_000  # bytes; the limit of safetensors itself
+_DIMENSIONS = 16  # the most a tensor may have
+_COPY_STEP = 64 << 20  # bytes
+_AGAIN = "download or copy the checkpoint again"
+
+Patch = Callable[[Tensor, int], Tensor]
+"""Takes rows (n, ...) of a tensor and the number of the first; returns new ones, same shape and dtype."""
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """Where one tensor lies: bytes `start` to `stop` of a shard, row-major; dtype as the header names it."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint directory of which only config and headers were read.
+
+    Raises:
+        StateError: On reading a tensor whose shard became shorter, or whose dtype is not one of `FLOATS`.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, TensorEntry]
+    shards: tuple[str, ...]
+
+    def read_tensor(self, entry: TensorEntry) -> Tensor:
+        """Read one tensor, bit for bit."""
+        return self._read(entry, entry.start, entry.stop).reshape(entry.shape)
+
+    def read_rows(self, entry: TensorEntry, first: int, last: int) -> Tensor:
+        """Read rows `first` to `last` (exclusive), shape (last - first, ...)."""
+        start, stop = (entry.start + row * _row_bytes(entry) for row in (first, last))
+        return self._read(entry, start, stop).reshape(last - first, *entry.shape[1:])
+
+    def _read(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
+        with _reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
+            if entry.dtype not in FLOATS:
+                raise ValueError(f"{entry.key} has dtype {entry.dtype}, not one of {', '.join(FLOATS)}")
+            flat = torch.empty(stop - start, dtype=torch.uint8)
+            view = flat.numpy().data
+            file.seek(start)
+            while view:
+                count = file.readinto(view)
+                if not count:
+                    raise ValueError("became shorter while it was read")
+                view = view[count:]
+            return flat.view(FLOATS[entry.dtype])
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read the config and every shard header of a checkpoint directory; no weight is read.
+
+    Raises:
+        StateError: Not a safetensors checkpoint, or its index, headers and files do not fit each other.
+    """
+    _require_checkpoint(path)
+    config = _read_object(path / CONFIG)
+    named = config.get("transformers_weights")
+    if named not in (None, SINGLE, INDEX):
+        raise StateError(f"{path}: config.json loads weights from {named!r}", "save it again with save_pretrained")
+    placed, shards = _placement(path)
+    tensors: dict[str, TensorEntry] = {}
+    for shard in shards:
+        with _reading(path / shard), FileIO(path / shard) as file:
+            entries = _parse_entries(_header_bytes(file), shard, os.fstat(file.fileno()).st_size)
+        for entry in entries:
+            other = tensors.setdefault(entry.key, entry)
+            if other is not entry:
+                what = f"tensor {entry.key!r} is in both {other.shard} and {shard}"
+                raise StateError(f"{path}: {what}", "save it again with save_pretrained")
+    for key, shard in placed.items():
+        if key not in tensors or tensors[key].shard != shard:
+            raise StateError(f"{path}: {INDEX} says {key!r} is in {shard}, but it is not", _AGAIN)
+    return Checkpoint(path, config, tensors, shards)
+
+
+def quantisation(config: Mapping[str, Any]) -> dict[str, str]:
+    """Say where a config declares quantised weights, at the root or nested: dotted place -> method."""
+    found: dict[str, str] = {}
+    todo: list[tuple[str, Mapping[str, Any]]] = [("", config)]
+    while todo:
+        prefix, node = todo.pop()
+        for name, value in node.items():
+            if name in ("quantization_config", "compression_config") and isinstance(value, dict):
+                bits = value.get("load_in_4bit") or value.get("load_in_8bit")
+                found[prefix + name] = str(value.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
+            elif isinstance(value, dict):
+                todo.append((f"{prefix}{name}.", value))
+    return dict(sorted(found.items()))
+
+
+def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, str]:
+    """Hash what an edit depends on: name -> sha256, free of paths and times.
+
+    The names: each of `FINGERPRINT_FILES` that exists, `headers` (of all shards together), and for the base
+    tensor of each site `tensor:KEY`.
+
+    Raises:
+        StateError: A file cannot be read, or became shorter since it was opened.
+    """
+    files = [name for name in FINGERPRINT_FILES if (checkpoint.path / name).is_file()]
+    found = {name: _sha256(checkpoint.path / name, 0, (checkpoint.path / name).stat().st_size) for name in files}
+    headers = hashlib.sha256()
+    for shard in checkpoint.shards:
+        with _reading(checkpoint.path / shard), FileIO(checkpoint.path / shard) as file:
+            headers.update(shard.encode() + b"\0" + _header_bytes(file))
+    found["headers"] = headers.hexdigest()
+    for key in sorted(site_keys):
+        entry = checkpoint.tensors[key]
+        found[f"tensor:{key}"] = _sha256(checkpoint.path / entry.shard, entry.start, entry.stop)
+    return found
+
+
+def copy_patched(
+    checkpoint: Checkpoint,
+    out: Path,
+    patches: Mapping[str, Patch],
+    *,
+    on_bytes: Callable[[int, int], None] | None = None,
+    chunk_bytes: int = 2 << 20,
+) -> list[str]:
+    """Copy a checkpoint into the scratch folder `out` with some tensors replaced; name what stayed behind.
+
+    Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
+    shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is the
+    base's. Not atomic: the caller renames `out`. `on_bytes` is told the bytes copied so far and in all; of a
+    patched tensor at most `chunk_bytes` (at least a row) are held. Other weight copies, hidden and linked
+    folders and dead links stay behind.
+
+    Raises:
+        StateError: An unknown tensor, a file already in `out`, a file that cannot be read or written.
+        ResourceError: The disk is full.
+    """
+    if unknown := sorted(set(patches) - set(checkpoint.tensors)):
+        raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
+    if out.resolve().is_relative_to(checkpoint.path.resolve()):
+        raise StateError(f"{out}: inside the checkpoint it copies", "choose a folder outside it")
+    with _writing(out):
+        names, left = _sort_files(checkpoint)
+        done, total = 0, sum((checkpoint.path / name).stat().st_size for name in names)
+        for name in names:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            with FileIO(checkpoint.path / name) as source, FileIO(out / name, "x+") as target:
+                for copied in _copy_bytes(source, target):
+                    done += copied
+                    if on_bytes is not None:
+                        on_bytes(done, total)
+                for entry in (checkpoint.tensors[key] for key in patches):
+                    if entry.shard == name:
+                        step = max(1, chunk_bytes // max(1, _row_bytes(entry)))
+                        _overwrite(checkpoint, target, entry, patches[entry.key], step)
+                os.fsync(target.fileno())
+        if done != total:
+            raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
+    return left
+
+
+def _require_checkpoint(path: Path) -> None:
+    hint = "pass the folder that holds config.json and model*.safetensors"
+    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+        hint = f"it looks like a hub id and nothing is fetched: hf download {path} --local-dir {path.name}"
+    if not path.is_dir():
+        what = "a file, not a checkpoint directory" if path.exists() else "no such directory"
+        raise StateError(f"{path}: {what}", hint)
+    if not (path / CONFIG).is_file():
+        raise StateError(f"{path}: no {CONFIG}", hint)
+    if (path / "adapter_config.json").exists():
+        what = "adapter_config.json inside, so transformers would load an adapter on top of the base"
+        raise StateError(f"{path}: {what}", "move the adapter elsewhere, or merge it with PEFT first")
+
+
+def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Which shard the index puts each tensor in (nothing without an index), and the names of all shards."""
+    index, single = path / INDEX, (path / SINGLE).is_file()
+    if not index.is_file():
+        if single:
+            return {}, (SINGLE,)
+        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+        what = f"only pickled weights ({pickles[0]}), never loaded" if pickles else f"no {SINGLE} or {INDEX}"
+        raise StateError(f"{path}: {what}", "load it once with transformers and save it with save_pretrained")
+    placed = _read_object(index).get("weight_map")
+    if not isinstance(placed, dict) or not placed or not all(isinstance(name, str) for name in placed.values()):
+        raise StateError(f"{index}: no weight_map of tensor names to shards", _AGAIN)
+    shards = tuple(sorted(set(placed.values())))
+    for shard in shards:
+        # A bare name, so that an index cannot lead out of the directory.
+        if not shard.isprintable() or set(shard) & set("/\\:") or not shard.endswith(".safetensors"):
+            raise StateError(f"{index}: {shard!r} is not the name of a shard in this folder", _AGAIN)
+        if not (path / shard).is_file():
+            raise StateError(f"{index}: shard {shard} is missing", _AGAIN)
+    if single and shards != (SINGLE,):
+        hint = f"remove the stale set (transformers reads {SINGLE} and ignores the index)"
+        raise StateError(f"{path}: two sets of weights, {SINGLE} and the shards of {INDEX}", hint)
+    return placed, shards
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with _reading(path):
+        if path.stat().st_size > _HEADER_LIMIT:
+            raise ValueError(f"larger than {_HEADER_LIMIT // 1_000_000} MB")
+        return _parse_object(path.read_bytes())
+
+
+def _parse_object(raw: bytes) -> dict[str, Any]:
+    parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    if not isinstance(parsed, dict):
+        raise ValueError("not a JSON object")
+    return parsed
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice in one JSON object")
+    return found
+
+
+def _header_bytes(file: FileIO) -> bytes:
+    """The length field and the JSON of a shard's header, as they are on disk."""
+    prefix = file.read(8)
+    if prefix == b"version ":
+        raise ValueError("a Git LFS pointer, not the weights: run git lfs pull in its repository")
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > os.fstat(file.fileno()).st_size - 8:
+        raise ValueError("shorter than its header says (truncated?)")
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"a header of {length} bytes")
+    return prefix + file.read(length)
+
+
+def _parse_entries(header: bytes, shard: str, size: int) -> list[TensorEntry]:
+    """Check a header as safetensors does: known dtypes, data that fills the file without gap or overlap."""
+    described = _parse_object(header[8:])
+    described.pop("__metadata__", None)
+    entries = [_parse_entry(key, info, shard, len(header)) for key, info in described.items()]
+    end = len(header)
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
+        if entry.start != end:
+            raise ValueError(f"the data of {entry.key!r} does not follow the tensor before it")
+        end = entry.stop
+    if end != size:
+        raise ValueError(f"the header describes {end} bytes, the file has {size} (truncated?)")
+    return entries
+
+
+def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
+    try:
+        dtype, shape, (start, stop) = info["dtype"], info["shape"], info["data_offsets"]
+        sane = all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop))
+        sane = sane and isinstance(shape, list) and len(shape) <= _DIMENSIONS and key.isprintable()
+        sane = sane and 8 * (stop - start) == math.prod(shape) * _BITS[dtype]
+    except (TypeError, KeyError, ValueError):
+        sane = False
+    if not sane:
+        raise ValueError(f"dtype, shape and offsets of {key[:80]!r} do not fit each other")
+    return TensorEntry(key, dtype, tuple(shape), shard, base + start, base + stop)
+
+
+def _row_bytes(entry: TensorEntry) -> int:
+    return math.prod(entry.shape[1:]) * _BITS[entry.dtype] // 8
+
+
+def _overwrite(checkpoint: Checkpoint, target: FileIO, entry: TensorEntry, patch: Patch, step: int) -> None:
+    for first in range(0, entry.shape[0], step):
+        old = checkpoint.read_rows(entry, first, min(first + step, entry.shape[0]))
+        new = patch(old, first)
+        if new.shape != old.shape or new.dtype != old.dtype:
+            raise TypeError(f"{entry.key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
+        target.seek(entry.start + first * _row_bytes(entry))
+        _write_all(target, new.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:
+    """Copy to the end of the source, inside the kernel where it can; yield the length of every step."""
+    # Fails across file systems, on old kernels and on macOS: the plain loop then goes on from where it stopped.
+    with suppress(OSError, AttributeError):
+        while count := os.copy_file_range(source.fileno(), target.fileno(), _COPY_STEP):
+            yield count
+    while block := source.read(1 << 20):
+        _write_all(target, block)
+        yield len(block)
+
+
+def _write_all(file: FileIO, data: bytes | memoryview) -> None:
+    while data:  # a raw write may be partial
+        data = data[file.write(data) :]
+
+
+def _sha256(path: Path, start: int, stop: int) -> str:
+    digest = hashlib.sha256()
+    with _reading(path), FileIO(path) as file:
+        file.seek(start)
+        while start < stop:
+            block = file.read(min(1 << 20, stop - start))
+            if not block:
+                raise ValueError("became shorter while it was read")
+            digest.update(block)
+            start += len(block)
+    return digest.hexdigest()
+
+
+def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
+    """Names of the files to copy and of what stays behind (folders with a slash), relative to the checkpoint."""
+    copied: list[str] = []
+    left: list[str] = []
+    todo = [checkpoint.path]
+    while todo:
+        for file in todo.pop().iterdir():
+            name = file.relative_to(checkpoint.path).as_posix()
+            stale = any(fnmatch(file.name, pattern) for pattern in _OTHER_WEIGHTS)
+            if not file.is_dir():
+                ours = file.is_file() and (not stale or name in (INDEX, *checkpoint.shards))
+                (copied if ours else left).append(name)
+            # Linked folders are not walked: they may lead back up.
+            elif file.name.startswith(".") or file.name in _OTHER_WEIGHT_FOLDERS or file.is_symlink():
+                left.append(f"{name}/")
+            else:
+                todo.append(file)
+    return sorted(copied), sorted(left)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a broken or unreadable file raises into one StateError that names it."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path}: {getattr(error, 'strerror', None) or error}", _AGAIN) from error
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ResourceError(f"{out}: {error.strerror}", "free some space or choose another disk") from error
+        raise StateError(f"{out}: {error}", "check that both folders can be read and written") from error

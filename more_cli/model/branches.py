@@ -1,0 +1,145 @@
+"""The low-rank branch s B (A x) beside a Linear, and what a write needs from the pass through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from more_cli.core.recursion import pool
+from more_cli.core.write import Gradient
+
+
+class Branch:
+    """One site's branch: A (r, d_in) and B (d_out, r), both float32 on the site's device.
+
+    With `recording` on, a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of
+    B. With B = 0 and no recording the branch costs nothing: the site runs as it was found.
+    """
+
+    def __init__(self, name: str, module: str, A: Tensor, B: Tensor, scale: float) -> None:
+        self.name = name
+        self.module = module
+        self.A = A
+        self.scale = scale
+        self.B = B
+        self.recording = False
+        self.enabled = True
+        self._Z: list[Tensor] = []
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def B(self) -> Tensor:
+        """The written matrix (d_out, r)."""
+        return self._B
+
+    @B.setter
+    def B(self, value: Tensor) -> None:
+        self._B = value
+        self._written = bool(value.any())
+
+    def start_recording(self) -> None:
+        """Forget what earlier passes left and keep what the next one yields."""
+        self._Z, self._rows = [], []
+        self.recording = True
+
+    @property
+    def ran(self) -> bool:
+        """Whether the last recorded pass went through this site: a text-only input never meets the projector."""
+        return bool(self._Z)
+
+    def gradient(self) -> Gradient:
+        """Return dL/dB of the last recorded backward pass."""
+        D = torch.cat([self.B.new_zeros(0, self.B.shape[0]), *(rows for rows, _ in self._rows)])
+        Z = torch.cat([self.B.new_zeros(0, self.B.shape[1]), *(coordinates for _, coordinates in self._rows)])
+        return Gradient.of(D, Z, self.scale)
+
+    def key(self, relevant: Tensor | None) -> Tensor:
+        """Return the pooled key of the last recorded pass, (r,); every token is relevant when no mask is given."""
+        Z = torch.cat([z.reshape(-1, z.shape[-1]) for z in self._Z])
+        mask = torch.ones(len(Z), dtype=torch.bool, device=Z.device) if relevant is None else relevant.reshape(-1)
+        return pool(Z, mask.to(Z.device))
+
+    def token_keys(self, relevant: Tensor | None) -> Tensor:
+        """Return the keys of the relevant tokens one by one, (n, r)."""
+        Z = torch.cat([z.reshape(-1, z.shape[-1]) for z in self._Z])
+        return Z if relevant is None else Z[relevant.reshape(-1).to(Z.device)]
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Forward hook: add the branch to the Linear's output."""
+        if not self.enabled or not (self._written or self.recording):
+            return output
+        # float32: B's entries are far smaller than W's, in bf16 most of their effect would be rounded away.
+        x = args[0].float()
+        if self.recording and torch.is_grad_enabled():
+            delta: Tensor = _RecordedBranch.apply(x, self.B.detach().requires_grad_(), self)  # type: ignore[no-untyped-call]
+        else:
+            Z = x @ self.A.T
+            if self.recording:
+                self._Z.append(Z)
+            delta = self.scale * (Z @ self.B.T)
+        return (output.float() + delta).to(output.dtype)
+
+    def keep_coordinates(self, Z: Tensor) -> None:
+        """Keep the coordinates of a recorded forward pass, (..., r)."""
+        self._Z.append(Z)
+
+    def keep_gradient(self, D: Tensor, Z: Tensor) -> None:
+        """Keep output gradients D (..., d_out) and coordinates Z (..., r) of the tokens that have a gradient."""
+        D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
+        # In the last layer only answer positions have one: the rest of G's sum is zeros.
+        rows = D.any(dim=1)
+        self._rows.append((D[rows], Z[rows]))
+
+
+class _RecordedBranch(torch.autograd.Function):
+    """s B (A x) whose backward hands D and Z to the branch, so that G is built only when that is cheaper."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, B: Tensor, branch: Branch) -> Tensor:
+        Z = x @ branch.A.T
+        branch.keep_coordinates(Z)
+        ctx.save_for_backward(Z, B)
+        ctx.branch = branch  # type: ignore[attr-defined]
+        return branch.scale * (Z @ B.T)
+
+    @staticmethod
+    def backward(ctx: Any, D: Tensor) -> tuple[Tensor | None, None, None]:
+        Z, B = ctx.saved_tensors
+        branch: Branch = ctx.branch
+        branch.keep_gradient(D, Z)
+        # Earlier sites get their gradient through this branch too; the first site's input needs none.
+        dx = branch.scale * (D @ B) @ branch.A if ctx.needs_input_grad[0] else None
+        return dx, None, None
+
+
+@contextmanager
+def attached(model: nn.Module, branches: Sequence[Branch]) -> Iterator[None]:
+    """Add branches to a model and on leaving restore it: no hook, flag or mode differs from before."""
+    with ExitStack() as undo:
+        undo.enter_context(_frozen(model))
+        for branch in branches:
+            handle = model.get_submodule(branch.module).register_forward_hook(branch)
+            undo.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Switch off gradients and dropout, and put every flag back as it was found."""
+    training = {name: module.training for name, module in model.named_modules()}
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        for name, module in model.named_modules():
+            module.training = training[name]

@@ -1,0 +1,215 @@
+"""Which disk tensor becomes which parameter, found without loading a weight.
+
+transformers renames parameters between releases and keeps the published names on disk. Two independent methods say
+what becomes what: transformers' own conversion tables, and the structure of the names. Where they disagree, nothing
+may be edited: writing to the wrong tensor would spoil a checkpoint without a sign of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from more_cli.checkpoint import Checkpoint, TensorEntry
+from more_cli.errors import StateError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_VISION = re.compile(r"vision|visual|image_newline")
+_TEXT = re.compile(r"language_model|text_model|lm_head")
+_NATIVE = "only image-text models that transformers itself contains are edited; remote code is never run"
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """Parameter names in memory and the disk keys they are read from."""
+
+    disk: Mapping[str, str]
+    """Parameter -> the one disk key it is read from."""
+    how: str
+    """`transformers and structure`, or the reason why only one method was used."""
+    converted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Parameter -> the disk keys it is built from at load (fused, transposed)."""
+    disputed: Mapping[str, str] = field(default_factory=dict)
+    """Parameter -> how the two methods disagree."""
+    unexpected: tuple[str, ...] = ()
+    """Disk keys that become no parameter."""
+
+
+def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
+    """Build the checkpoint's model without weights (on the meta device), from config.json alone.
+
+    Raises:
+        StateError: transformers has no such image-text model, or cannot build it from this config.
+    """
+    # transformers takes seconds to import, and a command with nothing left to do needs none of it.
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    path = checkpoint.path
+    with quiet():
+        try:
+            config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            with torch.device("meta"):
+                # Eager attention: a config may name a kernel that would have to be installed or fetched.
+                model = AutoModelForImageTextToText.from_config(
+                    config, attn_implementation="eager", trust_remote_code=False
+                )
+            model.tie_weights()
+        except Exception as error:  # a config we did not write can make transformers fail in any way
+            raise StateError(f"{path}: {_why_not(checkpoint.config, error)}", _NATIVE) from error
+    named = checkpoint.config.get("architectures")
+    if named and named != [type(model).__name__]:
+        what = f"config.json names architectures {named!r}, transformers' own is {type(model).__name__}"
+        raise StateError(f"{path}: {what}", _NATIVE)
+    return model
+
+
+def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
+    """Map the model's parameters to disk keys by both methods; what they do not agree on is `disputed`."""
+    structure = _by_structure(model, checkpoint.tensors)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
+    try:
+        tables, converted = _by_tables(model, checkpoint.tensors)
+    except (ImportError, AttributeError, TypeError) as error:  # not a documented interface: it may move
+        return _finish(checkpoint, structure, {}, {}, f"structure alone ({type(error).__name__}: {error})")
+    disputed = {}
+    for name in sorted((set(tables) | set(structure)) - set(converted)):
+        by_tables, by_structure = tables.get(name), structure.get(name)
+        # Structure matches equal shapes only. What has another shape on disk is quantised, a reason of its own.
+        odd = by_tables and checkpoint.tensors[by_tables].shape != shapes[name]
+        if by_tables != by_structure and not (odd and by_structure is None):
+            disputed[name] = f"{by_tables} by transformers' tables, {by_structure} by structure"
+    return _finish(checkpoint, tables, converted, disputed, "transformers and structure")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back what transformers and the warnings module say, and put both back as they were."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _why_not(config: Mapping[str, Any], error: Exception) -> str:
+    if "auto_map" in config:
+        return f"model_type {config.get('model_type')!r} needs code from its repository (auto_map)"
+    import transformers
+
+    if config.get("model_type") not in transformers.CONFIG_MAPPING:
+        return f"model_type {config.get('model_type')!r} is unknown to transformers {transformers.__version__}"
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"transformers cannot build an image-text model from config.json ({reason[:200]})"
+
+
+def _finish(
+    checkpoint: Checkpoint,
+    found: Mapping[str, str],
+    converted: Mapping[str, tuple[str, ...]],
+    disputed: Mapping[str, str],
+    how: str,
+) -> KeyMap:
+    used = {*found.values(), *(key for keys in converted.values() for key in keys)}
+    disk = {name: key for name, key in found.items() if name not in disputed}
+    unexpected = tuple(key for key in sorted(checkpoint.tensors) if key not in used)
+    return KeyMap(disk, how, converted, disputed, unexpected)
+
+
+# ------------------------------------------------------------------------------- transformers' own tables
+
+
+def _by_tables(
+    model: PreTrainedModel, tensors: Mapping[str, TensorEntry]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Rename every disk key as `from_pretrained` would: parameter -> key, and those that pass a converter."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        dot_natural_key,
+        rename_source_key,
+    )
+
+    steps = get_model_conversion_mapping(model)
+    renamings = [step for step in steps if isinstance(step, WeightRenaming)]
+    converters = [step for step in steps if isinstance(step, WeightConverter)]
+    parameters = model.state_dict()
+    found: dict[str, str] = {}
+    converted: dict[str, tuple[str, ...]] = {}
+    for key in sorted(tensors, key=dot_natural_key):  # in from_pretrained's order: some renamings keep a count
+        # Positional: the fourth parameter has had two names.
+        name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, parameters)
+        if name not in parameters and key in parameters:
+            name, pattern = rename_source_key(key, [], [], model.base_model_prefix, parameters)
+        if name not in parameters:
+            continue
+        if pattern is not None or name in found or name in converted:
+            # Two keys for one parameter are no plain copy either.
+            before = (found.pop(name),) if name in found else converted.get(name, ())
+            converted[name] = (*before, key)
+        else:
+            found[name] = key
+    return found, converted
+
+
+# ------------------------------------------------------------------------------- the structure of the names
+
+
+def _by_structure(model: PreTrainedModel, tensors: Mapping[str, TensorEntry]) -> dict[str, str]:
+    """Match names by their longest common dotted suffix with equal shape, whole prefixes at a time.
+
+    Each such match votes for one exchange of prefixes (`model.language_model.` for `language_model.model.`). The
+    exchanges that explain most parameters are applied first, each disk key is used once, and text never becomes
+    vision.
+    """
+    by_suffix: dict[str, list[str]] = defaultdict(list)
+    for key in tensors:
+        for suffix in _suffixes(key):
+            by_suffix[suffix].append(key)
+    votes: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for name, parameter in model.state_dict().items():
+        shape = tuple(parameter.shape)
+        for suffix in _suffixes(name):
+            keys = [key for key in by_suffix.get(suffix, ()) if tensors[key].shape == shape]
+            for key in keys:
+                votes[name.removesuffix(suffix), key.removesuffix(suffix)].append((name, key))
+            if keys:
+                break
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    for (mine, theirs), pairs in sorted(votes.items(), key=lambda vote: (-len(vote[1]), -len(vote[0][0]), vote)):
+        if {_modality(mine), _modality(theirs)} == {"text", "visual"}:
+            continue
+        for name, key in pairs:
+            if name not in found and key not in used:
+                found[name] = key
+                used.add(key)
+    return found
+
+
+def _suffixes(name: str) -> Iterator[str]:
+    """The name, then what is left of it after each dot: longest first."""
+    yield name
+    while "." in name:
+        name = name.split(".", 1)[1]
+        yield name
+
+
+def _modality(prefix: str) -> str:
+    if _VISION.search(prefix):
+        return "visual"
+    return "text" if _TEXT.search(prefix) else ""

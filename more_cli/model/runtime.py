@@ -1,0 +1,199 @@
+"""A loaded model and what editing asks of it: score targets, answer questions, carry branches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from more_cli.checkpoint import Checkpoint
+from more_cli.errors import ResourceError, StateError
+from more_cli.model.backbones import find_backbone
+from more_cli.model.batches import Batch, Encoded, Prompter, Query, collate
+from more_cli.model.branches import Branch, attached
+from more_cli.model.keymap import meta_model, quiet
+from more_cli.model.processors import load_processor
+from more_cli.model.vision import VisionCache
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A batch of targets under teacher forcing; (N, K) tensors are right-aligned as in `Batch`."""
+
+    logits: Tensor
+    """(N, K, vocabulary), as the model gave them."""
+    targets: Tensor
+    mask: Tensor
+
+    def log_probabilities(self) -> Tensor:
+        """Return (N, K, vocabulary) log-probabilities in float32: a softmax over bf16 logits loses the tail."""
+        return torch.log_softmax(self.logits.float(), dim=-1)
+
+    def nll(self) -> Tensor:
+        """Return the mean negative log-likelihood per target, (N,), in nats per token."""
+        picked = self.log_probabilities().gather(-1, self.targets[..., None])[..., 0]
+        return -(picked * self.mask).sum(dim=1) / self.mask.sum(dim=1)
+
+    def predicted(self) -> Tensor:
+        """Return the most likely token at each target position, (N, K)."""
+        return self.logits.argmax(dim=-1)
+
+    def right(self) -> Tensor:
+        """Return (N, K) bool: the target token is the most likely one; false where there is no target."""
+        return (self.predicted() == self.targets) & self.mask
+
+    def all_right(self) -> Tensor:
+        """Return (N,) bool: every target token, the end of sequence included, is the most likely one."""
+        return (self.right() | ~self.mask).all(dim=1)
+
+
+class Runtime:
+    """A model with its prompts, lent to an editor at a time."""
+
+    def __init__(self, model: Any, prompter: Prompter, vision_tower: str | None) -> None:
+        self.model = model
+        self.prompter = prompter
+        self.device: torch.device = model.get_input_embeddings().weight.device
+        self._vision_tower = vision_tower
+        self._vision: VisionCache | None = None
+        self._branches: tuple[Branch, ...] = ()
+
+    @contextmanager
+    def attached(self, branches: Sequence[Branch]) -> Iterator[None]:
+        """Carry an editor's branches; one editor at a time.
+
+        Features of the vision tower are kept across passes unless a branch lies inside the tower.
+        """
+        assert not self._branches, "another editor is attached"
+        tower = self._vision_tower
+        cached = tower is not None and not any(branch.module.startswith(tower) for branch in branches)
+        with attached(self.model, branches):
+            self._branches = tuple(branches)
+            self._vision = VisionCache(self.model.get_submodule(tower)) if cached and tower else None
+            try:
+                yield
+            finally:
+                self._branches, self._vision = (), None
+
+    @contextmanager
+    def base(self) -> Iterator[None]:
+        """Run without the attached branches: the checkpoint as it was."""
+        for branch in self._branches:
+            branch.enabled = False
+        try:
+            yield
+        finally:
+            for branch in self._branches:
+                branch.enabled = True
+
+    def encode(self, query: Query, target: str | None = None) -> Encoded:
+        """Tokenise one question, with its target when there is one."""
+        return self.prompter.encode(query, target)
+
+    def batch(self, sequences: Sequence[Encoded]) -> Batch:
+        """Pad encoded sequences into the tensors of one pass."""
+        tokenizer = self.prompter.tokenizer
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        return collate(sequences, pad, self.device)
+
+    def score(self, batch: Batch, *, record: bool = False) -> Scored:
+        """Run one pass and return the logits that predict the targets.
+
+        With `record`, the attached branches keep their coordinates, and the result can be differentiated: the
+        only gradients that exist are those of the branches.
+        """
+        for branch in self._branches:
+            branch.recording = False
+            if record:
+                branch.start_recording()
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad() if record else torch.no_grad())
+            stack.enter_context(self._serving(batch))
+            output = self._forward(batch)
+        for branch in self._branches:
+            branch.recording = False
+        return Scored(output, batch.targets, batch.mask)
+
+    def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
+        """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
+        batch = self.batch([self.encode(query) for query in queries])
+        with torch.no_grad(), self._serving(batch):
+            tokens = self.model.generate(
+                **batch.inputs,
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=max_new_tokens,
+                eos_token_id=self.prompter.eos,
+                pad_token_id=self.prompter.eos,
+            )
+        return [self._until_end(row) for row in tokens[:, batch.inputs["input_ids"].shape[1] :].tolist()]
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        end = self.prompter.eos
+        return ids[: ids.index(end) + 1] if end in ids else ids
+
+    def _forward(self, batch: Batch) -> Tensor:
+        logits: Tensor = self.model(**batch.inputs, logits_to_keep=batch.keep, use_cache=False).logits
+        return logits
+
+    @contextmanager
+    def _serving(self, batch: Batch) -> Iterator[None]:
+        if self._vision is None or not batch.images:
+            yield
+            return
+        with self._vision.serving(batch.images):
+            yield
+
+
+def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu", dtype: str = "auto") -> Runtime:
+    """Load a checkpoint's weights and processor.
+
+    Raises:
+        StateError: the files do not make a model.
+        ResourceError: it does not fit into memory.
+    """
+    from transformers import AutoModelForImageTextToText
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # ours says how far a command is
+    blueprint = meta_model(checkpoint)
+    # Named here, so that a config cannot ask for a kernel that would have to be fetched.
+    attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
+    try:
+        with quiet():
+            model: Any = AutoModelForImageTextToText.from_pretrained(
+                checkpoint.path,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation=attention,
+            ).to(device)
+    except (MemoryError, torch.OutOfMemoryError):
+        hint = "use --dtype bfloat16 or another --device"
+        raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "look at it with `more status`") from None
+    model.requires_grad_(False).eval()
+    tower = find_backbone(blueprint).vision_tower
+    return Runtime(model, load_prompter(checkpoint, system=system), tower or None)
+
+
+def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
+    """Load what turns questions into tokens; no weights.
+
+    Raises:
+        StateError: processor or chat template are missing or do not load.
+    """
+    with quiet():
+        processor = load_processor(checkpoint.path)
+    text = meta_model(checkpoint).config.get_text_config(decoder=True)
+    return Prompter(processor, system=system, max_length=getattr(text, "max_position_embeddings", None))

@@ -1,0 +1,184 @@
+"""A model lent to an editor: branches equal plain torch, and nothing is left behind."""
+
+import copy
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from test_batches import picture
+from tiny import make_model, make_processor
+
+from more_cli.core import basis
+from more_cli.model.batches import Prompter, Query
+from more_cli.model.branches import Branch
+from more_cli.model.runtime import Runtime
+
+
+class Interruption(Exception):
+    pass
+
+
+PLACES = {
+    "projector": "model.multi_modal_projector.linear_1",
+    "text": "model.language_model.layers.2.mlp.down_proj",
+    "last": "model.language_model.layers.3.mlp.down_proj",
+}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Runtime:
+    processor = make_processor()
+    model = make_model(processor.tokenizer, text_layers=4, seed=0).eval()
+    return Runtime(model, Prompter(processor), "model.vision_tower")
+
+
+def branches(runtime: Runtime, *, size: float) -> list[Branch]:
+    made = []
+    for number, (name, module) in enumerate(PLACES.items()):
+        d_out, d_in = runtime.model.get_submodule(module).weight.shape
+        rank = basis.usable_rank(16, d_in)
+        generator = torch.Generator().manual_seed(number)
+        B = size * torch.randn(d_out, rank, generator=generator)
+        made.append(Branch(name, module, basis.draw_basis(rank, d_in, number), B, 2.0))
+    return made
+
+
+@pytest.fixture
+def batch(runtime: Runtime, tmp_path: Path):
+    queries = [
+        (Query((picture(tmp_path),), "what colour is it ?"), "red"),
+        (Query((picture(tmp_path, "blue"),), "what is in the image ?"), "a blue circle"),
+    ]
+    return runtime.batch([runtime.encode(*pair) for pair in queries])
+
+
+def folded(runtime: Runtime, made: list[Branch]):
+    model = copy.deepcopy(runtime.model)
+    for branch in made:
+        weight = model.get_submodule(branch.module).weight
+        weight.data += branch.scale * branch.B @ branch.A
+    return model
+
+
+def test_zero_b_changes_no_bit(runtime: Runtime, batch) -> None:
+    with runtime.attached([]):
+        expected = runtime.score(batch).logits
+    with runtime.attached(branches(runtime, size=0.0)):
+        assert torch.equal(runtime.score(batch).logits, expected)
+        assert torch.equal(runtime.score(batch, record=True).logits.detach(), expected)
+
+
+def test_branches_equal_folded_weights(runtime: Runtime, batch) -> None:
+    made = branches(runtime, size=0.05)
+    with runtime.attached(made):
+        ours = runtime.score(batch).logits
+        with runtime.base():
+            base = runtime.score(batch).logits
+    theirs = folded(runtime, made)(**batch.inputs, logits_to_keep=batch.keep).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert float((ours - base).abs().max()) > 1e-2
+
+
+def test_gradients_and_keys_equal_autograd(runtime: Runtime, batch) -> None:
+    made = branches(runtime, size=0.05)
+    with runtime.attached(made):
+        scored = runtime.score(batch, record=True)
+        scored.nll().mean().backward()
+        gradients = {branch.name: branch.gradient().dense() for branch in made}
+        keys = {branch.name: branch.key(None if branch.name == "projector" else batch.answer) for branch in made}
+        assert all(parameter.grad is None for parameter in runtime.model.parameters())
+
+    model = folded(runtime, []).requires_grad_(False)
+    leaves, inputs = {}, {}
+    for branch in made:
+        leaf = leaves[branch.name] = branch.B.clone().requires_grad_()
+
+        def hook(module, args, output, *, leaf=leaf, branch=branch):
+            inputs[branch.name] = args[0].detach()
+            return output + branch.scale * (args[0] @ branch.A.T) @ leaf.T
+
+        model.get_submodule(branch.module).register_forward_hook(hook)
+    logits = model(**batch.inputs).logits[:, batch.keep]
+    picked = torch.log_softmax(logits, -1).gather(-1, batch.targets[..., None])[..., 0]
+    (-(picked * batch.mask).sum(1) / batch.mask.sum(1)).mean().backward()
+    for branch in made:
+        torch.testing.assert_close(gradients[branch.name], leaves[branch.name].grad, atol=1e-5, rtol=1e-3)
+        Z = inputs[branch.name] @ branch.A.T
+        relevant = Z.reshape(-1, Z.shape[-1]) if branch.name == "projector" else Z[batch.answer]
+        torch.testing.assert_close(keys[branch.name], relevant.double().mean(0), atol=1e-5, rtol=1e-4)
+
+
+def test_the_last_layer_keeps_only_rows_with_a_gradient(runtime: Runtime, batch) -> None:
+    made = branches(runtime, size=0.0)
+    with runtime.attached(made):
+        runtime.score(batch, record=True).nll().mean().backward()
+        rows = {branch.name: branch._rows[0][0].shape[0] for branch in made}
+    assert rows["last"] == int(batch.mask.sum())
+    assert rows["text"] > rows["last"]
+
+
+def test_the_model_is_given_back_as_it_was(runtime: Runtime, batch) -> None:
+    model = runtime.model
+    model.train()
+    model.lm_head.weight.requires_grad_(True)
+    try:
+        hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
+        flags = {name: p.requires_grad for name, p in model.named_parameters()}
+        weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        random = torch.get_rng_state()
+        with suppress(Interruption), runtime.attached(branches(runtime, size=0.05)):
+            runtime.score(batch, record=True).nll().mean().backward()
+            assert not model.training
+            raise Interruption
+        assert all(module.training for module in model.modules())
+        assert {name: len(module._forward_hooks) for name, module in model.named_modules()} == hooks
+        assert {name: p.requires_grad for name, p in model.named_parameters()} == flags
+        assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
+        assert "forward" not in model.get_submodule("model.vision_tower").__dict__
+        assert torch.equal(torch.get_rng_state(), random)
+    finally:
+        model.eval().requires_grad_(False)
+
+
+def test_an_image_meets_the_vision_tower_once_and_a_warm_cache_changes_no_bit(runtime: Runtime, batch) -> None:
+    with runtime.attached(branches(runtime, size=0.05)):
+        cold = runtime.score(batch).logits
+        for _ in range(3):
+            warm = runtime.score(batch, record=True).logits.detach()
+        assert runtime._vision.calls == 2
+    assert torch.equal(cold, warm)
+
+
+def test_a_branch_inside_the_tower_switches_the_cache_off(runtime: Runtime) -> None:
+    inside = Branch("vision", "model.vision_tower.encoder.layers.1.mlp.fc2", torch.eye(4, 48), torch.zeros(32, 4), 2.0)
+    with runtime.attached([inside]):
+        assert runtime._vision is None
+
+
+def test_a_text_only_input_never_meets_the_projector(runtime: Runtime) -> None:
+    made = branches(runtime, size=0.05)
+    with runtime.attached(made):
+        text = runtime.batch([runtime.encode(Query((), "what ?"), "red")])
+        runtime.score(text, record=True).nll().mean().backward()
+        ran = {branch.name: branch.ran for branch in made}
+        assert ran == {"projector": False, "text": True, "last": True}
+        assert not made[0].gradient().dense().any()
+
+
+def test_batched_scores_equal_single_ones(runtime: Runtime, tmp_path: Path) -> None:
+    pairs = [(Query((picture(tmp_path),), "what colour is it ?"), "red"), (Query((picture(tmp_path),), "what ?"), "a")]
+    with runtime.attached([]):
+        together = runtime.score(runtime.batch([runtime.encode(*pair) for pair in pairs])).nll()
+        alone = [float(runtime.score(runtime.batch([runtime.encode(*pair)])).nll()) for pair in pairs]
+    assert together.tolist() == pytest.approx(alone, abs=1e-4)
+
+
+def test_generation_stops_at_the_end_of_sequence_and_follows_the_branches(runtime: Runtime, tmp_path: Path) -> None:
+    query = Query((picture(tmp_path),), "what colour is it ?")
+    with runtime.attached(branches(runtime, size=0.0)):
+        ids = runtime.generate([query, query], 6)
+        assert ids[0] == ids[1]
+        assert 1 <= len(ids[0]) <= 6
+        batch = runtime.batch([runtime.encode(query).followed_by(ids[0])])
+        assert runtime.score(batch).predicted()[0].tolist() == ids[0]
