@@ -78,13 +78,14 @@ def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
 
 def capped(step: Tensor, limit: float) -> Tensor:
     """Return the step on B, shortened to Frobenius norm `limit` when it is longer."""
-    norm = float(torch.linalg.vector_norm(step))
+    # float64: the squares of a step that has blown up overflow float32, and the step would look finite and tiny.
+    norm = float(torch.linalg.vector_norm(step, dtype=torch.float64))
     return step * (limit / norm) if norm > limit else step
 
 
 def fold(W: Tensor, A: Tensor, B: Tensor, s: float) -> Tensor:
-    """Return W + s B A (Eq. lora) in W's dtype: W (rows, d_in), A (r, d_in), B (rows, r).
+    """Return W + s B A (Eq. lora) in float32, to be rounded once: W (rows, d_in), A (r, d_in), B (rows, r).
 
-    In float32 and rounded once: adding a bf16 delta to a bf16 weight rounds twice and loses small updates.
+    Adding a bf16 delta to a bf16 weight would round twice and lose small updates.
     """
-    return torch.addmm(W.float(), B.float(), A.float(), alpha=s).to(W.dtype)
+    return torch.addmm(W.float(), B.float(), A.float(), alpha=s)

@@ -1,0 +1,117 @@
+"""One interface for every editor, so that commands and reports need not know which method runs.
+
+A `Query` never holds the target: whatever routes an input to an edit must not see the answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime
+
+Status = Literal["learnt", "not-learnt", "refused", "already-right"]
+Family = Literal["finetune", "hypernet", "locate", "lowrank", "memory", "prompt", "experts"]
+
+
+@dataclass(frozen=True)
+class EditRequest:
+    """One correction: after it, the model should answer `query` with `target`."""
+
+    id: str
+    query: Query
+    target: str
+
+
+@dataclass(frozen=True)
+class EditContext:
+    """What an editor may look at beside the request: past requests, never a probe that scores it."""
+
+    past: Sequence[EditRequest] = ()
+
+
+@dataclass(frozen=True)
+class EditOutcome:
+    """What became of one edit. "Could not learn it" is an outcome, never an exception."""
+
+    status: Status
+    nll_before: float
+    """Mean negative log-likelihood of the target tokens, in nats per token."""
+    nll_after: float
+    answer_before: str
+    """Most likely token at each target position under teacher forcing, as text."""
+    answer_after: str
+    right_after: bool
+    """Every target token, the end of sequence included, is the most likely one."""
+    writes: int
+    passes: int
+    """Forward passes of one sample, with or without a backward."""
+    reason: str = ""
+    sites: tuple[str, ...] = ()
+    """Sites written to, by name."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """What an editor decided from a query alone; empty for editors that act on every input."""
+
+    hit: bool = False
+
+
+class Editor(ABC):
+    """A way to correct a model. It holds the method's state; the model is lent to it by `attach`."""
+
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+
+    def fit(self, runtime: Runtime, pools: Any, budget: float, seed: int) -> None:  # noqa: B027 (most need none)
+        """Learn what the method needs before its first edit, within `budget` seconds; nothing for most."""
+
+    @abstractmethod
+    def attach(self, runtime: Runtime) -> AbstractContextManager[None]:
+        """Put the editor's effect into the model and, on leaving, take all of it out again, bit for bit."""
+
+    @abstractmethod
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Learn one correction."""
+
+    def prepare(self, query: Query) -> Route:
+        """Decide, once and from the query alone, which edits apply."""
+        return Route()
+
+    @contextmanager
+    def applied(self, route: Route) -> Iterator[None]:
+        """Put a route into effect for one forward pass or a whole generation."""
+        with nullcontext():
+            yield
+
+    def rewrite(self, query: Query, route: Route) -> Query:
+        """Return the prompt to send to the model; editors that live in the prompt change it."""
+        return query
+
+    def logits(self, route: Route) -> Callable[[Tensor], Tensor] | None:
+        """Return what replaces the model's logits on this route, if anything does."""
+        return None
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget every edit."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors that a state must keep."""
+
+    @abstractmethod
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take back the tensors of `state_dict`."""
+
+    @abstractmethod
+    def footprint(self) -> dict[str, int]:
+        """Return bytes held whatever the number of edits (`fixed`) and bytes per edit (`per_edit`)."""
