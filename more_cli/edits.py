@@ -17,9 +17,10 @@ from pydantic_core import ErrorDetails
 
 from more_cli.errors import DataError, StreamErrors
 from more_cli.files import canonical_json, sha256_bytes, shorten
-from more_cli.foreign import ONE_PER_LINE, Record, is_foreign, lines, opened, records, to_native
-from more_cli.foreign import Problem as Problem
+from more_cli.foreign import is_foreign, to_native
 from more_cli.images import ImageCache, ImageSource
+from more_cli.records import ONE_PER_LINE, Record, lines, opened, records
+from more_cli.records import Problem as Problem
 
 TARGET_CHARACTERS = 2_000
 """Longest target, characters; how many tokens fit is checked where the tokenizer is."""

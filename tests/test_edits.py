@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from more_cli import foreign, images
+from more_cli import images, records
 from more_cli.edits import Edit, EditLine, Problem, iter_edits, read_edits, read_probes
 from more_cli.errors import DataError, StreamErrors
 from more_cli.files import canonical_json, sha256_bytes
@@ -243,7 +243,7 @@ def test_the_name_in_messages_is_the_users(root: Path, monkeypatch: pytest.Monke
 
 
 def test_a_line_that_is_too_long_is_passed_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "LINE_BYTES", 300)
+    monkeypatch.setattr(records, "LINE_BYTES", 300)
     assert problems(root, {**LINE, "question": "x" * 1000}, LINE, "x") == [
         "1: line is longer than 0 MiB",
         "3: not JSON: expecting value, column 1",
