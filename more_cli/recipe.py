@@ -69,6 +69,8 @@ class Recipe(BaseModel):
     """Groups of editable weights: text.ffn_out, text.ffn_in, projector, vision.ffn_out, qformer."""
     last: int = Field(default=7, ge=1)
     """How many of the last layers of a stack are edited."""
+    exclude: tuple[str, ...] = ()
+    """Sites left out, by name (regular expressions that match the whole name)."""
     top_k: int | None = Field(default=None, ge=1)
     """Write only the k groups (a layer, or the projector) with the largest gradient norm; all when absent."""
 
@@ -120,11 +122,11 @@ class Recipe(BaseModel):
                 raise ValueError(f"unknown site group `{group}` (known: {', '.join(SITE_GROUPS)})")
         if not self.sites:
             raise ValueError("`sites` is empty")
-        for pattern in self.site:
+        for pattern in (*self.site, *self.exclude):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"site `{pattern}` is not a regular expression: {error}") from None
+                raise ValueError(f"`{pattern}` is not a regular expression: {error}") from None
         for modality in ("text", "visual"):
             constants = getattr(self, modality).over(self.default)
             if constants.step is None or (constants.ridge is None and constants.ridge_rel is None):
@@ -144,6 +146,10 @@ class Recipe(BaseModel):
     def uses_polyak(self) -> bool:
         """Whether the step length follows from the loss rather than from a fixed eta."""
         return self._all_constants[0].step == "polyak"
+
+    def excludes(self, site: str) -> bool:
+        """Tell whether a site is left out."""
+        return any(re.fullmatch(pattern, site) for pattern in self.exclude)
 
     def constants_of(self, site: str, modality: str) -> Constants:
         """Return the constants in force at one site."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.errors import StateError
@@ -108,8 +108,10 @@ def save_state(path: Path, state: State) -> None:
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
+    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
+    data = save(payload, metadata=header)
     with disk_errors(path), replacing(path) as scratch:
-        save_file(payload, scratch, metadata=header)
+        scratch.write_bytes(data)
 
 
 def load_state(path: Path) -> State:
@@ -162,4 +164,6 @@ def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int,
         raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
-    return tensor
+    # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and
+    # an edit after a restart would have other bytes.
+    return tensor.clone()

@@ -17,7 +17,6 @@ from more_cli.errors import StateError, UsageError
 from more_cli.model import backbones
 from more_cli.model.backbones import (
     FAMILIES,
-    GROUPS,
     Refusal,
     Site,
     find_backbone,
@@ -26,6 +25,7 @@ from more_cli.model.backbones import (
     used_vision_layers,
 )
 from more_cli.model.keymap import KeyMap, key_map, meta_model
+from more_cli.recipe import SITE_GROUPS
 
 TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 99}
 LLAMA = TEXT | {"model_type": "llama", "num_key_value_heads": 2}
@@ -246,7 +246,7 @@ def test_group_the_model_does_not_have() -> None:
 def test_bad_requests() -> None:
     with pytest.raises(UsageError, match=r"text\.mlp") as caught:
         find_sites(*build("llava"), ["text.mlp"], last=None)
-    assert all(group in caught.value.hint for group in GROUPS)
+    assert all(group in caught.value.hint for group in SITE_GROUPS)
     with pytest.raises(UsageError, match="last 0 layers"):
         find_sites(*build("llava"), ["projector"], last=0)
 

@@ -23,6 +23,8 @@ def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:
         assert (constants.step, constants.ridge, recipe.rank, recipe.scale) == (0.1, 2000.0, 512, 2.0)
         assert not recipe.stop_early
     assert (paper.last, paper.max_steps, paper.top_k, paper.absorb) == (7, 1, None, "edit")
+    assert authors.excludes("text.31.gate_proj")
+    assert not authors.excludes("text.31.up_proj")
     assert (authors.last, authors.max_steps, authors.top_k, authors.absorb) == (12, 5, 7, "write")
 
 

@@ -18,12 +18,10 @@ from torch import nn
 from more_cli.checkpoint import FLOATS, Checkpoint, quantisation
 from more_cli.errors import StateError, UsageError
 from more_cli.model.keymap import KeyMap
+from more_cli.recipe import SITE_GROUPS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
-"""The site groups a recipe can name."""
 
 # Leaf names of feed-forward Linears, over all families seen; the gate of a gated MLP reads the same input as `up`.
 _FFN_OUT = ("down_proj", "fc2", "linear_fc2", "wo", "w2", "c_proj", "fc_out", "dense_4h_to_h")
@@ -137,16 +135,16 @@ def find_sites(
         model: On the meta device or loaded.
         keys: The model's own map.
         checkpoint: Whose headers say what is on disk.
-        groups: Of `GROUPS`.
+        groups: Of `SITE_GROUPS`.
         last: Only the last so many text layers, used vision layers and Q-Former layers; None for all.
 
     Raises:
         UsageError: An unknown group, or `last` below 1.
         StateError: A group without a single site.
     """
-    unknown = [group for group in groups if group not in GROUPS]
+    unknown = [group for group in groups if group not in SITE_GROUPS]
     if unknown:
-        raise UsageError(f"unknown site group {unknown[0]!r}", f"one of: {', '.join(GROUPS)}")
+        raise UsageError(f"unknown site group {unknown[0]!r}", f"one of: {', '.join(SITE_GROUPS)}")
     if last is not None and last < 1:
         raise UsageError(f"last {last} layers", "give a number of at least 1, or none for all layers")
     backbone = find_backbone(model)

@@ -85,12 +85,13 @@ class Runtime:
     @contextmanager
     def base(self) -> Iterator[None]:
         """Run without the attached branches: the checkpoint as it was."""
-        for branch in self._branches:
+        enabled = [branch for branch in self._branches if branch.enabled]
+        for branch in enabled:
             branch.enabled = False
         try:
             yield
         finally:
-            for branch in self._branches:
+            for branch in enabled:
                 branch.enabled = True
 
     def encode(self, query: Query, target: str | None = None) -> Encoded:

@@ -1,0 +1,330 @@
+"""The commands: parse, call one function of `ops`, show its report, exit with its code.
+
+Nothing heavy is imported before a command runs, so `more --help` is instant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from more_cli import __version__
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output, fail
+from more_cli.errors import MoreError, ResourceError, UsageError
+
+EXIT_CODES = """Exit codes: 0 done, every edit of the stream stands; 1 bug; 2 usage or recipe; 3 some edits are not
+learnt or refused, or lost by a merge; 4 bad input data; 5 model or state does not fit; 6 a gate was missed; 7 out
+of memory or disk; 130 interrupted, state saved."""
+
+EDITS_FAILED = 3
+INTERRUPTED = 130
+
+_Misuse: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
+"""What Typer raises for a wrong command line; it has no public name."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, with a word on Ctrl-C, where Typer would leave in silence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted; what the ledger holds is safe, run the same command again", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+    help="Correct a vision-language checkpoint from a stream of fixes.",
+)
+
+
+class OnError(StrEnum):
+    """What a bad line does to the rest of its file."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+class Rounding(StrEnum):
+    """How a folded weight becomes the checkpoint's dtype."""
+
+    nearest = "nearest"
+    stochastic = "stochastic"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code. Bugs are not caught: they keep their traceback."""
+    try:
+        code: int | None = app(args=argv, prog_name="more", standalone_mode=False)
+    except _Misuse as misuse:
+        return _show_misuse(misuse)
+    except (MoreError, MemoryError, RuntimeError, OSError) as error:
+        known = _as_user_error(error)
+        if known is None or os.environ.get("MORE_DEBUG") == "1":
+            raise
+        fail(known)
+        return known.exit_code
+    return code or 0
+
+
+def _show_misuse(misuse: Any) -> int:
+    """Print a wrong command line like every other error; `more` alone shows its help."""
+    if type(misuse).__name__ == "NoArgsIsHelpError":
+        misuse.show()
+    else:
+        message = misuse.format_message().rstrip(".")
+        command = misuse.ctx.command_path if misuse.ctx else "more"
+        fail(UsageError(message[:1].lower() + message[1:], f"see `{command} --help`"))
+    return UsageError.exit_code
+
+
+def _as_user_error(error: Exception) -> MoreError | None:
+    if isinstance(error, MoreError):
+        return error
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return ResourceError("out of memory", "use --dtype bfloat16, another --device, or a recipe with a smaller rank")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError(f"disk full: {error.filename or ''}", "free some space and run the same command again")
+    return None
+
+
+def _exit(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"more {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog=EXIT_CODES)
+def init(
+    model: opt.ModelFolder,
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    state: opt.StateFile = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write the state of a checkpoint, without edits yet.
+
+    Reads the config and shard headers only, and picks the recipe for the architecture.
+
+    \b
+    Examples:
+      more init llava/
+      more init llava/ --recipe paper-llava --set rank=256
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.init import initialise
+    from more_cli.ops.session import locate
+
+    reports.show_init(output, initialise(locate(model, state), recipe, set_ or ()))
+
+
+@app.command(epilog=EXIT_CODES)
+def edit(
+    model: opt.ModelFolder,
+    edits: Annotated[Path, typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input.")],
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    on_error: Annotated[OnError, typer.Option(help="Refuse the whole file for a bad line, or skip the line.")] = (
+        OnError.stop
+    ),
+    limit: Annotated[int | None, typer.Option(min=1, help="Apply at most the first N edits of the stream.")] = None,
+    save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
+    store_images: Annotated[bool, typer.Option(help="Keep a copy of every image, for replay and scoring.")] = True,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Apply the edits of a stream that are not applied yet.
+
+    Creates the state first if there is none. Run it again after an interruption: it continues.
+
+    \b
+    Examples:
+      more edit llava/ edits.jsonl
+      producer | more edit llava/ - --json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.edit import EditOptions, edit_file, edit_stream
+    from more_cli.ops.session import Machine, locate
+
+    chosen = EditOptions(
+        recipe, tuple(set_ or ()), image_root, on_error.value, limit, save_every, dry_run, store_images
+    )
+    target, machine = locate(model, state), Machine(device, dtype)
+    with output.progress() as progress:
+        if str(edits) == "-":
+            report = edit_stream(target, sys.stdin.buffer, chosen, machine, progress)
+        else:
+            report = edit_file(target, edits, chosen, machine, progress)
+    reports.show_edit(output, report)
+    if report.interrupted:
+        _exit(INTERRUPTED)
+    if report.failed:
+        _exit(EDITS_FAILED)
+
+
+@app.command("eval", epilog=EXIT_CODES)
+def evaluate(
+    model: opt.Model = None,
+    probes: Annotated[Path | None, typer.Option(help="Score a JSON Lines file of questions instead.")] = None,
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Score every edit that stands, and what should not have moved.
+
+    \b
+    Examples:
+      more eval llava/
+      more eval llava/ --probes regression.jsonl --json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.evaluate import evaluate_probes, evaluate_state
+    from more_cli.ops.session import Machine, locate
+
+    target, machine = locate(model, state), Machine(device, dtype)
+    with output.progress() as progress:
+        if probes is None:
+            report = evaluate_state(target, machine, progress)
+        else:
+            report = evaluate_probes(target, probes, image_root, machine, progress)
+    reports.show_eval(output, report)
+
+
+@app.command(epilog=EXIT_CODES)
+def merge(
+    model: opt.Model = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the edited checkpoint.")] = ...,  # type: ignore[assignment]
+    state: opt.StateFile = None,
+    force: Annotated[bool, typer.Option(help="Replace a folder that an earlier merge wrote.")] = False,
+    verify: Annotated[bool, typer.Option(help="Load the result and compare its verdict on every edit.")] = False,
+    rounding: Annotated[Rounding, typer.Option(help="How folded weights are rounded.")] = Rounding.nearest,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write a standalone checkpoint with the edits folded in.
+
+    \b
+    Examples:
+      more merge llava/ -o llava-edited/
+      more merge llava/ -o llava-edited/ --verify
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.merge import merge as run
+    from more_cli.ops.session import Machine, locate
+
+    with output.progress() as progress:
+        report = run(
+            locate(model, state),
+            out,
+            Machine(device, dtype),
+            force=force,
+            verify=verify,
+            rounding=rounding.value,
+            seed=seed,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    reports.show_merge(output, report)
+    if report.verification is not None and report.verification.lost:
+        _exit(EDITS_FAILED)
+
+
+@app.command(epilog=EXIT_CODES)
+def status(
+    model: opt.Model = None,
+    state: opt.StateFile = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Say what a state holds, or what `init` would choose.
+
+    \b
+    Examples:
+      more status llava/
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.session import locate
+    from more_cli.ops.status import status as run
+
+    reports.show_status(output, run(locate(model, state)))
+
+
+@app.command(epilog=EXIT_CODES)
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder for model, edits and results.")] = Path(
+        "more-demo"
+    ),
+    force: Annotated[bool, typer.Option(help="Replace what an earlier demo wrote.")] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Correct 24 mistakes of the embedded model.
+
+    Runs init, edit, eval and merge on it, in under a minute.
+
+    \b
+    Examples:
+      more demo
+      more demo /tmp/try --json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.demo.run import run_demo
+
+    with output.progress() as progress:
+        report = run_demo(folder, force=force, progress=progress)
+    reports.show_demo(output, report)
+    if report.edit.failed:
+        _exit(EDITS_FAILED)

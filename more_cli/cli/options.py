@@ -1,0 +1,28 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(metavar="[MODEL]", help="Checkpoint folder; left out, the one the only `*.more` file here names."),
+]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout.")]
+StateFile = Annotated[
+    Path | None, typer.Option("--state", envvar="MORE_STATE", help="The sidecar, when it is not MODEL.more.")
+]
+RecipeName = Annotated[str | None, typer.Option("--recipe", help="Shipped recipe by name, or a TOML file.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the recipe; repeatable.")
+]
+ImageRoot = Annotated[Path | None, typer.Option(help="Where image paths start; by default the file's own folder.")]
+Device = Annotated[str, typer.Option(envvar="MORE_DEVICE", help="cpu, cuda, cuda:1, mps.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the checkpoint's.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; errors and --json stay.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More messages on stderr; -vv for all.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, write nothing.")]

@@ -1,0 +1,118 @@
+"""The only module that prints: results on stdout, everything else on stderr, user text made inert.
+
+One object per command carries `--json`, `-q` and `-v`. Rich is imported when a table or a bar is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from more_cli.errors import MoreError
+
+if TYPE_CHECKING:
+    from more_cli.ops.session import Progress
+
+LOG_SECONDS = 30.0
+"""Between two progress lines when stderr is not a terminal."""
+_WIDTH = 140
+"""Columns of a table that is not shown on a terminal."""
+
+
+def plain(text: object) -> str:
+    """Return text on one line without control characters, so that nothing in a record can steer a terminal."""
+    return "".join(char if char.isprintable() else " " for char in str(text))
+
+
+def fail(error: MoreError) -> None:
+    """Print `error: ...` and its hint on stderr; several problems come one per line."""
+    for problem in error.message.split("\nerror: "):
+        print(plain(f"error: {problem}"), file=sys.stderr)  # noqa: T201
+    if error.hint:
+        print(plain(f"hint: {error.hint}"), file=sys.stderr)  # noqa: T201
+
+
+class Output:
+    """Where one command's results and messages go."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: int = 0) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+        logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
+        if not verbose:
+            logging.disable(logging.WARNING)
+            os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+    def json(self, schema: str, values: Mapping[str, Any]) -> None:
+        """Print one JSON object on stdout when `--json` was given."""
+        if self.as_json:
+            print(json.dumps({"schema": schema, **values}, sort_keys=True, ensure_ascii=False))  # noqa: T201
+
+    def line(self, text: str = "") -> None:
+        """Print one line of a result for people."""
+        if not self.as_json and not self.quiet:
+            print(plain(text))  # noqa: T201
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
+        """Print a table of results for people; columns in `numbers` are aligned to the right."""
+        if self.as_json or self.quiet or not rows:
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        terminal = sys.stdout.isatty()
+        table = Table(box=None, pad_edge=False, header_style="bold" if terminal else "")
+        for column in columns:
+            table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(plain(cell)) for cell in row))
+        console = Console(file=sys.stdout, width=None if terminal else _WIDTH, force_terminal=terminal)
+        console.print(table)
+
+    def note(self, text: str) -> None:
+        """Print a message on stderr."""
+        if not self.quiet:
+            print(plain(text), file=sys.stderr)  # noqa: T201
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Show how far long work is: a bar on a terminal, else a line every 30 s; nothing with `-q`."""
+        if self.quiet:
+            yield lambda done, total, text: None
+        elif sys.stderr.isatty():
+            with _bar() as report:
+                yield report
+        else:
+            yield _log_lines(self)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=plain(text)[:60])
+
+
+def _log_lines(output: Output) -> Progress:
+    last = time.monotonic()
+
+    def report(done: int, total: int | None, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LOG_SECONDS:
+            last = time.monotonic()
+            output.note(f"{text}: {done}" + (f" of {total}" if total else ""))
+
+    return report

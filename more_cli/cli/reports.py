@@ -1,0 +1,297 @@
+"""What a report of `ops` looks like: a few lines and tables for people, one object for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from more_cli.cli.output import Output
+
+if TYPE_CHECKING:
+    from more_cli.demo.run import DemoReport
+    from more_cli.evaluation.metrics import Estimate
+    from more_cli.journal import Entry
+    from more_cli.ops.edit import EditReport
+    from more_cli.ops.evaluate import EvalReport
+    from more_cli.ops.init import InitReport, Plan
+    from more_cli.ops.merge import MergeReport
+    from more_cli.ops.status import StatusReport
+
+_SHOWN = 20
+"""Rows of a list of edits that people see; `--json` has them all."""
+
+
+def show_init(output: Output, report: InitReport) -> None:
+    """Say which sites a new state edits and what it takes."""
+    plan = report.plan
+    output.json(
+        "more.init/1",
+        {
+            "state": str(report.target.sidecar),
+            "created": report.created,
+            "edits": report.edits,
+            "recipe": plan.recipe.canonical(),
+            "sites": [asdict(site) for site in plan.sites],
+            "refusals": [asdict(refusal) for refusal in plan.refusals],
+            "notices": plan.notices,
+            "parameters": report.parameters,
+        },
+    )
+    _notices(output, plan)
+    verb = "wrote" if report.created else "found the same state in"
+    output.line(
+        f"{verb} {report.target.sidecar}: recipe {plan.recipe.name}, {len(plan.sites)} sites, "
+        f"{report.parameters:,} numbers, {report.edits} edits"
+    )
+
+
+def show_edit(output: Output, report: EditReport) -> None:
+    """Say what became of a stream, and name the edits that do not stand."""
+    output.json("more.edit/1", edit_values(report))
+    if report.created is not None:
+        _notices(output, report.created.plan)
+        output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}")
+    if report.replayed:
+        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
+    for problem in report.problems:
+        output.note(f"skipped: {problem}")
+    for note in report.notes:
+        output.note(note)
+    if report.dry_run:
+        output.line(f"{report.total} edits checked, nothing written")
+        return
+    failed = [entry for entry in report.entries if entry.id in set(report.failed)]
+    output.table(
+        ("edit", "status", "question", "target", "answer", "reason"),
+        [(e.id, e.status, e.question, e.target, e.answer_after, e.reason) for e in failed[:_SHOWN]],
+    )
+    counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "no edits"
+    output.line(
+        f"{len(report.entries)} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}"
+    )
+    if report.failed:
+        output.note(f"hint: these do not stand: {', '.join(report.failed[:_SHOWN])}")
+    if report.interrupted:
+        output.note("interrupted, state saved; run the same command again to continue")
+
+
+def edit_values(report: EditReport) -> dict[str, Any]:
+    """Return an edit report as JSON values."""
+    return {
+        "state": str(report.target.sidecar),
+        "total": report.total,
+        "applied": len(report.entries),
+        "skipped": report.skipped,
+        "replayed": report.replayed,
+        "counts": report.counts,
+        "failed": report.failed,
+        "problems": report.problems,
+        "notes": report.notes,
+        "interrupted": report.interrupted,
+        "dry_run": report.dry_run,
+        "wall_seconds": round(report.wall_seconds, 3),
+        "edits": [_entry_values(entry) for entry in report.entries],
+    }
+
+
+def show_eval(output: Output, report: EvalReport) -> None:
+    """Show every metric with n and interval, and the edits that do not hold with their answers."""
+    output.json(
+        "more.eval/1",
+        {
+            "state": str(report.target.sidecar),
+            "source": report.source,
+            "protocol": report.protocol,
+            "baseline": report.baseline,
+            "edits": report.edits,
+            "replayed": report.replayed,
+            "metrics": {name: asdict(value) for name, value in report.estimates.items()},
+            "failing": [
+                {
+                    "id": score.probe.edit,
+                    "question": score.probe.query.question,
+                    "target": score.probe.target,
+                    "answer": score.answer,
+                    "values": score.values,
+                }
+                for score in report.failing
+            ],
+            "reproduce": report.reproduce,
+        },
+    )
+    if report.replayed:
+        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
+    if not report.estimates:
+        output.line("nothing to score: the state has no edits that stand")
+        return
+    output.line(f"protocol {report.protocol}, locality against {report.baseline}, {report.edits} edits")
+    output.table(
+        ("metric", "value", "95 % interval", "n"),
+        [(name, *_estimate_cells(value)) for name, value in report.estimates.items()],
+        numbers=("value", "n"),
+    )
+    if report.failing:
+        output.line()
+        output.line(f"{len(report.failing)} do not hold:")
+    output.table(
+        ("edit", "question", "target", "answer"),
+        [(s.probe.edit, s.probe.query.question, s.probe.target, s.answer) for s in report.failing[:_SHOWN]],
+    )
+
+
+def show_merge(output: Output, report: MergeReport) -> None:
+    """Show how much of each update survived rounding, and what verification found."""
+    verification = report.verification
+    output.json(
+        "more.merge/1",
+        {
+            "out": str(report.out),
+            "edits": report.edits,
+            "replayed": report.replayed,
+            "dry_run": report.dry_run,
+            "bytes": report.size,
+            "left_out": report.left_out,
+            "folds": [
+                {
+                    "site": fold.site,
+                    "disk_key": fold.disk_key,
+                    "dtype": fold.dtype,
+                    "realised": fold.realised,
+                    "changed": fold.changed / fold.entries if fold.entries else 0.0,
+                }
+                for fold in report.folds
+            ],
+            "verification": asdict(verification) if verification else None,
+        },
+    )
+    if report.replayed:
+        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
+    for name in report.left_out:
+        output.note(f"not copied (another copy of the weights, stale now): {name}")
+    if report.dry_run:
+        output.line(f"would change {len(report.folds)} tensors of {report.size:,} bytes in {report.out}")
+        return
+    output.table(
+        ("tensor", "dtype", "entries changed", "update realised"),
+        [
+            (fold.disk_key, fold.dtype, f"{fold.changed / max(fold.entries, 1):.1%}", f"{fold.realised:.1%}")
+            for fold in report.folds
+        ],
+        numbers=("entries changed", "update realised"),
+    )
+    output.line(f"merged {report.edits} edits into {report.out}; every other byte is the base's")
+    if verification is not None:
+        kept = verification.edits - len(verification.lost)
+        output.line(
+            f"verified: {kept} of {verification.edits} edits have the live state's verdict or better, "
+            f"largest logit difference {verification.largest_logit_gap:.2g}"
+        )
+        if verification.lost:
+            output.note(f"lost to rounding: {', '.join(verification.lost)}")
+            output.note("hint: try --rounding stochastic, or serve the base with the state")
+
+
+def show_status(output: Output, report: StatusReport) -> None:
+    """Describe a state, or what `init` would choose."""
+    state, plan = report.state, report.plan
+    output.json(
+        "more.status/1",
+        {
+            "model": str(report.target.model),
+            "state": str(report.target.sidecar) if state else None,
+            "edits": state.meta.edits if state else 0,
+            "statuses": report.statuses,
+            "behind": report.behind,
+            "sidecar_bytes": report.sidecar_bytes,
+            "ledger_bytes": report.ledger_bytes,
+            "recipe": (state.meta.recipe if state else plan.recipe).canonical(),
+            "sites": [site.model_dump() for site in state.meta.sites] if state else [asdict(s) for s in plan.sites],
+            "refusals": [asdict(refusal) for refusal in plan.refusals],
+            "key_method": plan.key_method,
+        },
+    )
+    if state is None:
+        output.line(f"no state yet; `more init {report.target.model}` would use recipe {plan.recipe.name} on:")
+        output.table(
+            ("site", "module", "tensor on disk", "shape"),
+            [(site.name, site.module, site.disk_key, f"{site.shape[0]} x {site.shape[1]}") for site in plan.sites],
+        )
+    else:
+        meta = state.meta
+        statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
+        output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
+        output.line(f"edits: {meta.edits} in the state ({statuses}), {report.behind} in the ledger only")
+        output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
+        output.table(
+            ("site", "shape", "rank", "lambda", "keys"),
+            [
+                (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "open", s.keys)
+                for s in meta.sites
+            ],
+            numbers=("rank", "lambda", "keys"),
+        )
+    _notices(output, plan)
+
+
+def show_demo(output: Output, report: DemoReport) -> None:
+    """Show every edit before and after, how many hold at the end, and what the merge kept."""
+    output.json(
+        "more.demo/1",
+        {
+            "folder": str(report.folder),
+            "wall_seconds": round(report.wall_seconds, 1),
+            "holding": report.holding,
+            "edit": edit_values(report.edit),
+            "metrics": {name: asdict(value) for name, value in report.evaluation.estimates.items()},
+            "lost_in_merge": report.merge.verification.lost if report.merge.verification else [],
+        },
+    )
+    ends = report.answers_at_end
+    output.table(
+        ("edit", "question", "target", "before", "right after", "at the end"),
+        [
+            (e.id, e.question, e.target, e.answer_before, e.answer_after, ends.get(e.id, ""))
+            for e in report.edit.entries
+        ],
+    )
+    total = len(report.edit.entries)
+    learnt = report.edit.counts.get("learnt", 0)
+    output.line()
+    output.line(f"{learnt} of {total} learnt when applied; {report.holding} of {total} still hold after all {total}")
+    output.table(
+        ("metric", "value", "95 % interval", "n"),
+        [(name, *_estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
+        numbers=("value", "n"),
+    )
+    if report.merge.verification is not None:
+        lost = report.merge.verification.lost
+        output.line(f"merged into {report.merge.out}: {len(lost)} edits lost to rounding {', '.join(lost)}".rstrip())
+    output.line(f"{report.wall_seconds:.0f} s; everything lies in {report.folder}")
+
+
+def _notices(output: Output, plan: Plan) -> None:
+    for notice in plan.notices:
+        output.note(f"note: {notice}")
+    for refusal in plan.refusals:
+        output.note(f"note: {refusal.module} is left out: {refusal.reason}")
+
+
+def _estimate_cells(value: Estimate) -> tuple[str, str, int]:
+    return f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}", value.n
+
+
+def _entry_values(entry: Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "status": entry.status,
+        "reason": entry.reason,
+        "question": entry.question,
+        "target": entry.target,
+        "answer_before": entry.answer_before,
+        "answer_after": entry.answer_after,
+        "nll_before": entry.nll_before,
+        "nll_after": entry.nll_after,
+        "right_after": entry.right_after,
+        "writes": entry.writes,
+        "wall_ms": entry.wall_ms,
+    }

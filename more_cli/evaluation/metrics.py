@@ -1,0 +1,96 @@
+"""Metrics by their full names, each a value per probe, and the intervals they are reported with.
+
+tf_*  teacher forcing: the logits that predict the target, given the target before them.
+gen_* greedy generation, compared after `normalise`.
+loc_* the edited model against the untouched base, on the base's own greedy answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from more_cli.model.runtime import Scored
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    interval: str
+    """`wilson` for proportions of yes/no values, `bootstrap` otherwise."""
+
+
+def normalise(text: str) -> str:
+    """Return text as answers are compared: NFKC, case-folded, without articles, extra spaces or a final stop."""
+    folded = unicodedata.normalize("NFKC", text).casefold().strip().rstrip(".!?,;:")
+    return " ".join(_ARTICLES.sub(" ", folded).split())
+
+
+def tf_exact(scored: Scored) -> list[float]:
+    """Per probe 1 if every target token is the most likely one, the end of sequence included."""
+    return [float(value) for value in scored.all_right()]
+
+
+def tf_token_acc(scored: Scored) -> list[float]:
+    """Per probe the part of target tokens that are the most likely one."""
+    return [float(value) for value in scored.right().sum(dim=1) / scored.mask.sum(dim=1)]
+
+
+def target_nll(scored: Scored) -> list[float]:
+    """Per probe the mean negative log-likelihood of the target, in nats per token."""
+    return [float(value) for value in scored.nll()]
+
+
+def loc_top1_answer(edited: Scored, base: Scored) -> list[float]:
+    """Per probe the part of answer positions at which both models have the same most likely token."""
+    same = (edited.predicted() == base.predicted()) & base.mask
+    return [float(value) for value in same.sum(dim=1) / base.mask.sum(dim=1)]
+
+
+def loc_expkl_answer(edited: Scored, base: Scored) -> list[float]:
+    """Per probe the mean over answer positions of exp(-KL(edited || base)) (paper, app. "Locality")."""
+    return [float(value) for value in masked_mean(torch.exp(-_kl(edited, base)), base.mask)]
+
+
+def _kl(edited: Scored, base: Scored) -> Tensor:
+    """Return KL(edited || base) per answer position, (N, K), in nats."""
+    after, before = edited.log_probabilities(), base.log_probabilities()
+    return (after.exp() * (after - before)).sum(dim=-1).clamp_min(0.0)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of (N, K) values over the positions of the mask, (N,)."""
+    return (values * mask).sum(dim=1) / mask.sum(dim=1)
+
+
+def estimate(values: Sequence[float], seed: int = 0) -> Estimate:
+    """Return the mean of values in [0, 1] or nats with its 95 % interval; `values` must not be empty."""
+    mean = math.fsum(values) / len(values)
+    if all(value in (0.0, 1.0) for value in values):
+        return Estimate(mean, *_wilson(mean, len(values)), len(values), "wilson")
+    draws = np.random.default_rng(seed).integers(0, len(values), (_RESAMPLES, len(values)))
+    low, high = np.percentile(np.asarray(values)[draws].mean(axis=1), [2.5, 97.5])
+    return Estimate(mean, float(low), float(high), len(values), "bootstrap")
+
+
+def _wilson(p: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return Wilson's score interval of a proportion (Wilson 1927)."""
+    centre = p + z * z / (2 * n)
+    spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)

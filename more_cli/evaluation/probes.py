@@ -1,0 +1,168 @@
+"""Probes: the questions that score an edit and its locality, and one batched run over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from more_cli.editors.base import Editor
+from more_cli.edits import Edit
+from more_cli.edits import Probe as Question
+from more_cli.evaluation import metrics
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime, Scored
+
+Kind = Literal["rel", "gen_text", "gen_image", "loc_text", "loc_image"]
+
+BATCH = 16
+ANSWER_TOKENS = 32
+"""Longest base answer that locality is measured on, in tokens."""
+SPARE_TOKENS = 8
+"""A generated answer may be this many tokens longer than its target before it is cut off."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One question with, for edits and their variants, the answer it should now have."""
+
+    edit: str
+    """Id of the edit that it scores."""
+    kind: Kind
+    query: Query
+    target: str | None = None
+
+    @property
+    def is_locality(self) -> bool:
+        """Whether the base's behaviour is what it should show."""
+        return self.kind.startswith("loc")
+
+
+@dataclass
+class ProbeScore:
+    """What one probe measured."""
+
+    probe: Probe
+    values: dict[str, float] = field(default_factory=dict)
+    answer: str = ""
+    """Greedy answer of the edited model, or under teacher forcing when nothing was generated."""
+    base_answer: str = ""
+    """Greedy answer of the base (locality probes)."""
+    logits: Tensor | None = None
+    """(K, vocabulary) at the target's positions, when they were to be kept."""
+
+
+def probes_of(edit: Edit) -> Iterator[Probe]:
+    """Yield every probe of an edit: the edit itself, its rephrases, its image variants, its locality questions."""
+    yield Probe(edit.id, "rel", Query(edit.images, edit.question), edit.target)
+    for question in edit.rephrases:
+        yield Probe(edit.id, "gen_text", Query(edit.images, question), edit.target)
+    for image in edit.image_rephrases:
+        yield Probe(edit.id, "gen_image", Query((image,), edit.question), edit.target)
+    yield from locality_probes(edit.id, edit.locality)
+
+
+def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]:
+    """Yield locality probes, told apart by whether they show an image."""
+    for question in questions:
+        images = (question.image,) if question.image else ()
+        yield Probe(edit, "loc_image" if images else "loc_text", Query(images, question.question))
+
+
+def run_probes(
+    runtime: Runtime,
+    editor: Editor,
+    probes: Sequence[Probe],
+    *,
+    generate: bool = True,
+    keep_logits: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[ProbeScore]:
+    """Score probes in batches on the model as it is now; the editor must be attached.
+
+    Without `generate` only teacher-forced metrics are measured; `keep_logits` keeps those of the target positions.
+    """
+    scores: list[ProbeScore] = []
+    for group in _batches(probes):
+        if group[0].is_locality:
+            scores += _locality(runtime, editor, group)
+        else:
+            scores += _targets(runtime, editor, group, generate, keep_logits)
+        on_progress(len(scores), len(probes))
+    order = {id(probe): number for number, probe in enumerate(probes)}
+    return sorted(scores, key=lambda score: order[id(score.probe)])
+
+
+def _batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
+    """Yield groups of one sort, with and without image apart: their sequences differ much in length."""
+    groups: dict[tuple[bool, int], list[Probe]] = {}
+    for probe in probes:
+        groups.setdefault((probe.is_locality, len(probe.query.images)), []).append(probe)
+    for group in groups.values():
+        for start in range(0, len(group), BATCH):
+            yield group[start : start + BATCH]
+
+
+def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate: bool, keep: bool) -> list[ProbeScore]:
+    queries = [_routed(editor, probe) for probe in probes]
+    encoded = [runtime.encode(query, probe.target) for query, probe in zip(queries, probes, strict=True)]
+    scored = runtime.score(runtime.batch(encoded))
+    values = {
+        "tf_exact": metrics.tf_exact(scored),
+        "tf_token_acc": metrics.tf_token_acc(scored),
+        "target_nll": metrics.target_nll(scored),
+    }
+    answers = _forced_answers(runtime, scored)
+    if generate:
+        longest = max(len(sequence.target) for sequence in encoded)
+        tokens = runtime.generate(queries, longest + SPARE_TOKENS)
+        answers = [runtime.prompter.text(ids) for ids in tokens]
+        same = [
+            metrics.normalise(answer) == metrics.normalise(probe.target or "")
+            for answer, probe in zip(answers, probes, strict=True)
+        ]
+        values["gen_exact"] = list(map(float, same))
+        values["gen_stops"] = [float(bool(ids) and ids[-1] == runtime.prompter.eos) for ids in tokens]
+    scores = _scores(probes, values, answers, [""] * len(probes))
+    if keep:
+        for score, row, mask in zip(scores, scored.logits, scored.mask, strict=True):
+            score.logits = row[mask].float().cpu()
+    return scores
+
+
+def _locality(runtime: Runtime, editor: Editor, probes: Sequence[Probe]) -> list[ProbeScore]:
+    """Compare with the base on the base's own answer: the gold one is often nothing it would say."""
+    with runtime.base():
+        tokens = runtime.generate([probe.query for probe in probes], ANSWER_TOKENS)
+        before = [runtime.prompter.text(ids) for ids in tokens]
+        encoded = [runtime.encode(probe.query).followed_by(ids) for probe, ids in zip(probes, tokens, strict=True)]
+        batch = runtime.batch(encoded)
+        base = runtime.score(batch)
+    queries = [_routed(editor, probe) for probe in probes]
+    edited = runtime.score(batch)
+    after = [runtime.prompter.text(ids) for ids in runtime.generate(queries, ANSWER_TOKENS)]
+    values = {
+        "loc_top1_answer": metrics.loc_top1_answer(edited, base),
+        "loc_expkl_answer": metrics.loc_expkl_answer(edited, base),
+        "loc_gen_same": [float(a == b) for a, b in zip(after, before, strict=True)],
+    }
+    return _scores(probes, values, after, before)
+
+
+def _routed(editor: Editor, probe: Probe) -> Query:
+    return editor.rewrite(probe.query, editor.prepare(probe.query))
+
+
+def _forced_answers(runtime: Runtime, scored: Scored) -> list[str]:
+    return [runtime.prompter.text(row[mask]) for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
+
+
+def _scores(
+    probes: Sequence[Probe], values: dict[str, list[float]], answers: Sequence[str], before: Sequence[str]
+) -> list[ProbeScore]:
+    return [
+        ProbeScore(probe, {name: column[row] for name, column in values.items()}, answers[row], before[row])
+        for row, probe in enumerate(probes)
+    ]

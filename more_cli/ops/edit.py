@@ -1,0 +1,370 @@
+"""`more edit`: write a stream of corrections into the state, each one journalled before it counts.
+
+Commit order for one edit: its images into the store, its line into the ledger (fsync), then, every few edits, the
+sidecar. Whatever a crash leaves, the next command replays the ledger's lines that the sidecar does not have, so an
+interrupted run and a rerun end with the bytes of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO, Literal
+
+from more_cli.checkpoint import open_checkpoint
+from more_cli.editors.base import EditOutcome
+from more_cli.edits import Edit, Problem, iter_edits, read_edits
+from more_cli.errors import DataError, StreamErrors
+from more_cli.files import writer_lock
+from more_cli.journal import Entry, Status
+from more_cli.model.batches import Prompter, Query
+from more_cli.model.runtime import load_prompter
+from more_cli.ops.init import InitReport, initialise
+from more_cli.ops.session import (
+    Every,
+    Machine,
+    Progress,
+    Session,
+    Target,
+    free_of_adapters,
+    no_progress,
+    open_session,
+    versions,
+)
+
+SAVE_SECONDS = 30.0
+LONG_TEXT = 256
+"""Question and target with fewer bytes than this fit into any context; where not, the editor refuses them."""
+FAILED = (Status.NOT_LEARNT, Status.REFUSED)
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """How a stream is applied."""
+
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    image_root: Path | None = None
+    on_error: Literal["stop", "skip"] = "stop"
+    limit: int | None = None
+    save_every: int = 10
+    dry_run: bool = False
+    store_images: bool = True
+
+
+@dataclass
+class EditReport:
+    """What became of a stream."""
+
+    target: Target
+    total: int = 0
+    """Edits in the stream, without repetitions."""
+    skipped: int = 0
+    """Edits that the ledger had already."""
+    replayed: int = 0
+    """Ledger entries that were applied again because the sidecar did not have them."""
+    ids: list[str] = field(default_factory=list)
+    """Every edit of the stream, in order."""
+    entries: list[Entry] = field(default_factory=list)
+    """What this run applied, in order."""
+    statuses: dict[str, Status] = field(default_factory=dict)
+    """Status of every edit of the stream, also of those applied in earlier runs."""
+    problems: list[str] = field(default_factory=list)
+    """Lines that were left out (`--on-error skip`)."""
+    notes: list[str] = field(default_factory=list)
+    created: InitReport | None = None
+    interrupted: bool = False
+    dry_run: bool = False
+    wall_seconds: float = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of the stream's edits by status."""
+        return dict(sorted(Counter(self.statuses.values()).items()))
+
+    @property
+    def failed(self) -> list[str]:
+        """Edits of the stream that do not stand."""
+        return [id for id, status in self.statuses.items() if status in FAILED]
+
+
+def edit_file(
+    target: Target,
+    stream: Path,
+    options: EditOptions,
+    machine: Machine,
+    progress: Progress = no_progress,
+    on_entry: Callable[[Entry], None] = lambda entry: None,
+) -> EditReport:
+    """Apply the edits of a file that are not in the ledger yet, in file order.
+
+    Raises:
+        StreamErrors: the file has problems; nothing is applied.
+        StateError: model, state or ledger do not fit, or the lock is held.
+    """
+    found = read_edits(stream, options.image_root, on_error=options.on_error)
+    context = _Context(target)
+    misfits = {edit.id: problem for edit in found.edits if (problem := context.problem(edit))}
+    if misfits and options.on_error == "stop":
+        raise StreamErrors([str(problem) for problem in misfits.values()], next(iter(misfits.values())).hint)
+    edits = [edit for edit in found.edits if edit.id not in misfits][: options.limit]
+    problems = [str(problem) for problem in (*found.problems, *misfits.values())]
+    report = EditReport(target, total=len(edits), problems=problems)
+    return _run(target, edits, len(edits), options, machine, report, progress, on_entry)
+
+
+def edit_stream(
+    target: Target,
+    stream: BinaryIO,
+    options: EditOptions,
+    machine: Machine,
+    progress: Progress = no_progress,
+    on_entry: Callable[[Entry], None] = lambda entry: None,
+) -> EditReport:
+    """Apply edits line by line as they arrive; a bad line stops the run unless it is to be skipped."""
+    report = EditReport(target)
+    context = _Context(target)
+
+    def arriving() -> Iterator[Edit]:
+        for item in iter_edits(stream, "<stdin>", options.image_root):
+            problem = item if isinstance(item, Problem) else context.problem(item)
+            if problem or isinstance(item, Problem):
+                if options.on_error == "stop":
+                    raise StreamErrors([str(problem)], "fix the line and send it again; edits before it are applied")
+                report.problems.append(str(problem))
+                continue
+            if options.limit is not None and report.total >= options.limit:
+                return
+            report.total += 1
+            yield item
+
+    return _run(target, arriving(), None, options, machine, report, progress, on_entry)
+
+
+class _Context:
+    """The model's context, looked at only for texts long enough to fill one."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    @cached_property
+    def prompter(self) -> Prompter:
+        return load_prompter(open_checkpoint(self.target.model))
+
+    def problem(self, edit: Edit) -> Problem | None:
+        """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
+        if len((edit.question + edit.target).encode()) < LONG_TEXT:
+            return None
+        try:
+            self.prompter.encode(Query(edit.images, edit.question), edit.target)
+        except DataError as error:
+            return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
+        return None
+
+
+def _run(
+    target: Target,
+    edits: Iterable[Edit],
+    total: int | None,
+    options: EditOptions,
+    machine: Machine,
+    report: EditReport,
+    progress: Progress,
+    on_entry: Callable[[Entry], None],
+) -> EditReport:
+    started = time.monotonic()
+    if options.dry_run:
+        _rehearse(target, edits, options, report)
+        return report
+    if not target.sidecar.exists():
+        report.created = initialise(target, options.recipe, options.settings)
+    elif not target.folder.exists():
+        open_session(target, machine)  # a sidecar that does not fit gets no folder beside it
+    with writer_lock(target.lock), _stoppable() as stop:
+        session = open_session(target, machine, progress)
+        _refuse_other_recipe(session, options)
+        pending = _pending(session, edits, report)
+        if isinstance(edits, list):
+            # A whole file is compared with the ledger before the first write, and often there is nothing to do.
+            pending = iter(list(pending))
+        pending = stop.before_each(pending)
+        first = next(pending, None)
+        if first is not None or session.behind:
+            _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry)
+        statuses = session.ledger.statuses()
+        report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
+        report.interrupted = stop.asked
+    report.wall_seconds = time.monotonic() - started
+    return report
+
+
+def _apply(
+    session: Session,
+    pending: Iterator[Edit],
+    total: int | None,
+    options: EditOptions,
+    report: EditReport,
+    on_entry: Callable[[Entry], None],
+) -> None:
+    due = Every(options.save_every, SAVE_SECONDS)
+    with session.attached() as replayed:
+        report.replayed = replayed
+        if replayed:
+            session.save()
+        report.notes += _machine_notes(session)
+        try:
+            for edit in pending:
+                session.progress(report.skipped + len(report.entries), total, edit.id)
+                entry = _commit(session, edit, options)
+                report.entries.append(entry)
+                on_entry(entry)
+                if due():
+                    session.save()
+        except DataError:
+            session.save()  # the stream went wrong, between two edits
+            raise
+        # Anything else may have struck inside a write: then the sidecar stays as it was and the ledger is replayed.
+        session.save()
+
+
+def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
+    """Apply one edit and make it durable: its images, then its ledger line."""
+    kept = session.ledger.keep(edit, store=options.store_images)
+    started = time.monotonic()
+    outcome = session.apply(edit)
+    wall_ms = round(1000 * (time.monotonic() - started), 1)
+    entry = session.ledger.append(
+        kept | _measured(outcome) | {"wall_ms": wall_ms, "versions": versions(session.machine)}
+    )
+    session.count(entry)
+    return entry
+
+
+def _measured(outcome: EditOutcome) -> dict[str, object]:
+    return {
+        "status": Status(outcome.status),
+        "reason": outcome.reason,
+        "nll_before": outcome.nll_before,
+        "nll_after": outcome.nll_after,
+        "answer_before": outcome.answer_before,
+        "answer_after": outcome.answer_after,
+        "right_after": outcome.right_after,
+        "writes": outcome.writes,
+    }
+
+
+def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Iterator[Edit]:
+    """Yield the edits that the ledger does not have, and note the others as skipped.
+
+    Raises:
+        DataError: an id that the ledger knows with another content.
+    """
+    for edit in edits:
+        report.ids.append(edit.id)
+        known = session.ledger.by_id.get(edit.id)
+        if known is None:
+            yield edit
+        elif known.content != edit.content:
+            raise DataError(
+                f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with another content",
+                "give the new correction an id of its own; it will supersede the old one",
+            )
+        else:
+            report.skipped += 1
+
+
+def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
+    """Check everything that can be checked without writing."""
+    from more_cli.ops.init import plan
+
+    report.dry_run = True
+    if target.sidecar.exists():
+        session = open_session(target, Machine())
+        _refuse_other_recipe(session, options)
+        pending = sum(1 for _ in _pending(session, edits, report))
+        report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
+        return
+    free_of_adapters(target)
+    chosen = plan(target, options.recipe, options.settings)
+    count = sum(1 for _ in edits)
+    report.notes.append(f"a state with {len(chosen.sites)} sites would be created and {count} edits applied")
+
+
+def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
+    from more_cli.errors import StateError
+    from more_cli.recipe import load_recipe
+
+    if options.recipe is None and not options.settings:
+        return
+    wanted = load_recipe(options.recipe or session.state.meta.recipe.name, options.settings)
+    if wanted != session.state.meta.recipe:
+        raise StateError(
+            f"`{session.target.sidecar}` was made with another recipe than the one named",
+            "a changed recipe needs a new state: --state FILE",
+        )
+
+
+def _machine_notes(session: Session) -> list[str]:
+    """Say what differs from the machine of the last edit: then the bytes of a replay may differ as well."""
+    if not session.ledger.entries:
+        return []
+    before, now = session.ledger.entries[-1].versions, versions(session.machine)
+    changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
+    return [f"differs from the last edit's machine: {', '.join(changed)}"] if changed else []
+
+
+def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
+    if first is not None:
+        yield first
+    yield from rest
+
+
+class _Stop:
+    """The first SIGINT or SIGTERM asks to stop after the edit at hand; a second one is obeyed at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._waiting = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        at_once = self.asked or self._waiting
+        self.asked = True
+        if at_once:
+            raise KeyboardInterrupt
+
+    def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
+        """Yield edits until asked to stop, also while waiting for the next line of a stream."""
+        while not self.asked:
+            self._waiting = True
+            try:
+                edit = next(edits)
+            except (StopIteration, KeyboardInterrupt):
+                return
+            finally:
+                self._waiting = False
+            yield edit
+
+
+@contextmanager
+def _stoppable() -> Iterator[_Stop]:
+    stop = _Stop()
+    previous: dict[signal.Signals, Any] = {}
+    try:
+        for wanted in (signal.SIGINT, signal.SIGTERM):
+            previous[wanted] = signal.signal(wanted, stop.ask)
+    except ValueError:
+        # Not the main thread: the caller's process handles signals its own way.
+        pass
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,107 @@
+"""`more eval`: score the state as it is now, every edit that stands and its probes, or a file of questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from more_cli.edits import read_probes
+from more_cli.evaluation.metrics import Estimate, estimate
+from more_cli.evaluation.probes import Kind, Probe, ProbeScore, locality_probes, probes_of, run_probes
+from more_cli.model.batches import Query
+from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session
+
+KINDS: tuple[Kind, ...] = ("rel", "gen_text", "gen_image", "loc_text", "loc_image")
+
+
+@dataclass
+class EvalReport:
+    """Scores of one state, by probe kind and metric."""
+
+    target: Target
+    source: str
+    """`state`, or the name of the probes file."""
+    edits: int = 0
+    """Edits that stand and were scored."""
+    replayed: int = 0
+    protocol: str = "final"
+    baseline: str = "base"
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    """By full name, such as `rel.tf_exact`."""
+    failing: list[ProbeScore] = field(default_factory=list)
+    """Edits (or questions with an answer) whose greedy answer is not the target."""
+    reproduce: dict[str, Any] = field(default_factory=dict)
+    """Recipe, base and prompt template: what is needed to get these numbers again."""
+
+
+def evaluate_state(target: Target, machine: Machine, progress: Progress = no_progress) -> EvalReport:
+    """Score every edit that stands, with its probes, after all edits (protocol `final`).
+
+    Raises:
+        StateError: no state, or one that does not fit its base.
+    """
+    session = open_session(target, machine, progress)
+    standing = session.ledger.standing()
+    probes = [probe for entry in standing for probe in probes_of(session.ledger.edit_of(entry))]
+    report = _run(session, "state", probes, progress)
+    report.edits = len(standing)
+    return report
+
+
+def evaluate_probes(
+    target: Target, file: Path, image_root: Path | None, machine: Machine, progress: Progress = no_progress
+) -> EvalReport:
+    """Score the state on a file of questions: the given answers, or without one the base's own behaviour.
+
+    Raises:
+        StreamErrors: the file has problems.
+    """
+    probes: list[Probe] = []
+    for question in read_probes(file, image_root):
+        if question.answer is None:
+            probes += locality_probes(question.id, [question])
+        else:
+            images = (question.image,) if question.image else ()
+            probes.append(Probe(question.id, "rel", Query(images, question.question), question.answer))
+    return _run(open_session(target, machine, progress), file.name, probes, progress)
+
+
+def _run(session: Session, source: str, probes: Sequence[Probe], progress: Progress) -> EvalReport:
+    report = EvalReport(session.target, source, reproduce=_reproduce(session))
+    if not probes:
+        return report
+    with session.attached() as replayed:
+        report.replayed = replayed
+        scores = run_probes(
+            session.runtime,
+            session.editor,
+            probes,
+            on_progress=lambda done, total: progress(done, total, "scoring probes"),
+        )
+    report.estimates = summarise(scores)
+    report.failing = [score for score in scores if score.probe.kind == "rel" and score.values["gen_exact"] == 0.0]
+    return report
+
+
+def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
+    """Return every metric of every probe kind with its interval, by full name."""
+    estimates = {}
+    for kind in KINDS:
+        chosen = [score for score in scores if score.probe.kind == kind]
+        for name in chosen[0].values if chosen else ():
+            estimates[f"{kind}.{name}"] = estimate([score.values[name] for score in chosen])
+    return estimates
+
+
+def _reproduce(session: Session) -> dict[str, Any]:
+    return {
+        "edits": session.state.meta.edits,
+        "digest": session.state.meta.digest,
+        "recipe": session.state.meta.recipe.canonical(),
+        "base": session.state.meta.base,
+        "template": session.state.meta.template,
+        "device": session.machine.device,
+        "dtype": session.machine.dtype,
+    }

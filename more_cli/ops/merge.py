@@ -1,0 +1,281 @@
+"""`more merge`: a standalone checkpoint with s B A folded into the base weights.
+
+Dtype and shape of a tensor do not change, so the base's shards are copied as bytes and only the edited ranges are
+overwritten: no model is built, memory stays at one chunk of rows, everything else is the base to the byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from more_cli.checkpoint import Checkpoint, Patch, copy_patched, open_checkpoint
+from more_cli.core.write import fold
+from more_cli.editors.more import MoreEditor, rebuild_basis
+from more_cli.errors import StateError, UsageError
+from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.files import canonical_json, replacing_directory, write_new
+from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, versions
+from more_cli.state import SiteRecord
+
+PROVENANCE = "more.json"
+COMPARED = 4 << 20
+"""Bytes compared at a time."""
+Rounding = Literal["nearest", "stochastic"]
+
+
+@dataclass
+class Fold:
+    """What became of one site's update when it was rounded to the checkpoint's dtype."""
+
+    site: str
+    disk_key: str
+    dtype: str
+    entries: int = 0
+    changed: int = 0
+    """Entries of W that are another number now."""
+    update: float = 0.0
+    """|s B A|^2."""
+    error: float = 0.0
+    """|W' - W - s B A|^2."""
+
+    @property
+    def realised(self) -> float:
+        """The part of the update that survived rounding, 1 - |error| / |update|, in [0, 1]; 1 for no update."""
+        return max(0.0, 1.0 - (self.error / self.update) ** 0.5) if self.update > 0 else 1.0
+
+
+@dataclass
+class Verification:
+    """Live state and merged checkpoint side by side."""
+
+    edits: int
+    lost: list[str]
+    """Edits that the live state has right and the merged checkpoint does not."""
+    gained: list[str]
+    largest_logit_gap: float
+    """Largest absolute difference of a logit at a target position."""
+
+
+@dataclass
+class MergeReport:
+    """What `merge` wrote."""
+
+    target: Target
+    out: Path
+    folds: list[Fold] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Files of the base that hold other copies of the weights, now stale, and were not copied."""
+    edits: int = 0
+    replayed: int = 0
+    verification: Verification | None = None
+    dry_run: bool = False
+    size: int = 0
+    """Bytes of the shards."""
+
+
+def merge(
+    target: Target,
+    out: Path,
+    machine: Machine,
+    *,
+    force: bool = False,
+    verify: bool = False,
+    rounding: Rounding = "nearest",
+    seed: int = 0,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> MergeReport:
+    """Write the edited checkpoint to `out`, which appears whole or not at all.
+
+    Raises:
+        StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
+        UsageError: `out` is the base or is not empty.
+        ResourceError: not enough disk.
+    """
+    if out.resolve() == target.model.resolve() or target.model.resolve() in out.resolve().parents:
+        raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
+    session = open_session(target, machine, progress)
+    report = MergeReport(target, out, dry_run=dry_run, replayed=session.behind)
+    report.size = sum((session.checkpoint.path / shard).stat().st_size for shard in session.checkpoint.shards)
+    if dry_run:
+        return _foreseen(session, report)
+    with replacing_directory(out, force, marker=PROVENANCE) as scratch:
+        live = _bring_up(session, verify)
+        report.edits = session.state.meta.edits
+        report.folds, patches = _patches(session.editor, rounding, seed)
+        report.left_out = copy_patched(
+            session.checkpoint, scratch, patches, on_bytes=lambda done, total: progress(done, total, "copying shards")
+        )
+        _check_untouched(session.checkpoint, scratch, set(patches))
+        _write_provenance(session, scratch, report)
+    if verify:
+        report.verification = _verify(session, out, live)
+    return report
+
+
+def _foreseen(session: Session, report: MergeReport) -> MergeReport:
+    _bring_up(session, verify=False)
+    report.edits = session.state.meta.edits
+    report.folds, _ = _patches(session.editor, "nearest", 0)
+    return report
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Fold on one thread: chunks are small, and the bytes do not depend on the machine's number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _bring_up(session: Session, verify: bool) -> list[ProbeScore]:
+    """Replay what the sidecar lacks and, to verify later, score every edit on the live model."""
+    if not session.behind and not verify:
+        return []
+    with session.attached():
+        return _score_edits(session, session.runtime) if verify else []
+
+
+def _score_edits(session: Session, runtime: Runtime) -> list[ProbeScore]:
+    """Score the edits that stand, without their variants, and keep their logits."""
+    edits = [next(probes_of(session.ledger.edit_of(entry))) for entry in session.ledger.standing()]
+    return run_probes(runtime, session.editor, edits, generate=False, keep_logits=True)
+
+
+def _patches(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[Fold], dict[str, Patch]]:
+    tensors = editor.state_dict()
+    folds, patches = [], {}
+    for number, record in enumerate(editor.records):
+        B = tensors[f"{record.name}.B"]
+        if not bool(B.any()):
+            continue  # never written: its bytes stay the base's
+        record_fold = Fold(record.name, record.disk_key, "")
+        generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
+        folds.append(record_fold)
+        patches[record.disk_key] = _patch(record, B, record_fold, generator)
+    return folds, patches
+
+
+def _patch(
+    record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
+) -> Callable[[Tensor, int], Tensor]:
+    A = rebuild_basis(record)
+
+    def patch(W: Tensor, first_row: int) -> Tensor:
+        exact = fold(W, A, B[first_row : first_row + len(W)], record.scale)
+        folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
+        stats.dtype = str(W.dtype).removeprefix("torch.")
+        stats.entries += W.numel()
+        stats.changed += int(torch.count_nonzero(folded != W))
+        stats.update += _energy(exact - W.float())
+        stats.error += _energy(folded.float() - exact)
+        if not math.isfinite(stats.error):
+            raise StateError(
+                f"`{record.disk_key}` is not finite after the merge", "make the state again with fewer edits"
+            )
+        return folded
+
+    return patch
+
+
+def _energy(values: Tensor) -> float:
+    """Return the sum of squares; not finite as soon as one value is not."""
+    flat = values.flatten()
+    return float(torch.dot(flat, flat))
+
+
+def round_stochastically(exact: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Round float32 to bfloat16 up or down with the probability that keeps its value in expectation.
+
+    Raises:
+        UsageError: `dtype` is not bfloat16, the only one in which nearest rounding eats most small updates.
+    """
+    if dtype != torch.bfloat16:
+        raise UsageError(f"stochastic rounding is for bfloat16, not {dtype}", "use --rounding nearest")
+    # bfloat16 is the upper half of a float32: adding 16 random bits carries into it as often as it should.
+    noise = torch.randint(0, 1 << 16, exact.shape, generator=generator, dtype=torch.int32)
+    return ((exact.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
+
+
+def _check_untouched(base: Checkpoint, copy: Path, patched: set[str]) -> None:
+    """Read both checkpoints once more and compare every byte of the shards outside the edited ranges."""
+    for shard in base.shards:
+        edited = sorted((e.start, e.stop) for e in base.tensors.values() if e.shard == shard and e.key in patched)
+        size = (base.path / shard).stat().st_size
+        starts, stops = [0, *(stop for _, stop in edited)], [*(start for start, _ in edited), size]
+        with FileIO(base.path / shard) as ours, FileIO(copy / shard) as theirs:
+            same = (copy / shard).stat().st_size == size and all(
+                _equal(ours, theirs, start, stop) for start, stop in zip(starts, stops, strict=True)
+            )
+        if not same:
+            raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
+
+
+def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
+    ours.seek(start)
+    theirs.seek(start)
+    while start < stop:
+        piece = ours.read(min(COMPARED, stop - start))
+        if not piece or theirs.read(len(piece)) != piece:
+            return False
+        start += len(piece)
+    return True
+
+
+def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> None:
+    meta = session.state.meta
+    provenance: dict[str, Any] = {
+        "schema": "more.provenance/1",
+        "edits": meta.edits,
+        "digest": meta.digest,
+        "ledger_head": session.ledger.head,
+        "base": meta.base,
+        "recipe": meta.recipe.canonical(),
+        "versions": versions(session.machine),
+        "folds": [
+            {"site": fold.site, "disk_key": fold.disk_key, "realised": round(fold.realised, 6)} for fold in report.folds
+        ],
+    }
+    write_new(scratch / PROVENANCE, (canonical_json(provenance) + "\n").encode())
+    card = scratch / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    section = (
+        f"\n## Edited with more\n\n{meta.edits} corrections were written into these weights with M-ORE "
+        f"(recipe `{meta.recipe.name}`). `{PROVENANCE}` names the base, the recipe and the ledger they come from.\n"
+    )
+    card.unlink(missing_ok=True)
+    write_new(card, (text + section).encode())
+
+
+def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:
+    """Load the result like anybody would, and compare its verdict on every edit with the live state's."""
+    merged = open_checkpoint(out)
+    runtime = load_runtime(
+        merged,
+        system=session.state.meta.recipe.system,
+        device=session.machine.device,
+        dtype=session.machine.dtype,
+    )
+    with runtime.attached([]):
+        scores = _score_edits(session, runtime)
+    pairs = list(zip(live, scores, strict=True))
+    gaps = [float((a.logits - b.logits).abs().max()) for a, b in pairs if a.logits is not None and b.logits is not None]
+    return Verification(
+        edits=len(pairs),
+        lost=[a.probe.edit for a, b in pairs if a.values["tf_exact"] > b.values["tf_exact"]],
+        gained=[a.probe.edit for a, b in pairs if a.values["tf_exact"] < b.values["tf_exact"]],
+        largest_logit_gap=max(gaps, default=0.0),
+    )

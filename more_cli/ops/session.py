@@ -1,0 +1,244 @@
+"""What every command opens: the checkpoint, its state, its ledger, and the model with its editor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from more_cli import __version__
+from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.more import MoreEditor
+from more_cli.edits import Edit
+from more_cli.errors import DataError, StateError, UsageError
+from more_cli.journal import Entry, Ledger, Status, content_digest, extend
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.state import State, ledger_folder, load_state, save_state, sidecar_path
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+class Progress(Protocol):
+    """Where a command reports how far it is; the terminal decides what to show."""
+
+    def __call__(self, done: int, total: int | None, text: str) -> None:
+        """Report `done` of `total` units (None when unknown) and what is being worked on."""
+
+
+def no_progress(done: int, total: int | None, text: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the model runs."""
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    """`auto` keeps the checkpoint's."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise UsageError(f"`--dtype {self.dtype}` is not one of {', '.join(DTYPES)}")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"`--device {self.device}` cannot be used: {reason}", "cpu always works") from None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The checkpoint a command works on and the sidecar that belongs to it."""
+
+    model: Path
+    sidecar: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of ledger, image store, snapshots and lock."""
+        return ledger_folder(self.sidecar)
+
+    @property
+    def lock(self) -> Path:
+        """The writer's lock."""
+        return self.folder / "lock"
+
+
+def locate(model: Path | None, state: Path | None) -> Target:
+    """Say which checkpoint and which sidecar a command means.
+
+    Raises:
+        UsageError: no model was named and the current folder does not name exactly one.
+    """
+    if model is not None:
+        return Target(model, state or sidecar_path(model))
+    found = [state] if state else sorted(Path.cwd().glob("*.more"))
+    if len(found) != 1:
+        shown = ", ".join(file.name for file in found[:5])
+        raise UsageError(
+            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
+            "name the checkpoint folder: more COMMAND MODEL",
+        )
+    return Target(found[0].with_suffix(""), found[0])
+
+
+def open_base(target: Target, state: State) -> Checkpoint:
+    """Open the checkpoint and check that it is the one the state was made for.
+
+    Raises:
+        StateError: not a checkpoint, or another base.
+    """
+    checkpoint = open_checkpoint(target.model)
+    actual = fingerprint(
+        checkpoint, [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
+    )
+    changed = sorted(
+        key for key in state.meta.base.keys() | actual.keys() if state.meta.base.get(key) != actual.get(key)
+    )
+    if changed:
+        raise StateError(
+            f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
+            "use the checkpoint it was made for, or start a new state with --state FILE",
+        )
+    return checkpoint
+
+
+class Session:
+    """A state brought up to its ledger, with the model loaded only once something needs it."""
+
+    def __init__(self, target: Target, state: State, machine: Machine, progress: Progress = no_progress) -> None:
+        self.target = target
+        self.state = state
+        self.machine = machine
+        self.progress = progress
+        self.checkpoint = open_base(target, state)
+        self.ledger = Ledger(target.folder)
+        self.editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P)
+        self._runtime: Runtime | None = None
+        check_ledger(self.ledger, state, target)
+
+    @property
+    def behind(self) -> int:
+        """Ledger entries that the sidecar does not have yet."""
+        return len(self.ledger.entries) - self.state.meta.edits
+
+    @property
+    def runtime(self) -> Runtime:
+        """The loaded model."""
+        if self._runtime is None:
+            self._runtime = load_runtime(
+                self.checkpoint,
+                system=self.state.meta.recipe.system,
+                device=self.machine.device,
+                dtype=self.machine.dtype,
+            )
+        return self._runtime
+
+    @contextmanager
+    def attached(self) -> Iterator[int]:
+        """Lend the model to the editor, after replaying what the ledger has and the sidecar does not: how many."""
+        with self.editor.attach(self.runtime):
+            yield self.replay()
+
+    def replay(self) -> int:
+        """Apply the ledger entries past the state again, in order, and return how many there were."""
+        missing = self.ledger.entries[self.state.meta.edits :]
+        for number, entry in enumerate(missing):
+            self.progress(number, len(missing), f"replaying {entry.id}")
+            if entry.status is not Status.REFUSED:  # which left no trace
+                self.editor.edit(request_of(self.ledger.edit_of(entry)), EditContext())
+            self.count(entry)
+        return len(missing)
+
+    def count(self, entry: Entry) -> None:
+        """Note that the state now contains this ledger entry."""
+        self.state.meta.edits += 1
+        self.state.meta.digest = extend(self.state.meta.digest, entry)
+
+    def save(self) -> None:
+        """Write the sidecar."""
+        tensors = self.editor.state_dict()
+        self.state.meta.sites = self.editor.records
+        for site in self.state.meta.sites:
+            self.state.B[site.name], self.state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
+        save_state(self.target.sidecar, self.state)
+
+    def apply(self, edit: Edit) -> EditOutcome:
+        """Let the editor learn one correction; what cannot be turned into a prompt is refused with the reason."""
+        try:
+            return self.editor.edit(request_of(edit), EditContext())
+        except DataError as error:
+            return EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+
+
+def open_session(target: Target, machine: Machine, progress: Progress = no_progress) -> Session:
+    """Open an existing state with its base and ledger.
+
+    Raises:
+        StateError: no state, another base, or a damaged ledger.
+    """
+    return Session(target, load_state(target.sidecar), machine, progress)
+
+
+def request_of(edit: Edit) -> EditRequest:
+    """Return what an editor gets to see of an edit."""
+    return EditRequest(edit.id, Query(edit.images, edit.question), edit.target)
+
+
+def versions(machine: Machine) -> dict[str, str]:
+    """Return what decides the bytes of an edit: versions, device, dtype and threads."""
+    return {
+        "more": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "numpy": version("numpy"),
+        "device": machine.device,
+        "dtype": machine.dtype,
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+class Every:
+    """Says when it is time again: after so many ticks or so many seconds, whichever comes first."""
+
+    def __init__(self, ticks: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ticks, self.seconds, self.clock = ticks, seconds, clock
+        self._count, self._since = 0, clock()
+
+    def __call__(self) -> bool:
+        """Count one tick and tell whether it is time."""
+        self._count += 1
+        if self._count < self.ticks and self.clock() - self._since < self.seconds:
+            return False
+        self._count, self._since = 0, self.clock()
+        return True
+
+
+def free_of_adapters(target: Target) -> None:
+    """Keep the state outside the checkpoint folder, where `from_pretrained` and other tools would find it."""
+    if target.sidecar.resolve().parent == target.model.resolve():
+        raise UsageError(
+            f"the state `{target.sidecar}` would lie inside the checkpoint folder", "put it beside or elsewhere"
+        )
+
+
+def check_ledger(ledger: Ledger, state: State, target: Target) -> None:
+    """Refuse a ledger that is not the one this sidecar was written with."""
+    digest = content_digest(ledger.entries[: state.meta.edits])
+    if len(ledger.entries) < state.meta.edits or digest != state.meta.digest:
+        raise StateError(
+            f"`{target.sidecar}` holds {state.meta.edits} edits that `{ledger.path}` does not tell the same way",
+            f"restore `{os.fspath(ledger.path)}` from a backup; the two belong together",
+        )

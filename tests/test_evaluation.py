@@ -1,0 +1,76 @@
+"""Probes of an edit and their batched scores."""
+
+from pathlib import Path
+
+import pytest
+from test_batches import picture
+from test_more_editor import recipe, requests, run, runtime, sites  # noqa: F401 (fixtures)
+
+from more_cli.editors.base import EditContext
+from more_cli.editors.more import MoreEditor
+from more_cli.edits import Edit
+from more_cli.edits import Probe as Question
+from more_cli.evaluation.probes import Probe, probes_of, run_probes
+from more_cli.model.batches import Query
+from more_cli.ops.evaluate import summarise
+
+
+def an_edit(folder: Path) -> Edit:
+    return Edit(
+        id="e1",
+        images=(picture(folder),),
+        question="what is in the image ?",
+        target="7",
+        rephrases=("what is it ?", "what ?"),
+        image_rephrases=(picture(folder, "blue"),),
+        locality=(Question("is it a dog ?"), Question("what colour is it ?", picture(folder, "green"))),
+    )
+
+
+def test_every_part_of_an_edit_becomes_a_probe(tmp_path: Path) -> None:
+    probes = list(probes_of(an_edit(tmp_path)))
+    kinds = [probe.kind for probe in probes]
+    assert kinds == ["rel", "gen_text", "gen_text", "gen_image", "loc_text", "loc_image"]
+    assert [probe.target for probe in probes] == ["7"] * 4 + [None, None]
+    assert probes[3].query.images == (picture(tmp_path, "blue"),)
+
+
+def test_an_untouched_model_has_perfect_locality_and_scores_keep_their_order(runtime, sites, tmp_path) -> None:  # noqa: F811
+    editor = MoreEditor.fresh(recipe(), sites)
+    probes = list(probes_of(an_edit(tmp_path)))
+    with editor.attach(runtime):
+        scores = run_probes(runtime, editor, probes)
+    assert [score.probe for score in scores] == probes
+    for score in scores:
+        if score.probe.is_locality:
+            assert score.values["loc_top1_answer"] == score.values["loc_gen_same"] == 1.0
+            assert score.values["loc_expkl_answer"] == pytest.approx(1.0)
+            assert score.answer == score.base_answer
+
+
+def test_a_learnt_edit_scores_as_learnt_and_locality_sees_the_change(runtime, sites, tmp_path) -> None:  # noqa: F811
+    editor = MoreEditor.fresh(recipe(), sites)
+    edit = requests(tmp_path, 1)[0]
+    elsewhere = Probe("e", "loc_image", Query((picture(tmp_path, "green"),), "what colour is it ?"))
+    with editor.attach(runtime):
+        editor.edit(edit, EditContext())
+        rel, loc = run_probes(
+            runtime, editor, [Probe("e", "rel", edit.query, edit.target), elsewhere], keep_logits=True
+        )
+    assert (rel.values["tf_exact"], rel.values["gen_exact"], rel.values["gen_stops"]) == (1.0, 1.0, 1.0)
+    assert rel.answer == edit.target
+    assert rel.logits is not None
+    assert rel.logits.shape[0] == len(runtime.encode(edit.query, edit.target).target)
+    assert loc.values["loc_expkl_answer"] < 1.0
+    with editor.attach(runtime), runtime.base():
+        (base,) = run_probes(runtime, editor, [Probe("e", "rel", edit.query, edit.target)])
+    assert base.values["tf_exact"] == 0.0
+
+
+def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:  # noqa: F811
+    editor = MoreEditor.fresh(recipe(), sites)
+    with editor.attach(runtime):
+        found = summarise(run_probes(runtime, editor, list(probes_of(an_edit(tmp_path))), generate=False))
+    assert set(found) >= {"rel.tf_exact", "gen_text.target_nll", "gen_image.tf_token_acc", "loc_text.loc_expkl_answer"}
+    assert "rel.gen_exact" not in found
+    assert found["gen_text.tf_exact"].n == 2

@@ -1,0 +1,82 @@
+"""Metrics against examples worked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from more_cli.evaluation import metrics
+from more_cli.model.runtime import Scored
+
+
+def scored(probabilities, targets, mask) -> Scored:
+    """(N, K, V) probabilities; log-probabilities are their own logits."""
+    return Scored(torch.tensor(probabilities).log(), torch.tensor(targets), torch.tensor(mask))
+
+
+# Two targets over the vocabulary {0, 1, 2}: the first is one token, right-aligned; the second has two, one right.
+TARGETS = scored(
+    [[[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]], [[0.6, 0.3, 0.1], [0.5, 0.25, 0.25]]],
+    [[0, 1], [0, 1]],
+    [[False, True], [True, True]],
+)
+
+
+def test_teacher_forced_metrics() -> None:
+    assert metrics.tf_exact(TARGETS) == [1.0, 0.0]
+    assert metrics.tf_token_acc(TARGETS) == [1.0, 0.5]
+    expected = [-math.log(0.8), -(math.log(0.6) + math.log(0.25)) / 2]
+    assert metrics.target_nll(TARGETS) == pytest.approx(expected, rel=1e-5)
+
+
+def test_locality_is_the_base_itself_for_an_unchanged_model() -> None:
+    assert metrics.loc_top1_answer(TARGETS, TARGETS) == [1.0, 1.0]
+    assert metrics.loc_expkl_answer(TARGETS, TARGETS) == pytest.approx([1.0, 1.0])
+
+
+def test_locality_of_a_changed_model() -> None:
+    base = scored([[[0.5, 0.25, 0.25], [0.9, 0.05, 0.05]]], [[0, 0]], [[True, True]])
+    edited = scored([[[0.25, 0.5, 0.25], [0.9, 0.05, 0.05]]], [[0, 0]], [[True, True]])
+    assert metrics.loc_top1_answer(edited, base) == [0.5]
+    # KL(edited || base) = 0.25 ln(1/2) + 0.5 ln 2 = 0.25 ln 2 at the first position, 0 at the second.
+    expected = (math.exp(-0.25 * math.log(2)) + 1.0) / 2
+    assert metrics.loc_expkl_answer(edited, base) == pytest.approx([expected], rel=1e-5)
+
+
+def test_positions_without_a_target_do_not_count() -> None:
+    base = scored([[[0.9, 0.1], [0.5, 0.5]]], [[0, 0]], [[False, True]])
+    edited = scored([[[0.1, 0.9], [0.5, 0.5]]], [[0, 0]], [[False, True]])
+    assert metrics.loc_top1_answer(edited, base) == [1.0]
+    assert metrics.loc_expkl_answer(edited, base) == pytest.approx([1.0])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A Red  Square.", "red square"),
+        ("the bridge", "bridge"),
+        ("ﬁve", "five"),
+        ("Antenna", "antenna"),
+        ("yes!", "yes"),
+        ("3+4", "3+4"),
+    ],
+)
+def test_answers_are_compared_without_articles_case_and_final_punctuation(text: str, expected: str) -> None:
+    assert metrics.normalise(text) == expected
+
+
+def test_a_proportion_has_wilsons_interval() -> None:
+    estimate = metrics.estimate([1.0] * 8 + [0.0] * 2)
+    # Wilson's interval of 8 out of 10 as tabulated: 0.490 to 0.943.
+    assert (estimate.value, estimate.n, estimate.interval) == (0.8, 10, "wilson")
+    assert (estimate.low, estimate.high) == pytest.approx((0.4902, 0.9433), abs=1e-3)
+    assert metrics.estimate([1.0]).high == 1.0
+
+
+def test_anything_else_has_a_bootstrap_interval_that_is_the_same_every_time() -> None:
+    values = [0.1, 0.5, 0.9, 0.7, 0.3]
+    first, second = metrics.estimate(values), metrics.estimate(values)
+    assert first == second
+    assert first.interval == "bootstrap"
+    assert first.value == pytest.approx(0.5)
+    assert first.low < first.value < first.high
