@@ -1,0 +1,305 @@
+"""A merge writes the base with the edits folded in, to the byte, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from helpers import LEARNING, Result, World, at_call, die, forks, in_child, run, tree
+from transformers import AutoModelForImageTextToText
+
+from more_cli import checkpoint, files
+from more_cli.editors.base import EditRequest
+from more_cli.editors.more import rebuild_basis
+from more_cli.model.runtime import Runtime, Scored, load_prompter
+from more_cli.ops import merge as merging
+from more_cli.ops.session import Machine, locate, open_session, request_of
+from more_cli.state import load_state
+
+LAYOUTS = list(product(["save_pretrained", "old_hub"], [1, 3], ["float32", "bfloat16"]))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return edited(World(tmp_path_factory.mktemp("merge") / "world"))
+
+
+@pytest.fixture
+def world(original: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A copy of an edited model, to spoil."""
+    shutil.copytree(original.root, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    return World.at(tmp_path / "world")
+
+
+def edited(world: World, count: int = 4, *options: object) -> World:
+    world.edits(count)
+    assert world.edit(*LEARNING, *options).code in (0, 3)
+    return world
+
+
+def merge(world: World, *options: object, out: object = "out") -> Result:
+    return run("merge", world.model, "-o", out, *options)
+
+
+def exact(world: World) -> dict[str, torch.Tensor]:
+    """Every edited tensor as it would be without rounding, by disk key."""
+    state, base = load_state(world.sidecar), tiny.read_weights(world.model)
+    return {
+        site.disk_key: base[site.disk_key].float() + site.scale * state.B[site.name] @ rebuild_basis(site)
+        for site in state.meta.sites
+    }
+
+
+# --- the bytes ---
+
+
+@pytest.mark.parametrize(("layout", "shards", "dtype"), LAYOUTS)
+def test_only_the_edited_tensors_differ_from_the_base(tmp_path: Path, layout: str, shards: int, dtype: str) -> None:
+    world = edited(World(tmp_path, layout=layout, shards=shards, dtype=dtype), 2)
+    out = tmp_path / "out"
+    assert merge(world, out=out).code == 0
+    base, merged, wanted = tiny.read_weights(world.model), tiny.read_weights(out), exact(world)
+    assert list(merged) == list(base)
+    for name, tensor in base.items():
+        if name not in wanted:
+            assert merged[name].equal(tensor), name
+        elif dtype == "bfloat16":
+            assert merged[name].equal(wanted[name].bfloat16()), name
+        else:
+            assert torch.allclose(merged[name], wanted[name], atol=1e-7), name
+    assert {file.name for file in out.iterdir()} == {file.name for file in world.model.iterdir()} | {
+        "more.json",
+        "README.md",
+    }
+    for shard in world.model.glob("*.safetensors"):
+        assert header_bytes(out / shard.name) == header_bytes(shard)
+
+
+def header_bytes(shard: Path) -> bytes:
+    raw = shard.read_bytes()
+    return raw[: 8 + int.from_bytes(raw[:8], "little")]
+
+
+def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(*args: Any, **kwargs: Any) -> list[str]:
+        left = checkpoint.copy_patched(*args, **kwargs)
+        shard = args[1] / "model.safetensors"
+        raw = bytearray(shard.read_bytes())
+        raw[-1] ^= 1
+        shard.write_bytes(raw)
+        return left
+
+    monkeypatch.setattr(merging, "copy_patched", spoilt)
+    result = merge(world)
+    assert (result.code, "differs from its base" in result.err) == (5, True)
+    assert not (world.root / "out").exists()
+
+
+def test_a_state_without_edits_gives_the_base(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run("init", world.model)
+    merge(world, out=tmp_path / "out")
+    assert (tmp_path / "out" / tiny.SINGLE).read_bytes() == (world.model / tiny.SINGLE).read_bytes()
+
+
+# --- the behaviour ---
+
+
+@pytest.mark.parametrize("layout", ["save_pretrained", "old_hub"])
+def test_plain_transformers_sees_the_logits_of_the_live_state(tmp_path: Path, layout: str) -> None:
+    world = edited(World(tmp_path, layout=layout))
+    merge(world, out=tmp_path / "out")
+    for ours, theirs in side_by_side(world, tmp_path / "out").values():
+        assert (ours.logits - theirs.logits).abs().max() < 1e-4
+        assert ours.all_right().equal(theirs.all_right())
+
+
+def side_by_side(world: World, out: Path) -> dict[str, tuple[Scored, Scored]]:
+    """Every edit's target under the live state, and under the merged folder as anybody would load it."""
+    session = open_session(locate(world.model, None), Machine())
+    model = AutoModelForImageTextToText.from_pretrained(out, local_files_only=True).eval()
+    plain = Runtime(model, load_prompter(session.checkpoint), None)
+    requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
+    with session.attached():
+        live = [scored(session.runtime, request) for request in requests]
+    return {request.id: (ours, scored(plain, request)) for request, ours in zip(requests, live, strict=True)}
+
+
+def scored(runtime: Runtime, request: EditRequest) -> Scored:
+    return runtime.score(runtime.batch([runtime.encode(request.query, request.target)]))
+
+
+def test_verify_compares_every_edit(world: World) -> None:
+    done = merge(world, "--verify", "--json")
+    found = done.json["verification"]
+    assert (done.code, found["edits"], found["lost"], found["gained"]) == (0, 4, [], [])
+    assert found["largest_logit_gap"] < 1e-4
+
+
+def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
+    # Each edit ends as soon as its answer is right, by a margin that bfloat16 can round away.
+    world = World(tmp_path, dtype="bfloat16")
+    world.edits()
+    world.edit(*LEARNING, "--set", "target_nll=9", "--set", "max_write=0.004", "--set", "guard=false")
+    done = merge(world, "--verify", "--json", out=tmp_path / "out")
+    pairs = side_by_side(world, tmp_path / "out")
+    lost = [edit for edit, (ours, theirs) in pairs.items() if ours.all_right() and not theirs.all_right()]
+    assert (done.code, done.json["verification"]["lost"]) == (3 if lost else 0, lost)
+
+
+def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "fold", lambda W, A, B, s: W)
+    lost = merge(world, "--verify")
+    assert lost.code == 3
+    assert "lost to rounding: " in lost.err
+    assert "hint: try --rounding stochastic" in lost.err
+    assert (world.root / "out" / "more.json").exists()
+
+
+# --- rounding ---
+
+
+def test_how_much_of_the_update_survived_is_told(tmp_path: Path) -> None:
+    world = edited(World(tmp_path, dtype="bfloat16"), 2)
+    shown = merge(world, out=tmp_path / "out")
+    assert "update realised" in shown.out
+    folds = merge(world, "--json", out=tmp_path / "again").json["folds"]
+    wanted, base = exact(world), tiny.read_weights(world.model)
+    for fold in folds:
+        W, target = base[fold["disk_key"]], wanted[fold["disk_key"]]
+        error = (target.bfloat16().float() - target).norm() / (target - W.float()).norm()
+        assert fold["realised"] == pytest.approx(max(0.0, 1 - float(error)), abs=1e-3)
+        assert fold["changed"] == pytest.approx(float((target.bfloat16() != W).float().mean()), abs=1e-6)
+        assert fold["dtype"] == "bfloat16"
+
+
+def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_path: Path) -> None:
+    world = edited(World(tmp_path, dtype="bfloat16", text_layers=1), 1)
+    key, wanted = "multi_modal_projector.linear_1.weight", exact(world)
+    options = ("--rounding", "stochastic", "--force", "-q")
+    draws = []
+    for seed in range(30):
+        merge(world, *options, "--seed", seed, out=tmp_path / "out")
+        draws.append(tiny.read_weights(tmp_path / "out")[key])
+    merge(world, *options, "--seed", 29, out=tmp_path / "out")
+    assert tiny.read_weights(tmp_path / "out")[key].equal(draws[-1])
+    assert not draws[0].equal(draws[1])
+    target = wanted[key]
+    unit = 2.0 ** torch.floor(torch.log2(target.abs())) / 128
+    assert ((torch.stack(draws).float() - target).abs() <= unit * 1.001).all()
+    nearest = (target.bfloat16().float() - target).norm()
+    assert (torch.stack(draws).float().mean(dim=0) - target).norm() < 0.5 * nearest
+
+
+# --- what lies beside the weights ---
+
+
+def test_provenance_and_model_card(world: World) -> None:
+    (world.model / "README.md").write_text("# My model\n")
+    world.sidecar.unlink()
+    edited(world)
+    merge(world)
+    provenance = json.loads((world.root / "out" / "more.json").read_text())
+    assert provenance["schema"] == "more.provenance/1"
+    assert provenance["edits"] == 4
+    assert provenance["recipe"]["max_steps"] == 30
+    assert {fold["disk_key"] for fold in provenance["folds"]} == set(exact(world))
+    assert str(world.root) not in json.dumps(provenance)
+    card = (world.root / "out" / "README.md").read_text()
+    assert card.startswith("# My model\n")
+    assert "4 corrections were written into these weights with M-ORE" in card
+
+
+def test_other_copies_of_the_weights_stay_behind_and_are_named(world: World) -> None:
+    (world.model / "pytorch_model.bin").write_bytes(b"stale")
+    (world.model / "consolidated.safetensors").write_bytes(b"stale")
+    (world.model / "notes.txt").write_text("kept")
+    shown = merge(world)
+    assert "not copied (another copy of the weights, stale now): consolidated.safetensors" in shown.err
+    assert {"pytorch_model.bin", "consolidated.safetensors"}.isdisjoint(tree(world.root / "out"))
+    assert tree(world.root / "out")["notes.txt"] == b"kept"
+
+
+# --- whole or not at all ---
+
+
+def test_a_second_merge_needs_force_and_gives_the_same_bytes(world: World) -> None:
+    merge(world)
+    first = tree(world.root / "out")
+    assert merge(world).code == 2
+    assert merge(world, "--force").code == 0
+    assert tree(world.root / "out") == first
+
+
+def test_a_dry_run_writes_nothing(world: World) -> None:
+    before = tree(world.root)
+    shown = merge(world, "--dry-run")
+    assert (shown.code, "would change 6 tensors" in shown.out) == (0, True)
+    assert tree(world.root) == before
+
+
+def test_the_base_and_the_state_are_left_alone(world: World) -> None:
+    before = tree(world.root)
+    merge(world, "--verify")
+    after = {name: content for name, content in tree(world.root).items() if Path(name).parts[0] != "out"}
+    assert after == before
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.parametrize("existing", [False, True])
+def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: World, existing: bool) -> None:
+    run("edit", world.model, "edits.jsonl", *LEARNING, "--limit", 1, "--state", "one.more")
+    merge(world, "--state", "one.more", out="old")
+    merge(world, out="new")
+    out, old, new = world.root / "out", tree(world.root / "old"), tree(world.root / "new")
+    step, died = 0, -signal.SIGKILL
+    while died == -signal.SIGKILL:
+        step += 2
+        if existing:
+            shutil.copytree(world.root / "old", out)
+        died = in_child(lambda step=step: killed(world, step))
+        assert tree(out) in ({}, old, new)
+        assert merge(world, "--force").code == 0
+        assert tree(out) == new
+        assert not [*world.root.glob(".out.*")]
+        shutil.rmtree(out)
+    assert step > 20
+
+
+def killed(world: World, step: int) -> Result:
+    moments = [(checkpoint, "_overwrite"), (merging, "_check_untouched"), (merging, "_write_provenance")]
+    at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
+    return merge(world, "--force")
+
+
+@pytest.mark.parametrize("wrong", [KeyboardInterrupt, MemoryError, OSError(28, "No space left on device")])
+def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise wrong
+
+    before = tree(world.root)
+    monkeypatch.setattr(checkpoint, "_overwrite", fail)
+    assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
+    assert tree(world.root) == before
+
+
+def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
+    merge(world, out="fresh")
+    ahead = world.sidecar.read_bytes()
+    run("edit", world.model, "edits.jsonl", *LEARNING, "--limit", 1, "--state", "one.more")
+    world.sidecar.unlink()
+    run("init", world.model, *LEARNING)
+    stale = world.sidecar.read_bytes()
+    replayed = merge(world)
+    assert "replayed 4 edits that the ledger had and the state did not" in replayed.err
+    assert tree(world.root / "out") == tree(world.root / "fresh")
+    assert world.sidecar.read_bytes() == stale != ahead
