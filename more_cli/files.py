@@ -1,4 +1,4 @@
-"""Bytes on disk: whole files or nothing, whole lines or nothing, one writer at a time.
+"""Bytes on disk: whole files or nothing, whole lines or nothing.
 
 Every step that a crash can fall into goes through a small named function (`_fsync`, `_rename`, `_write`,
 `_truncate`), so that a test can fail exactly there.
@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
-
-from filelock import FileLock, Timeout
 
 from more_cli.errors import ResourceError, StateError, UsageError
 
@@ -187,20 +185,26 @@ def replacing_directory(path: Path, force: bool, *, marker: str | None = None) -
     with disk_errors(path):
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        _check_free(path, target, force, marker)
+        check_free(path, force, marker)
         scratch = _beside(target, "part")
         scratch.mkdir()
     try:
         yield scratch
         with disk_errors(path):
             _sync_tree(scratch)
-            _check_free(path, target, force, marker)  # the block may have taken an hour
+            check_free(path, force, marker)  # the block may have taken an hour
             _swap_in(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_free(path: Path, target: Path, force: bool, marker: str | None) -> None:
+def check_free(path: Path, force: bool, marker: str | None = None) -> None:
+    """Refuse a folder that `replacing_directory` would not replace.
+
+    Raises:
+        UsageError: a file, the current folder or one above it, or not empty without ``force`` or ``marker``.
+    """
+    target = path.resolve()
     if not target.exists():
         return
     if not target.is_dir():
@@ -333,43 +337,6 @@ def _sync_path(path: Path) -> None:
         _fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextmanager
-def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the operating system's lock on ``path`` while the block runs; a killed process holds nothing.
-
-    Raises:
-        StateError: another process holds it (named by its id), or the folder is not writable.
-    """
-    # The id lies in a sibling: on Windows a locked file cannot be read by others.
-    holder = path.with_name(f"{path.name}.pid")
-    lock = FileLock(path)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise _held(path, holder) from None
-    try:
-        with suppress(OSError):  # only for a message
-            holder.write_text(str(os.getpid()))
-        yield
-    finally:
-        with suppress(OSError):
-            holder.unlink(missing_ok=True)
-        lock.release()
-
-
-def _held(path: Path, holder: Path) -> StateError:
-    try:
-        pid = holder.read_bytes()[:20].decode("ascii")
-    except (OSError, ValueError):
-        pid = ""
-    if not pid.isdecimal():
-        return StateError(f"`{path.parent}` is in use by another process", "wait until it has ended")
-    hint = f"wait until it has ended, or stop it with `kill {pid}`: it saves what it has done"
-    return StateError(f"`{path.parent}` is in use by process {pid}", hint)
 
 
 def _mode(path: Path) -> int:

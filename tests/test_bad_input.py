@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from more_cli import files
-from more_cli.files import writer_lock
+from more_cli.lock import writer_lock
 
 Argv = tuple[Any, ...]
 CASES: list[Any] = []

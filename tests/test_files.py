@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from more_cli import files
 from more_cli.errors import MoreError, ResourceError, StateError, UsageError
-from more_cli.files import replacing, replacing_directory, writer_lock
+from more_cli.files import replacing, replacing_directory
+from more_cli.lock import writer_lock
 
 STEPS = ("_write", "_fsync", "_rename", "_truncate")
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX only")
@@ -392,7 +393,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 HOLD = """
 import sys, time
 from pathlib import Path
-from more_cli.files import writer_lock
+from more_cli.lock import writer_lock
 with writer_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -11,7 +11,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors"],
     ["files"],
-    ["images", "recipe", "checkpoint", "core"],
+    ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign"],
     ["edits", "state"],
     ["journal"],

@@ -137,6 +137,12 @@ def scored(runtime: Runtime, request: EditRequest) -> Scored:
     return runtime.score(runtime.batch([runtime.encode(request.query, request.target)]))
 
 
+def lead(scores: Scored) -> float:
+    """Return by how much the most likely tokens lead the next ones, at the closest position, in logits."""
+    best = scores.logits[scores.mask].float().topk(2).values
+    return float((best[:, 0] - best[:, 1]).min())
+
+
 def test_verify_compares_every_edit(world: World) -> None:
     done = merge(world, "--verify", "--json")
     found = done.json["verification"]
@@ -152,7 +158,11 @@ def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
     done = merge(world, "--verify", "--json", out=tmp_path / "out")
     pairs = side_by_side(world, tmp_path / "out")
     lost = [edit for edit, (ours, theirs) in pairs.items() if ours.all_right() and not theirs.all_right()]
-    assert (done.code, done.json["verification"]["lost"]) == (3 if lost else 0, lost)
+    named = done.json["verification"]["lost"]
+    assert done.code == (3 if named else 0)
+    # `--verify` scores in batches: an answer that leads by less than bfloat16 can tell may fall on either side.
+    certain = {edit for edit, both in pairs.items() if all(lead(scores) > 0.1 for scores in both)}
+    assert set(named) & certain == set(lost) & certain
 
 
 def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ def draw_basis(rank: int, d_in: int, seed: int) -> Tensor:
     factorisation X^T = Q R with a positive diagonal of R is unique, so any stable algorithm gives this A = Q^T
     up to rounding. Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's.
     """
-    X = torch.from_numpy(np.random.RandomState(seed).standard_normal((rank, d_in)))
+    # The clone lies in torch's own, aligned memory: BLAS rounds differently at other addresses.
+    X = torch.from_numpy(np.random.RandomState(seed).standard_normal((rank, d_in))).clone()
     for _ in range(2):
         L = torch.linalg.cholesky(X @ X.T)
         X = torch.linalg.solve_triangular(L, X, upper=False)

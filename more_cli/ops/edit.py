@@ -22,8 +22,8 @@ from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditOutcome
 from more_cli.edits import Edit, Problem, iter_edits, read_edits
 from more_cli.errors import DataError, StreamErrors
-from more_cli.files import writer_lock
 from more_cli.journal import Entry, Status
+from more_cli.lock import writer_lock
 from more_cli.model.batches import Prompter, Query
 from more_cli.model.runtime import load_prompter
 from more_cli.ops.init import InitReport, initialise

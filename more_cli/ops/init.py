@@ -9,8 +9,8 @@ from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
 from more_cli.editors.more import MoreEditor
 from more_cli.errors import StateError, UsageError
-from more_cli.files import writer_lock
 from more_cli.journal import START
+from more_cli.lock import writer_lock
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.runtime import load_prompter

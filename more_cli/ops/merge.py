@@ -22,7 +22,7 @@ from more_cli.core.write import fold
 from more_cli.editors.more import MoreEditor, rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.files import canonical_json, replacing_directory, write_new
+from more_cli.files import canonical_json, check_free, replacing_directory, write_new
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, versions
 from more_cli.state import SiteRecord
@@ -108,19 +108,23 @@ def merge(
     report = MergeReport(target, out, dry_run=dry_run, replayed=session.behind)
     report.size = sum((session.checkpoint.path / shard).stat().st_size for shard in session.checkpoint.shards)
     if dry_run:
+        check_free(out, force, PROVENANCE)
         return _foreseen(session, report)
     with replacing_directory(out, force, marker=PROVENANCE) as scratch:
         live = _bring_up(session, verify)
         report.edits = session.state.meta.edits
         report.folds, patches = _patches(session.editor, rounding, seed)
-        report.left_out = copy_patched(
-            session.checkpoint, scratch, patches, on_bytes=lambda done, total: progress(done, total, "copying shards")
-        )
+        with _one_thread():
+            report.left_out = copy_patched(session.checkpoint, scratch, patches, on_bytes=_copying(progress))
         _check_untouched(session.checkpoint, scratch, set(patches))
         _write_provenance(session, scratch, report)
     if verify:
         report.verification = _verify(session, out, live)
     return report
+
+
+def _copying(progress: Progress) -> Callable[[int, int], None]:
+    return lambda done, total: progress(done, total, "copying shards")
 
 
 def _foreseen(session: Session, report: MergeReport) -> MergeReport:

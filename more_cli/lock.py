@@ -1,0 +1,50 @@
+"""One writer at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from more_cli.errors import StateError
+from more_cli.files import disk_errors
+
+
+@contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Hold the operating system's lock on ``path`` while the block runs; a killed process holds nothing.
+
+    Raises:
+        StateError: another process holds it (named by its id), or the folder is not writable.
+    """
+    # The id lies in a sibling: on Windows a locked file cannot be read by others.
+    holder = path.with_name(f"{path.name}.pid")
+    lock = FileLock(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise _held(path, holder) from None
+    try:
+        with suppress(OSError):  # only for a message
+            holder.write_text(str(os.getpid()))
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _held(path: Path, holder: Path) -> StateError:
+    try:
+        pid = holder.read_bytes()[:20].decode("ascii")
+    except (OSError, ValueError):
+        pid = ""
+    if not pid.isdecimal():
+        return StateError(f"`{path.parent}` is in use by another process", "wait until it has ended")
+    hint = f"wait until it has ended, or stop it with `kill {pid}`: it saves what it has done"
+    return StateError(f"`{path.parent}` is in use by process {pid}", hint)
