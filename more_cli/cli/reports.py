@@ -241,23 +241,21 @@ def show_demo(output: Output, report: DemoReport) -> None:
             "folder": str(report.folder),
             "wall_seconds": round(report.wall_seconds, 1),
             "holding": report.holding,
+            "base_answers": report.evaluation.base_answers,
             "edit": edit_values(report.edit),
             "metrics": {name: asdict(value) for name, value in report.evaluation.estimates.items()},
             "lost_in_merge": report.merge.verification.lost if report.merge.verification else [],
         },
     )
-    ends = report.answers_at_end
+    before, ends = report.evaluation.base_answers, report.answers_at_end
     output.table(
         ("edit", "question", "target", "before", "right after", "at the end"),
-        [
-            (e.id, e.question, e.target, e.answer_before, e.answer_after, ends.get(e.id, ""))
-            for e in report.edit.entries
-        ],
+        [(e.id, e.question, e.target, before.get(e.id), e.answer_after, ends.get(e.id)) for e in report.edit.entries],
     )
     total = len(report.edit.entries)
-    learnt = report.edit.counts.get("learnt", 0)
+    right = sum(bool(entry.right_after) for entry in report.edit.entries)
     output.line()
-    output.line(f"{learnt} of {total} learnt when applied; {report.holding} of {total} still hold after all {total}")
+    output.line(f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}")
     output.table(
         ("metric", "value", "95 % interval", "n"),
         [(name, *_estimate_cells(value)) for name, value in report.evaluation.estimates.items()],

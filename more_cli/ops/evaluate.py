@@ -30,14 +30,20 @@ class EvalReport:
     baseline: str = "base"
     estimates: dict[str, Estimate] = field(default_factory=dict)
     """By full name, such as `rel.tf_exact`."""
+    base_answers: dict[str, str] = field(default_factory=dict)
+    """Greedy answer of the untouched base to each edit's question, by id, when it was asked for."""
     failing: list[ProbeScore] = field(default_factory=list)
     """Edits (or questions with an answer) whose greedy answer is not the target."""
     reproduce: dict[str, Any] = field(default_factory=dict)
     """Recipe, base and prompt template: what is needed to get these numbers again."""
 
 
-def evaluate_state(target: Target, machine: Machine, progress: Progress = no_progress) -> EvalReport:
+def evaluate_state(
+    target: Target, machine: Machine, progress: Progress = no_progress, *, ask_base: bool = False
+) -> EvalReport:
     """Score every edit that stands, with its probes, after all edits (protocol `final`).
+
+    With `ask_base` the untouched base answers the edits' questions as well.
 
     Raises:
         StateError: no state, or one that does not fit its base.
@@ -45,7 +51,7 @@ def evaluate_state(target: Target, machine: Machine, progress: Progress = no_pro
     session = open_session(target, machine, progress)
     standing = session.ledger.standing()
     probes = [probe for entry in standing for probe in probes_of(session.ledger.edit_of(entry))]
-    report = _run(session, "state", probes, progress)
+    report = _run(session, "state", probes, progress, ask_base)
     report.edits = len(standing)
     return report
 
@@ -68,7 +74,9 @@ def evaluate_probes(
     return _run(open_session(target, machine, progress), file.name, probes, progress)
 
 
-def _run(session: Session, source: str, probes: Sequence[Probe], progress: Progress) -> EvalReport:
+def _run(
+    session: Session, source: str, probes: Sequence[Probe], progress: Progress, ask_base: bool = False
+) -> EvalReport:
     report = EvalReport(session.target, source, reproduce=_reproduce(session))
     if not probes:
         return report
@@ -80,6 +88,11 @@ def _run(session: Session, source: str, probes: Sequence[Probe], progress: Progr
             probes,
             on_progress=lambda done, total: progress(done, total, "scoring probes"),
         )
+        if ask_base:
+            edits = [probe for probe in probes if probe.kind == "rel"]
+            with session.runtime.base():
+                answers = run_probes(session.runtime, session.editor, edits)
+            report.base_answers = {score.probe.edit: score.answer for score in answers}
     report.estimates = summarise(scores)
     report.failing = [score for score in scores if score.probe.kind == "rel" and score.values["gen_exact"] == 0.0]
     return report
