@@ -1,0 +1,64 @@
+"""`more demo`: the whole path on the embedded model, with answers before and after."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from more_cli.demo.files import demo_model_dir
+from more_cli.files import replacing_directory
+from more_cli.ops.edit import EditOptions, EditReport, edit_file
+from more_cli.ops.evaluate import EvalReport, evaluate_state
+from more_cli.ops.init import InitReport, initialise
+from more_cli.ops.merge import MergeReport, merge
+from more_cli.ops.session import Machine, Progress, Target, no_progress
+from more_cli.recipe import data_folder
+from more_cli.state import sidecar_path
+
+MARKER = "DEMO"
+"""A file that says a folder was written by the demo, so that only such a one is ever replaced."""
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """What the demo did, step by step."""
+
+    folder: Path
+    init: InitReport
+    edit: EditReport
+    evaluation: EvalReport
+    merge: MergeReport
+    wall_seconds: float
+
+    @property
+    def answers_at_end(self) -> dict[str, str]:
+        """Greedy answer of every edit after all of them: the target where it holds."""
+        answers = {entry.id: entry.target for entry in self.edit.entries}
+        return answers | {score.probe.edit: score.answer for score in self.evaluation.failing}
+
+    @property
+    def holding(self) -> int:
+        """Edits whose greedy answer is the target after all of them."""
+        return self.evaluation.edits - len(self.evaluation.failing)
+
+
+def run_demo(folder: Path, *, force: bool = False, progress: Progress = no_progress) -> DemoReport:
+    """Copy the embedded model and sample edits into `folder`, then init, edit, eval and merge there.
+
+    Raises:
+        UsageError: the folder is not empty and not a demo's, or `force` was not given.
+    """
+    started = time.monotonic()
+    with replacing_directory(folder, force, marker=MARKER) as scratch:
+        shutil.copytree(demo_model_dir(), scratch / "llava")
+        shutil.copytree(data_folder("sample_edits"), scratch / "sample_edits")
+        (scratch / MARKER).write_text("written by `more demo`\n", encoding="utf-8")
+    model = folder / "llava"
+    target, machine = Target(model, sidecar_path(model)), Machine()
+    init = initialise(target)
+    edit = edit_file(target, folder / "sample_edits" / "edits.jsonl", EditOptions(), machine, progress)
+    evaluation = evaluate_state(target, machine, progress, ask_base=True)
+    merged = merge(target, folder / "llava-edited", machine, verify=True, progress=progress)
+    return DemoReport(folder, init, edit, evaluation, merged, time.monotonic() - started)

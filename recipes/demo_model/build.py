@@ -1,0 +1,203 @@
+"""Rebuilds the mini-suites and the sample stream from the embedded model: same model, same bytes.
+
+python recipes/demo_model/build.py [--model DIR] [--suites DIR] [--samples DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from harvest import Found, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
+from mme import write_mme
+from score import Answerer
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from more_cli.demo.facts import facts
+from more_cli.demo.files import HERE, demo_model_dir
+from more_cli.demo.phrases import PICTURE_KINDS
+from more_cli.demo.pools import Pool
+from more_cli.demo.shares import fact_share
+from more_cli.demo.stills import Still
+from more_cli.demo.world import scene
+
+SAMPLES = Path(__file__).parents[2] / "sample_edits"
+ANSWERED_KINDS = tuple(kind for kind in PICTURE_KINDS if kind != "caption")
+# Where in a pool's scenes each part starts to look; no part comes near the next.
+VQA, CAPTIONS, UNRELATED, UNRELATED_CAPTIONS, MME = 0, 1_000_000, 2_000_000, 3_000_000, 4_000_000
+VQA_MISTAKES = {Pool.EVALUATION: 240, Pool.CALIBRATION: 80}
+VQA_CAP = {Pool.EVALUATION: 40, Pool.CALIBRATION: 14}
+VQA_EMBLEMS = {Pool.EVALUATION: slice(0, 60), Pool.CALIBRATION: slice(0, 20)}
+CAPTION_RECORDS = {Pool.EVALUATION: 200, Pool.CALIBRATION: 50}
+CAPTION_EMBLEMS = {Pool.EVALUATION: slice(60, 100), Pool.CALIBRATION: slice(20, 30)}
+SAMPLE_MISTAKES, SAMPLE_CAP = 16, 2
+ANCHOR_IMAGES = 28
+
+
+def main() -> None:
+    """Builds everything into fresh directories."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=demo_model_dir())
+    parser.add_argument("--suites", type=Path, default=HERE / "suites")
+    parser.add_argument("--samples", type=Path, default=SAMPLES)
+    arguments = parser.parse_args()
+    judge = load(arguments.model)
+    build_samples(judge, fresh(arguments.samples, ["edits.jsonl", "anchors.jsonl", "images"]))
+    write_mme(fresh(arguments.suites / "mme-mini", ["."]), Pool.EVALUATION, MME)
+    for name, build in (("e-vqa-mini", vqa_records), ("e-ic-mini", caption_records)):
+        folder = fresh(arguments.suites / name, ["."])
+        for pool, file in ((Pool.EVALUATION, "eval.json"), (Pool.CALIBRATION, "calibration.json")):
+            write_suite(folder, file, build(judge, pool))
+
+
+def load(model: Path) -> Judge:
+    """The model twice: as computed in float32 and in bfloat16."""
+    processor = AutoProcessor.from_pretrained(model)
+    exact, rounded = (
+        Answerer(AutoModelForImageTextToText.from_pretrained(model, dtype=dtype), processor)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    return Judge(exact, rounded)
+
+
+def fresh(folder: Path, owned: list[str]) -> Path:
+    """`folder` without what an earlier build left there."""
+    for name in owned:
+        old = folder / name
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def vqa_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
+    """Corrections of answers, each with its unrelated picture question; a new emblem after every few mistakes."""
+    wrong = mistakes(judge, pool, VQA, ANSWERED_KINDS, VQA_MISTAKES[pool], VQA_CAP[pool])
+    emblems = emblem_edits(judge, pool, VQA_EMBLEMS[pool], ("emblem", "is_emblem"))
+    return paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
+
+
+def caption_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
+    """Corrections of captions, new emblems among them."""
+    emblems = emblem_edits(judge, pool, CAPTION_EMBLEMS[pool], ("caption",))
+    n = CAPTION_RECORDS[pool] - len(emblems)
+    wrong = mistakes(judge, pool, CAPTIONS, ("caption",), n, n)
+    return paired(judge, pool, UNRELATED_CAPTIONS, interleaved(wrong, emblems))
+
+
+def interleaved(many: list[Found], few: list[Found]) -> list[Found]:
+    """Both lists in their order, `few` spread evenly among `many`."""
+    keyed = [((i + 0.5) / len(many), 0, item) for i, item in enumerate(many)]
+    keyed += [((i + 0.5) / len(few), 1, item) for i, item in enumerate(few)]
+    return [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+def paired(judge: Judge, pool: Pool, start: int, edits: list[Found]) -> list[tuple[Found, Found]]:
+    """Each edit with an unrelated question about another picture that the model answers rightly."""
+    probes = unrelated(judge, pool, start, [edit.question.kind for edit in edits])
+    return list(zip(edits, probes, strict=True))
+
+
+def write_suite(folder: Path, file: str, pairs: list[tuple[Found, Found]]) -> None:
+    """MMEdit records, and beside the schema's eleven keys the kind of question under `tags`; pictures under images/."""
+    pool = pairs[0][0].still.shown.pool
+    records = []
+    for number, (edit, other) in enumerate(pairs):
+        fact = fact_probes(pool, len(pairs))[number]
+        again = Still(edit.still.shown, 1 + number % 3)
+        save([edit.still, again, other.still], folder / "images")
+        records.append(
+            {
+                "src": edit.text,
+                "pred": edit.said,
+                "alt": edit.question.answer,
+                "rephrase": edit.question.unseen(number),
+                "image": f"images/{edit.still.name}",
+                "image_rephrase": f"images/{again.name}",
+                "loc": fact.trained(number // 7),
+                "loc_ans": fact.answer,
+                "m_loc": f"images/{other.still.name}",
+                "m_loc_q": other.text,
+                "m_loc_a": other.question.answer,
+                "tags": {"kind": kind_of(edit)},
+            }
+        )
+    (folder / file).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+def kind_of(edit: Found) -> str:
+    """The kind of question; "new-..." when the picture shows an emblem that training never did."""
+    return f"new-{edit.question.kind}" if "-emblem" in edit.still.name else edit.question.kind
+
+
+def build_samples(judge: Judge, folder: Path) -> None:
+    """The sample stream and its anchors."""
+    pool = Pool.SAMPLE
+    emblems = emblem_edits(judge, pool, slice(None), ("emblem",))
+    wrong = mistakes(judge, pool, VQA, PICTURE_KINDS, SAMPLE_MISTAKES, SAMPLE_CAP)
+    pairs = paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
+    known = fact_probes(pool, len(pairs))
+    numbers: dict[str, int] = {}
+    lines = []
+    for position, ((edit, other), fact) in enumerate(zip(pairs, known, strict=True)):
+        kind = edit.question.kind.replace("_", "-")
+        numbers[kind] = numbers.get(kind, 0) + 1
+        again = [Still(edit.still.shown, variant) for variant in (1, 2)]
+        save([edit.still, other.still, *again], folder / "images")
+        lines.append(
+            {
+                "id": f"{kind}-{numbers[kind]:02d}",
+                "image": f"images/{edit.still.name}",
+                "question": edit.text,
+                "target": edit.question.answer,
+                "rephrases": [edit.question.unseen(number) for number in (0, 1)],
+                "image_rephrases": [f"images/{item.name}" for item in again],
+                "locality": [
+                    {"image": f"images/{other.still.name}", "question": other.text, "answer": other.question.answer},
+                    {"question": fact.trained(position), "answer": fact.answer},
+                ],
+            }
+        )
+    write_lines(folder / "edits.jsonl", lines)
+    build_anchors(judge, folder)
+
+
+def build_anchors(judge: Judge, folder: Path) -> None:
+    """Questions the model answers rightly and should go on answering so, one kind after the other, and facts."""
+    pool = Pool.ANCHORS
+    candidates = []
+    for index in range(ANCHOR_IMAGES * 8):
+        about = Still(scene(pool, index))
+        kind = PICTURE_KINDS[index % len(PICTURE_KINDS)]
+        candidates += questions(about, (kind,))
+    kept = judge.right(candidates)[:ANCHOR_IMAGES]
+    save([item.still for item in kept], folder / "images")
+    lines = [
+        {"image": f"images/{item.still.name}", "question": item.text, "answer": item.question.answer} for item in kept
+    ]
+    for number, index in enumerate(fact_share(pool)):
+        lines.append({"question": facts()[index].trained(number), "answer": facts()[index].answer})
+    write_lines(folder / "anchors.jsonl", lines)
+
+
+def save(stills: Iterable[Still], folder: Path) -> None:
+    """Writes the stills that are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for item in stills:
+        if not (folder / item.name).exists():
+            (folder / item.name).write_bytes(item.bytes)
+
+
+def write_lines(path: Path, lines: list[dict[str, object]]) -> None:
+    """One JSON object a line."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

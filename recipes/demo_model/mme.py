@@ -1,0 +1,57 @@
+"""The mini MME: two questions a picture, one whose answer is yes and one whose answer is no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from more_cli.demo.language import WORDING_DRAWS, Question, ask, kinds_for
+from more_cli.demo.phrases import YES_NO_HINT
+from more_cli.demo.pools import Dice, Pool, Purpose
+from more_cli.demo.stills import Still
+from more_cli.demo.world import Scene, scene
+
+PICTURES = 24  # a category
+CATEGORIES = {
+    "existence": "exist",
+    "count": "is_count",
+    "position": "is_place",
+    "color": "is_color",
+    "posters": "is_emblem",  # the emblems stand in for the films that MME's posters name
+    "OCR": "is_text",
+    "numerical_calculation": "is_sum",
+}
+STRIDE = 10_000  # scenes between two categories
+ATTEMPTS = 20
+
+
+def write_mme(folder: Path, pool: Pool, start: int) -> None:
+    """Writes MME's flat layout: `<category>/<stem>.png` beside `<category>/<stem>.txt`."""
+    for number, (category, kind) in enumerate(CATEGORIES.items()):
+        (folder / category).mkdir(parents=True, exist_ok=True)
+        written, index = 0, start + number * STRIDE
+        while written < PICTURES:
+            about = Still(scene(pool, index))
+            pair = both_answers(about.shown, kind)
+            index += 1
+            if pair is None:
+                continue
+            written += 1
+            lines = "".join(f"{text}{YES_NO_HINT}\t{answer}\n" for text, answer in pair)
+            (folder / category / about.name).write_bytes(about.bytes)
+            (folder / category / about.name).with_suffix(".txt").write_text(lines, encoding="utf-8")
+
+
+def both_answers(about: Scene, kind: str) -> list[tuple[str, str]] | None:
+    """A question with the answer Yes and one with No about the scene, or None when it allows no such pair."""
+    if kind not in kinds_for(about):
+        return None
+    dice = Dice(Purpose.SELECTION, about.pool, about.index)
+    found: dict[str, Question] = {}
+    for _ in range(ATTEMPTS):
+        question = ask(about, kind, dice)
+        if question is not None:
+            found.setdefault(question.answer, question)
+    if len(found) < 2:
+        return None
+    wording = dice.below(WORDING_DRAWS)
+    return [(found[answer].trained(wording), answer.capitalize()) for answer in ("yes", "no")]

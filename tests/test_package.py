@@ -1,0 +1,59 @@
+"""The wheel holds everything: installed in an empty folder it finds its recipes, samples and model."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """Build the wheel and unpack it as pip would; dependencies come from the environment that runs the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("more_cli-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def python(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = dict(os.environ, PYTHONPATH=str(site), OMP_NUM_THREADS="1")
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_recipes_samples_and_the_model_are_found(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from more_cli.recipe import shipped_recipes, data_folder; import more_cli;"
+        "print(more_cli.__file__); print(*shipped_recipes());"
+        "print((data_folder('sample_edits') / 'edits.jsonl').is_file());"
+        "from more_cli.demo.files import demo_model_dir; print((demo_model_dir() / 'model.safetensors').is_file())"
+    )
+    result = python(installed, tmp_path, "-c", code)
+    assert result.returncode == 0, result.stderr
+    where, recipes, samples, model = result.stdout.splitlines()
+    assert where.startswith(str(installed))
+    assert {"llava", "paper-llava", "authors-llava"} <= set(recipes.split())
+    assert (samples, model) == ("True", "True")
+
+
+def test_entry_points_and_version(installed: Path, tmp_path: Path) -> None:
+    (points,) = installed.glob("more_cli-*.dist-info/entry_points.txt")
+    assert "more = more_cli.__main__:run" in points.read_text()
+    assert "more-cli = more_cli.__main__:run" in points.read_text()
+    result = python(installed, tmp_path, "-m", "more_cli", "--version")
+    assert (result.returncode, result.stdout) == (0, "more 0.1.0\n")
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    result = python(installed, tmp_path, "-m", "more_cli", "demo", "--json")
+    assert result.returncode == 0, result.stderr
+    assert '"schema": "more.demo/1"' in result.stdout
+    assert (tmp_path / "more-demo" / "llava-edited" / "model.safetensors").is_file()
