@@ -1,4 +1,4 @@
-"""The bytes of a Hugging Face safetensors directory: headers, tensors, fingerprint and patched copies.
+"""The bytes of a Hugging Face safetensors directory: headers, tensors and fingerprint.
 
 Nothing here knows what a tensor means. Headers are untrusted input: they are checked in full before an offset
 is used, so a truncated or hostile shard is one error that names it.
@@ -6,16 +6,14 @@ is used, so a truncated or hostile shard is one error that names it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from more_cli.errors import ResourceError, StateError
+from more_cli.errors import StateError
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -37,11 +35,7 @@ FINGERPRINT_FILES = (CONFIG, *_TOKENIZER_FILES, *_VOCABULARY_FILES, *_TEMPLATE_F
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """The dtypes a tensor can be read and patched in, by their name in a header."""
 
-# Other copies of the weights: a patched checkpoint would ship them stale, so they stay behind.
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
-_OTHER_WEIGHTS = (*_PICKLES, *_OTHER_FORMATS, "*.safetensors", "*.safetensors.index.json")
-_OTHER_WEIGHT_FOLDERS = ("original", "onnx")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 # Bits per element of every dtype safetensors 0.8 accepts.
 _BITS = {
@@ -53,11 +47,7 @@ _BITS = {
 }
 _HEADER_LIMIT = 100_000_000  # bytes; the limit of safetensors itself
 _DIMENSIONS = 16  # the most a tensor may have
-_COPY_STEP = 64 << 20  # bytes
 _AGAIN = "download or copy the checkpoint again"
-
-Patch = Callable[[Tensor, int], Tensor]
-"""Takes rows (n, ...) of a tensor and the number of the first; returns new ones, same shape and dtype."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +60,11 @@ class TensorEntry:
     shard: str
     start: int
     stop: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * _BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ class Checkpoint:
 
     def read_rows(self, entry: TensorEntry, first: int, last: int) -> Tensor:
         """Read rows `first` to `last` (exclusive), shape (last - first, ...)."""
-        start, stop = (entry.start + row * _row_bytes(entry) for row in (first, last))
+        start, stop = (entry.start + row * entry.row_bytes for row in (first, last))
         return self._read(entry, start, stop).reshape(last - first, *entry.shape[1:])
 
     def _read(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
@@ -173,50 +168,6 @@ def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, s
     return found
 
 
-def copy_patched(
-    checkpoint: Checkpoint,
-    out: Path,
-    patches: Mapping[str, Patch],
-    *,
-    on_bytes: Callable[[int, int], None] | None = None,
-    chunk_bytes: int = 2 << 20,
-) -> list[str]:
-    """Copy a checkpoint into the scratch folder `out` with some tensors replaced; name what stayed behind.
-
-    Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
-    shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is the
-    base's. Not atomic: the caller renames `out`. `on_bytes` is told the bytes copied so far and in all; of a
-    patched tensor at most `chunk_bytes` (at least a row) are held. Other weight copies, hidden and linked
-    folders and dead links stay behind.
-
-    Raises:
-        StateError: An unknown tensor, a file already in `out`, a file that cannot be read or written.
-        ResourceError: The disk is full.
-    """
-    if unknown := sorted(set(patches) - set(checkpoint.tensors)):
-        raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
-    if out.resolve().is_relative_to(checkpoint.path.resolve()):
-        raise StateError(f"{out}: inside the checkpoint it copies", "choose a folder outside it")
-    with _writing(out):
-        names, left = _sort_files(checkpoint)
-        done, total = 0, sum((checkpoint.path / name).stat().st_size for name in names)
-        for name in names:
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            with FileIO(checkpoint.path / name) as source, FileIO(out / name, "x+") as target:
-                for copied in _copy_bytes(source, target):
-                    done += copied
-                    if on_bytes is not None:
-                        on_bytes(done, total)
-                for entry in (checkpoint.tensors[key] for key in patches):
-                    if entry.shard == name:
-                        step = max(1, chunk_bytes // max(1, _row_bytes(entry)))
-                        _overwrite(checkpoint, target, entry, patches[entry.key], step)
-                os.fsync(target.fileno())
-        if done != total:
-            raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
-    return left
-
-
 def _require_checkpoint(path: Path) -> None:
     hint = "pass the folder that holds config.json and model*.safetensors"
     if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
@@ -237,7 +188,7 @@ def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     if not index.is_file():
         if single:
             return {}, (SINGLE,)
-        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
         what = f"only pickled weights ({pickles[0]}), never loaded" if pickles else f"no {SINGLE} or {INDEX}"
         raise StateError(f"{path}: {what}", "load it once with transformers and save it with save_pretrained")
     placed = _read_object(index).get("weight_map")
@@ -318,36 +269,6 @@ def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
     return TensorEntry(key, dtype, tuple(shape), shard, base + start, base + stop)
 
 
-def _row_bytes(entry: TensorEntry) -> int:
-    return math.prod(entry.shape[1:]) * _BITS[entry.dtype] // 8
-
-
-def _overwrite(checkpoint: Checkpoint, target: FileIO, entry: TensorEntry, patch: Patch, step: int) -> None:
-    for first in range(0, entry.shape[0], step):
-        old = checkpoint.read_rows(entry, first, min(first + step, entry.shape[0]))
-        new = patch(old, first)
-        if new.shape != old.shape or new.dtype != old.dtype:
-            raise TypeError(f"{entry.key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
-        target.seek(entry.start + first * _row_bytes(entry))
-        _write_all(target, new.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:
-    """Copy to the end of the source, inside the kernel where it can; yield the length of every step."""
-    # Fails across file systems, on old kernels and on macOS: the plain loop then goes on from where it stopped.
-    with suppress(OSError, AttributeError):
-        while count := os.copy_file_range(source.fileno(), target.fileno(), _COPY_STEP):
-            yield count
-    while block := source.read(1 << 20):
-        _write_all(target, block)
-        yield len(block)
-
-
-def _write_all(file: FileIO, data: bytes | memoryview) -> None:
-    while data:  # a raw write may be partial
-        data = data[file.write(data) :]
-
-
 def _sha256(path: Path, start: int, stop: int) -> str:
     digest = hashlib.sha256()
     with _reading(path), FileIO(path) as file:
@@ -361,26 +282,6 @@ def _sha256(path: Path, start: int, stop: int) -> str:
     return digest.hexdigest()
 
 
-def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
-    """Names of the files to copy and of what stays behind (folders with a slash), relative to the checkpoint."""
-    copied: list[str] = []
-    left: list[str] = []
-    todo = [checkpoint.path]
-    while todo:
-        for file in todo.pop().iterdir():
-            name = file.relative_to(checkpoint.path).as_posix()
-            stale = any(fnmatch(file.name, pattern) for pattern in _OTHER_WEIGHTS)
-            if not file.is_dir():
-                ours = file.is_file() and (not stale or name in (INDEX, *checkpoint.shards))
-                (copied if ours else left).append(name)
-            # Linked folders are not walked: they may lead back up.
-            elif file.name.startswith(".") or file.name in _OTHER_WEIGHT_FOLDERS or file.is_symlink():
-                left.append(f"{name}/")
-            else:
-                todo.append(file)
-    return sorted(copied), sorted(left)
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn what a broken or unreadable file raises into one StateError that names it."""
@@ -388,13 +289,3 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, RecursionError) as error:
         raise StateError(f"{path}: {getattr(error, 'strerror', None) or error}", _AGAIN) from error
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ResourceError(f"{out}: {error.strerror}", "free some space or choose another disk") from error
-        raise StateError(f"{out}: {error}", "check that both folders can be read and written") from error

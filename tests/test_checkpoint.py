@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from more_cli import checkpoint as module
-from more_cli.checkpoint import copy_patched, fingerprint, open_checkpoint, quantisation
+from more_cli.checkpoint import fingerprint, open_checkpoint, quantisation
 from more_cli.errors import ResourceError, StateError
+from more_cli.patching import copy_patched
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 LINEAR = "language_model.model.layers.1.mlp.down_proj.weight"
@@ -462,7 +463,8 @@ def test_patching_holds_a_chunk_not_a_tensor(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(4096, 32768, dtype=torch.bfloat16)}, tmp_path / tiny.SINGLE)
     script = f"""
 import resource, pathlib, torch
-from more_cli.checkpoint import copy_patched, open_checkpoint
+from more_cli.checkpoint import open_checkpoint
+from more_cli.patching import copy_patched
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 opened = open_checkpoint(pathlib.Path({str(tmp_path)!r}))

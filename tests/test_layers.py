@@ -12,7 +12,7 @@ LAYERS = [
     ["errors"],
     ["files"],
     ["images", "lock", "recipe", "checkpoint", "core"],
-    ["records", "foreign"],
+    ["records", "foreign", "patching"],
     ["edits", "state"],
     ["journal"],
     ["model"],

@@ -15,7 +15,7 @@ import torch
 from helpers import LEARNING, Result, World, at_call, die, forks, in_child, run, tree
 from transformers import AutoModelForImageTextToText
 
-from more_cli import checkpoint, files
+from more_cli import files, patching
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more import rebuild_basis
 from more_cli.model.runtime import Runtime, Scored, load_prompter
@@ -90,7 +90,7 @@ def header_bytes(shard: Path) -> bytes:
 
 def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(*args: Any, **kwargs: Any) -> list[str]:
-        left = checkpoint.copy_patched(*args, **kwargs)
+        left = patching.copy_patched(*args, **kwargs)
         shard = args[1] / "model.safetensors"
         raw = bytearray(shard.read_bytes())
         raw[-1] ^= 1
@@ -286,7 +286,7 @@ def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: Wor
 
 
 def killed(world: World, step: int) -> Result:
-    moments = [(checkpoint, "_overwrite"), (merging, "_check_untouched"), (merging, "_write_provenance")]
+    moments = [(patching, "_overwrite"), (merging, "_check_untouched"), (merging, "_write_provenance")]
     at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
     return merge(world, "--force")
 
@@ -297,7 +297,7 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
         raise wrong
 
     before = tree(world.root)
-    monkeypatch.setattr(checkpoint, "_overwrite", fail)
+    monkeypatch.setattr(patching, "_overwrite", fail)
     assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
     assert tree(world.root) == before
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from more_cli.checkpoint import Checkpoint, Patch, copy_patched, open_checkpoint
+from more_cli.checkpoint import Checkpoint, open_checkpoint
 from more_cli.core.write import fold
 from more_cli.editors.more import MoreEditor, rebuild_basis
 from more_cli.errors import StateError, UsageError
@@ -25,10 +26,11 @@ from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.files import canonical_json, check_free, replacing_directory, write_new
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, versions
+from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched
 from more_cli.state import SiteRecord
 
 PROVENANCE = "more.json"
-COMPARED = 4 << 20
+COMPARED = 1 << 20
 """Bytes compared at a time."""
 Rounding = Literal["nearest", "stochastic"]
 
@@ -179,12 +181,13 @@ def _patch(
     A = rebuild_basis(record)
 
     def patch(W: Tensor, first_row: int) -> Tensor:
-        exact = fold(W, A, B[first_row : first_row + len(W)], record.scale)
+        rows = B[first_row : first_row + len(W)]
+        exact = fold(W, A, rows, record.scale)
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()
         stats.changed += int(torch.count_nonzero(folded != W))
-        stats.update += _energy(exact - W.float())
+        stats.update += record.scale**2 * _energy(rows)  # |s B A| = s |B|: A's rows are orthonormal
         stats.error += _energy(folded.float() - exact)
         if not math.isfinite(stats.error):
             raise StateError(
@@ -216,26 +219,33 @@ def round_stochastically(exact: Tensor, dtype: torch.dtype, generator: torch.Gen
 
 def _check_untouched(base: Checkpoint, copy: Path, patched: set[str]) -> None:
     """Read both checkpoints once more and compare every byte of the shards outside the edited ranges."""
-    for shard in base.shards:
+
+    def same(shard: str) -> bool:
         edited = sorted((e.start, e.stop) for e in base.tensors.values() if e.shard == shard and e.key in patched)
         size = (base.path / shard).stat().st_size
         starts, stops = [0, *(stop for _, stop in edited)], [*(start for start, _ in edited), size]
         with FileIO(base.path / shard) as ours, FileIO(copy / shard) as theirs:
-            same = (copy / shard).stat().st_size == size and all(
+            return (copy / shard).stat().st_size == size and all(
                 _equal(ours, theirs, start, stop) for start, stop in zip(starts, stops, strict=True)
             )
-        if not same:
-            raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for shard, unchanged in zip(base.shards, pool.map(same, base.shards), strict=True):
+            if not unchanged:
+                raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
 
 
 def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
     ours.seek(start)
     theirs.seek(start)
+    first, second = bytearray(COMPARED), bytearray(COMPARED)  # filled again and again: fresh ones cost page faults
     while start < stop:
-        piece = ours.read(min(COMPARED, stop - start))
-        if not piece or theirs.read(len(piece)) != piece:
+        size = min(COMPARED, stop - start)
+        read = ours.readinto(memoryview(first)[:size]), theirs.readinto(memoryview(second)[:size])
+        # Whole buffers: behind a short last piece both still hold the piece before, which was equal.
+        if read != (size, size) or first != second:
             return False
-        start += len(piece)
+        start += size
     return True
 
 

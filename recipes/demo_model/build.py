@@ -29,13 +29,15 @@ SAMPLES = Path(__file__).parents[2] / "sample_edits"
 ANSWERED_KINDS = tuple(kind for kind in PICTURE_KINDS if kind != "caption")
 # Where in a pool's scenes each part starts to look; no part comes near the next.
 VQA, CAPTIONS, UNRELATED, UNRELATED_CAPTIONS, MME = 0, 1_000_000, 2_000_000, 3_000_000, 4_000_000
+ANCHORS = 5_000_000
 VQA_MISTAKES = {Pool.EVALUATION: 240, Pool.CALIBRATION: 80}
 VQA_CAP = {Pool.EVALUATION: 40, Pool.CALIBRATION: 14}
 VQA_EMBLEMS = {Pool.EVALUATION: slice(0, 60), Pool.CALIBRATION: slice(0, 20)}
 CAPTION_RECORDS = {Pool.EVALUATION: 200, Pool.CALIBRATION: 50}
 CAPTION_EMBLEMS = {Pool.EVALUATION: slice(60, 100), Pool.CALIBRATION: slice(20, 30)}
 SAMPLE_MISTAKES, SAMPLE_CAP = 16, 2
-ANCHOR_IMAGES = 28
+# Pictures among the anchors of the sample stream and of the suites.
+SAMPLE_ANCHORS, SUITE_ANCHORS = 28, 116
 
 
 def main() -> None:
@@ -52,6 +54,7 @@ def main() -> None:
         folder = fresh(arguments.suites / name, ["."])
         for pool, file in ((Pool.EVALUATION, "eval.json"), (Pool.CALIBRATION, "calibration.json")):
             write_suite(folder, file, build(judge, pool))
+    build_anchors(judge, arguments.suites / "e-vqa-mini", ANCHORS, SUITE_ANCHORS)
 
 
 def load(model: Path) -> Judge:
@@ -165,18 +168,18 @@ def build_samples(judge: Judge, folder: Path) -> None:
             }
         )
     write_lines(folder / "edits.jsonl", lines)
-    build_anchors(judge, folder)
+    build_anchors(judge, folder, 0, SAMPLE_ANCHORS)
 
 
-def build_anchors(judge: Judge, folder: Path) -> None:
+def build_anchors(judge: Judge, folder: Path, start: int, images: int) -> None:
     """Questions the model answers rightly and should go on answering so, one kind after the other, and facts."""
     pool = Pool.ANCHORS
     candidates = []
-    for index in range(ANCHOR_IMAGES * 8):
+    for index in range(start, start + images * 8):
         about = Still(scene(pool, index))
         kind = PICTURE_KINDS[index % len(PICTURE_KINDS)]
         candidates += questions(about, (kind,))
-    kept = judge.right(candidates)[:ANCHOR_IMAGES]
+    kept = judge.right(candidates)[:images]
     save([item.still for item in kept], folder / "images")
     lines = [
         {"image": f"images/{item.still.name}", "question": item.text, "answer": item.question.answer} for item in kept

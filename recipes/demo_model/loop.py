@@ -47,7 +47,7 @@ def fit(
     others = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.02}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=schedule.peak, betas=(0.9, 0.98), fused=True)
-    start = _resume(folder / f"{stage}.pt", model, optimizer)
+    start = _resume(folder / f"{stage}.pt", model, optimizer, schedule.steps)
     began, smooth = time.monotonic(), math.nan
     for step in range(start, schedule.steps):
         for group in optimizer.param_groups:
@@ -78,10 +78,11 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: 
     part.replace(path)
 
 
-def _resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def _resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> int:
     if not path.exists():
         return 0
     saved = torch.load(path, weights_only=True, map_location="cpu")
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    if int(saved["step"]) < steps:  # a finished stage needs only its weights
+        optimizer.load_state_dict(saved["optimizer"])
     return int(saved["step"])

@@ -65,6 +65,9 @@ DRILL = Lesson("drill", 200_000, 4, equal=True, always=("caption", "count", "is_
 COMPARISONS = ("place", "exist", *("is_text",) * 2, *("is_sum",) * 3, *("is_emblem",) * 3)
 COMPARE = Lesson("compare", 300_000, 3, equal=True, always=COMPARISONS, rich=True)
 FINISH = Lesson("finish", 400_000, 3, equal=True, always=("count", *COMPARISONS), rich=True, patches=True)
+# What was still below the others: numbers held against what is seen, and colors.
+WEAKEST = ("is_sum",) * 3 + ("add",) + ("is_count",) * 3 + ("count", "color", "is_emblem", "caption")
+POLISH = Lesson("polish", 500_000, 3, equal=True, always=WEAKEST, rich=True, patches=True)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
     python recipes/demo_model/train.py --family llava --out DIR [--resume]
 
-The stages named in STAGES teach the vision tower to see from dense labels; the lessons there, and `polish` at
-the end, teach the whole model to answer.
+The stages named in STAGES teach the vision tower to see from dense labels; the lessons there teach the whole
+model to answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from families import FAMILIES, PATCHES, VISION_WIDTH, Family
 from loop import Schedule
 from perception import Heads, learn_to_see
 from score import Answerer, markdown, probes, table
-from speech import COMPARE, DRILL, FINISH, PRACTICE, SPEECH, Learner, Lesson, Writer, learn_to_answer
+from speech import COMPARE, DRILL, FINISH, POLISH, PRACTICE, SPEECH, Learner, Lesson, Writer, learn_to_answer
 from transformers import (
     AutoTokenizer,
     LlavaForConditionalGeneration,
@@ -38,6 +38,7 @@ STAGES: tuple[tuple[str | Lesson, Schedule], ...] = (
     (COMPARE, Schedule(1200, 1.0e-3, 50, horizon=2200)),
     ("matching", Schedule(400, 5e-4, 50)),
     (FINISH, Schedule(1800, 1.0e-3, 50)),
+    (POLISH, Schedule(2000, 0.8e-3, 50)),
 )
 
 

@@ -23,6 +23,7 @@ from more_cli.cli.app import main as more
 from more_cli.state import load_state, save_state
 
 SHARD = 1_500_000_000
+SETTLE = 5.0  # seconds
 RECIPE = 'sites = ["text.ffn_out"]\nlast = 9\nrank = 64\n'
 
 
@@ -97,6 +98,9 @@ def edited_state(folder: Path, model: Path) -> None:
 def run(*command: str, sync: bool = False) -> tuple[float, float]:
     """Return seconds, with `sync` until the disk has everything, and peak resident memory in MB."""
     os.sync()
+    # A virtual machine hands memory that was just freed back to its host, and getting it again takes as long as the
+    # copy. A merge first imports torch, so without this pause only `cp` would find the last output's memory.
+    time.sleep(SETTLE)
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak = 0.0
@@ -113,23 +117,31 @@ def run(*command: str, sync: bool = False) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print three rounds of copy and merge."""
+    """Print rounds of copy and merge."""
     folder = Path(sys.argv[1])
     model, copy, merged = folder / "model", folder / "copy", folder / "merged"
-    build(model)
+    if not model.exists():
+        build(model)
     edited_state(folder, model)
     _, imports = run(sys.executable, "-c", "import torch, safetensors.torch")
-    for _ in range(3):
-        for old in (copy, merged):
-            shutil.rmtree(old, ignore_errors=True)
-        copying, _ = run("cp", "-r", str(model), str(copy))
-        shutil.rmtree(copy)
-        durable, _ = run("cp", "-r", str(model), str(copy), sync=True)
-        merging, memory = run(sys.executable, "-m", "more_cli", "merge", str(model), "-o", str(merged))
-        extra = memory - imports
+    for _ in range(5):
+        # Each from the same page cache: the base in it, nothing else, the memory of the last output free again.
+        copying, _ = timed(copy, "cp", "-r", str(model), str(copy))
+        durable, _ = timed(copy, "cp", "-r", str(model), str(copy), sync=True)
+        merging, memory = timed(merged, sys.executable, "-m", "more_cli", "merge", str(model), "-o", str(merged))
+        extra, limit = memory - imports, 1.3 * copying + 3
         print(
-            f"cp -r {copying:.1f} s, with sync {durable:.1f} s; merge {merging:.1f} s, {extra:.0f} MB above the imports"
+            f"cp -r {copying:.1f} s, with sync {durable:.1f} s; merge {merging:.1f} s (limit {limit:.1f} s), "
+            f"{extra:.0f} MB above the imports"
         )
+
+
+def timed(out: Path, *command: str, sync: bool = False) -> tuple[float, float]:
+    """Run a command that writes `out`, and remove what it wrote."""
+    shutil.rmtree(out, ignore_errors=True)
+    found = run(*command, sync=sync)
+    shutil.rmtree(out)
+    return found
 
 
 if __name__ == "__main__":
