@@ -9,96 +9,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, overload
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, NamedTuple, Self, overload
 
 from more_cli.edits import Edit, Probe
+from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry
 from more_cli.errors import StateError
-from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, shorten, sync_folder
+from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.images import ImageSource
 from more_cli.images import ImageStore as ImageStore
 
-START = "0" * 64
-"""The hash before the first line, and the digest of no edits."""
 LINE_BYTES = 64 * 2**20
 """Longest line of a ledger, bytes."""
-
-
-class Status(StrEnum):
-    """What became of an edit."""
-
-    LEARNT = "learnt"
-    NOT_LEARNT = "not-learnt"
-    """Written, still wrong after the last step."""
-    REFUSED = "refused"
-    """Rolled back."""
-    ALREADY_RIGHT = "already-right"
-    """Nothing written, its key absorbed."""
-    SUPERSEDED = "superseded"
-    """A later edit has the same images and question and another target."""
-    REVERTED = "reverted"
-
-
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ProbeEntry(_Strict):
-    """A probe of an edit as the ledger keeps it."""
-
-    question: str
-    image: Sha256 | None = None
-    answer: str | None = None
-    hop: int | None = None
-
-
-class Entry(_Strict):
-    """One line of the ledger; a "revert" line names an edit by `id` and takes it back."""
-
-    seq: Annotated[int, Field(ge=1)]
-    prev: Sha256
-    kind: Literal["edit", "revert"] = "edit"
-    id: str
-    status: Status
-    reason: str = ""
-    content: Sha256 = START
-    """Of images, question and target; likewise `subject`, of images and question."""
-    subject: Sha256 = START
-    images: list[Sha256] = []
-    question: str = ""
-    target: str = ""
-    rephrases: list[str] = []
-    image_rephrases: list[Sha256] = []
-    locality: list[ProbeEntry] = []
-    portability: list[ProbeEntry] = []
-    tags: dict[str, Any] = {}
-    paths: dict[str, str] = {}
-    """Image hash -> absolute path, for images that are not in the store."""
-    source: str = ""
-    line: Count = 0
-    nll_before: float | None = None
-    """Nats per token; None where it was not measured or not finite. Likewise `nll_after`."""
-    nll_after: float | None = None
-    answer_before: str | None = None
-    answer_after: str | None = None
-    right_after: bool | None = None
-    writes: Count = 0
-    wall_ms: float | None = None
-    time: str
-    """UTC, ISO 8601."""
-    versions: dict[str, str] = {}
-    note: str = ""
 
 
 class _Mark(NamedTuple):
@@ -106,6 +32,7 @@ class _Mark(NamedTuple):
 
     seq: int
     offset: int
+    kind: str
     id: str
     status: Status
     content: bytes
@@ -137,7 +64,7 @@ class Entries(Sequence[Entry]):
         with disk_errors(self._path), open(self._path, "rb") as file:
             for mark in self._marks:
                 file.seek(mark.offset)
-                yield _parsed(file.readline(LINE_BYTES), self._path, mark.seq)
+                yield parse_entry(file.readline(LINE_BYTES), self._path, mark.seq)
 
     def contents(self) -> Iterator[tuple[str, str]]:
         """Yield id and content hash of each line, without reading the disk."""
@@ -168,13 +95,13 @@ class Ledger:
     """The ledger of one state, in ``folder``; reading needs no lock, appending the writer lock.
 
     A last line that a crash left without its newline was never acknowledged: it is passed over on reading and
-    cut off by the next append.
+    cut off by the next append. `on_line` sees every line as it is read.
 
     Raises:
         StateError: a line is damaged, missing or from a newer version.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_line: Callable[[Entry], None] | None = None) -> None:
         self.folder = folder
         self.path = folder / "ledger.jsonl"
         self.images = ImageStore(folder / "images")
@@ -190,7 +117,7 @@ class Ledger:
         self._torn = 0  # bytes after them
         self._fd: int | None = None
         with disk_errors(self.path), suppress(FileNotFoundError):
-            self._load()
+            self._load(on_line)
 
     def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
         """Return the part of an entry that describes ``edit``; put its images into the store first.
@@ -256,7 +183,7 @@ class Ledger:
         An edit is superseded by a later one about the same images and question with another target, unless
         that one was itself refused or reverted.
         """
-        statuses = {mark.id: mark.status for mark in self._marks}
+        statuses = {mark.id: mark.status for mark in self._marks if mark.kind != "consolidate"}
         later: dict[bytes, set[bytes]] = {}
         for mark in sorted(self._made.values(), reverse=True):
             if statuses[mark.id] in (Status.REFUSED, Status.REVERTED):
@@ -314,7 +241,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self) -> None:
+    def _load(self, on_line: Callable[[Entry], None] | None) -> None:
         with open(self.path, "rb") as file:
             while line := file.readline(LINE_BYTES):
                 if not line.endswith(b"\n"):
@@ -322,16 +249,18 @@ class Ledger:
                         raise self._damaged("is too long")
                     self._torn = len(line)
                     return
-                entry = _parsed(line, self.path, len(self._marks) + 1)
+                entry = parse_entry(line, self.path, len(self._marks) + 1)
                 if entry.prev != self.head:
                     raise self._damaged("does not follow from the line before: one of the two was changed")
                 if entry.seq != len(self._marks) + 1:
                     raise self._damaged(f"has the number {entry.seq}")
                 self._accept(entry, line)
+                if on_line is not None:
+                    on_line(entry)
 
     def _accept(self, entry: Entry, line: bytes) -> None:
         hashes = bytes.fromhex(entry.content), bytes.fromhex(entry.subject)
-        mark = _Mark(entry.seq, self._size, entry.id, entry.status, *hashes)
+        mark = _Mark(entry.seq, self._size, entry.kind, entry.id, entry.status, *hashes)
         self._marks.append(mark)
         if entry.kind == "edit":
             self._made[entry.id] = mark
@@ -339,7 +268,7 @@ class Ledger:
         self._size += len(line)
 
     def _damaged(self, text: str) -> StateError:
-        return _damaged(self.path, len(self._marks) + 1, text)
+        return damaged(self.path, len(self._marks) + 1, text)
 
     def _writable(self) -> int:
         """Return the file opened for appending, with what a crash left at its end cut off."""
@@ -382,19 +311,3 @@ def _storable(name: str) -> str:
 
 def _is_not_finite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
-
-
-def _parsed(line: bytes, path: Path, number: int) -> Entry:
-    try:
-        return Entry.model_validate_json(line)
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-    place = shorten(".".join(str(part) for part in detail["loc"][:3]))
-    if detail["type"] == "extra_forbidden":
-        raise _damaged(path, number, f"has a field `{place}` of a newer version")
-    raise _damaged(path, number, f"is damaged (`{place}`)" if place else "is not JSON")
-
-
-def _damaged(path: Path, number: int, text: str) -> StateError:
-    hint = "restore the folder from a backup; what the lines before it hold is intact"
-    return StateError(f"{path}:{number}: line {text}", hint)

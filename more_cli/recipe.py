@@ -51,6 +51,34 @@ class Constants(BaseModel):
         )
 
 
+class Rehearsal(BaseModel):
+    """Past edits that every edit looks at again, and writes again where they have become unsure."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(default=0, ge=0)
+    """Past edits K in a draw; 0 for no rehearsal."""
+    draws: int = Field(default=3, ge=1)
+    """Passes of an edit that draw anew; as many must have found nothing forgotten before it may end early."""
+    cap: Positive = 6.0
+    """Margin, in logits, above which an edit counts as no surer."""
+    bonus: float = Field(default=1.0, ge=0)
+    """Logits by which an edit seems less sure for every round of draws it was not looked at."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the draws."""
+
+
+class AnchorUse(BaseModel):
+    """How a state's anchors take part; without anchors nothing here matters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(default=8, ge=0)
+    """Anchors k_a in every write, held to the base's answer distribution."""
+    keys: bool = True
+    """P of every site absorbs the anchors' keys when the state is made."""
+
+
 class Recipe(BaseModel):
     """Every number of one editing run."""
 
@@ -105,8 +133,18 @@ class Recipe(BaseModel):
     """Most writes for one edit."""
     stop_early: bool = True
     """Stop writing once the edit is learnt, and write nothing for an edit that already is."""
+    criterion: Literal["margin", "loss"] = "loss"
+    """What makes an edit hold: `margin` or `target_nll` below."""
+    margin: Positive = 1.0
+    """Logits by which every target token must lead the best other token; what holds by less is forgotten first."""
     target_nll: Positive = 0.1
-    """Writing stops once every target token is the most likely one and the mean NLL, in nats, is below this."""
+    """Nats: an edit holds once every target token is the most likely one and their mean NLL is below this."""
+    rehearsal: Rehearsal = Rehearsal()
+    """Past edits looked at with every new one."""
+    anchors: AnchorUse = AnchorUse()
+    """Inputs whose behaviour must not move (`init --anchors`)."""
+    visual_share: float | None = Field(default=None, gt=0, lt=1)
+    """Part of the loss that the visual sites' Polyak step is for; absent, all sites share one step length."""
     guard: bool = True
     """Take back a write that raises the loss and try half of it; refuse the edit when that raises it too."""
     max_write: Positive = 0.05
@@ -133,6 +171,8 @@ class Recipe(BaseModel):
                 raise ValueError(f"{modality} sites have no step or no lambda")
             if constants.ridge is None and self.normalisation == "paper":
                 raise ValueError("normalisation `paper` needs an absolute `lambda`: P_0 = I / (1 + lambda)")
+        if self.visual_share is not None and not self.uses_polyak:
+            raise ValueError("`visual_share` divides the Polyak step: a fixed eta has `visual.step`")
         if len({isinstance(c.step, str) for c in self._all_constants}) > 1:
             raise ValueError("the Polyak step is shared by all sites: do not mix it with a fixed eta")
         return self

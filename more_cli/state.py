@@ -65,6 +65,8 @@ class StateMeta(BaseModel):
     recipe: Recipe
     template: str
     """Chat template the prompts are rendered with."""
+    anchors: str | None = None
+    """SHA-256 of the file of anchors, when the state has some."""
     sites: list[SiteRecord]
     edits: int = Field(default=0, ge=0)
     """Ledger entries that are in this state."""

@@ -25,7 +25,7 @@ COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "purple
 QUESTION = "what colour is it ?"
 LEARNING = ("--set", "max_steps=30")
 """Enough steps for a random model to learn one letter."""
-QUICK = ("--set", "max_steps=2", "--set", "last=1")
+QUICK = ("--set", "max_steps=1", "--set", "last=1")
 """Too few to learn anything: for tests that compare bytes."""
 
 forks = pytest.mark.skipif(

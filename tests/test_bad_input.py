@@ -598,7 +598,7 @@ def test_no_memory_inside_an_edit(world: World, monkeypatch: pytest.MonkeyPatch,
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("more_cli.editors.more.MoreEditor._absorb", exhausted)
+        patch.setattr("more_cli.editors.sites.Sites.absorb", exhausted)
         assert_refused(run(*edit(world)), 7, "out of memory", "--dtype bfloat16")
     assert world.sidecar.read_bytes() == before
     assert len(world.entries()) == 2

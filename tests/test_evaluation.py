@@ -12,7 +12,7 @@ from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
 from more_cli.evaluation.probes import Probe, probes_of, run_probes
 from more_cli.model.batches import Query
-from more_cli.ops.evaluate import summarise
+from more_cli.ops.evaluate import by_age, summarise
 
 
 def an_edit(folder: Path) -> Edit:
@@ -74,3 +74,21 @@ def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:  #
     assert set(found) >= {"rel.tf_exact", "gen_text.target_nll", "gen_image.tf_token_acc", "loc_text.loc_expkl_answer"}
     assert "rel.gen_exact" not in found
     assert found["gen_text.tf_exact"].n == 2
+
+
+def test_retention_is_grouped_by_the_edits_that_came_after() -> None:
+    """Of 25 edits the oldest 15 have ten or more behind them; two of those are forgotten."""
+    values = [0.0, 0.0, *[1.0] * 23]
+    groups = by_age(values)
+    assert {ages: (round(group.value, 4), group.n) for ages, group in groups.items()} == {
+        "0-9": (1.0, 10),
+        "10-24": (round(13 / 15, 4), 15),
+    }
+    assert {ages: group.n for ages, group in by_age([1.0] * 10).items()} == {"0-9": 10}
+    assert {ages: group.n for ages, group in by_age([1.0] * 1100).items()} == {
+        "0-9": 10,
+        "10-99": 90,
+        "100-999": 900,
+        "1000-1099": 100,
+    }
+    assert by_age([]) == {}

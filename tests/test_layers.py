@@ -12,7 +12,7 @@ LAYERS = [
     ["errors"],
     ["files"],
     ["images", "lock", "recipe", "checkpoint", "core"],
-    ["records", "foreign", "patching"],
+    ["records", "foreign", "patching", "entry"],
     ["edits", "state"],
     ["journal"],
     ["model"],

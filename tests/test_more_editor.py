@@ -10,7 +10,8 @@ from tiny import make_model, make_processor, tiny_llava
 from more_cli.checkpoint import open_checkpoint
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
-from more_cli.editors.more import MoreEditor, rebuild_basis
+from more_cli.editors.more import MoreEditor
+from more_cli.editors.sites import Sites, rebuild_basis
 from more_cli.errors import StateError
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Prompter, Query
@@ -88,7 +89,7 @@ def test_p_is_the_closed_form_of_the_pooled_keys(runtime, sites, tmp_path) -> No
         for edit in requests(tmp_path):
             batch = runtime.batch([runtime.encode(edit.query, edit.target)])
             runtime.score(batch, record=True)
-            for name, key in editor._keys(batch).items():
+            for name, key in editor.sites.keys(batch).items():
                 keys[name].append(key)
             editor.edit(edit, EditContext())
     for name, seen in keys.items():
@@ -117,18 +118,18 @@ def test_visual_keys_never_change_a_text_p(runtime, sites, tmp_path, monkeypatch
     """Whatever the projector sees, the statistic of a text site stays what answer positions make it."""
 
     def text_statistics(loudness: float) -> dict[str, torch.Tensor]:
-        original = MoreEditor._keys
+        original = Sites.keys
 
         def louder(self, batch):
             keys = original(self, batch)
             visual = {site.name for site in sites if site.modality == "visual"}
             return {name: key * loudness if name in visual else key for name, key in keys.items()}
 
-        monkeypatch.setattr(MoreEditor, "_keys", louder)
+        monkeypatch.setattr(Sites, "keys", louder)
         # precondition off: B, and with it the next key, may not depend on P for this comparison
         editor = MoreEditor.fresh(recipe(precondition=False), sites)
         run(editor, runtime, requests(tmp_path))
-        monkeypatch.setattr(MoreEditor, "_keys", original)
+        monkeypatch.setattr(Sites, "keys", original)
         return {site.name: editor.state_dict()[f"{site.name}.P"] for site in sites}
 
     quiet, loud = text_statistics(1.0), text_statistics(1000.0)
@@ -143,10 +144,10 @@ def test_text_keys_come_from_answer_positions_only(runtime, sites, tmp_path) -> 
     with editor.attach(runtime):
         batch = runtime.batch([runtime.encode(edit.query, edit.target)])
         runtime.score(batch, record=True)
-        text = next(site for site in editor._sites if site.record.modality == "text")
+        text = next(site for site in editor.sites if site.record.modality == "text")
         Z = text.branch._Z[0]
         assert Z.shape[1] > int(batch.answer.sum())
-        torch.testing.assert_close(editor._keys(batch)[text.record.name], Z[batch.answer].double().mean(0))
+        torch.testing.assert_close(editor.sites.keys(batch)[text.record.name], Z[batch.answer].double().mean(0))
 
 
 def test_a_right_edit_writes_nothing_but_its_key_is_absorbed(runtime, sites, tmp_path) -> None:

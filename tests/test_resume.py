@@ -19,7 +19,7 @@ import tiny
 from helpers import COLOURS, LEARNING, QUICK, World, at_call, die, forks, in_child, line, run, spelled
 
 from more_cli import files
-from more_cli.editors.more import MoreEditor
+from more_cli.editors.sites import Sites
 from more_cli.model.runtime import Runtime
 from more_cli.ops import session
 from more_cli.ops.session import Session
@@ -27,7 +27,7 @@ from more_cli.ops.session import Session
 IDS = [f"e{number + 1}" for number in range(len(COLOURS))]
 DISK = [(files, name) for name in ("_write", "_fsync", "_rename", "_truncate")]
 """Every function through which a commit step reaches the disk."""
-WORK = [(Runtime, "_forward"), (MoreEditor, "_absorb"), (Session, "count"), (Session, "save"), *DISK]
+WORK = [(Runtime, "_forward"), (Sites, "absorb"), (Session, "count"), (Session, "save"), *DISK]
 """Moments between and inside edits."""
 SAVE_OFTEN = (*QUICK, "--save-every", 3)
 
@@ -112,7 +112,7 @@ def test_a_refused_edit_is_replayed_as_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, text_layers=1)
     tiny.set_config(world.model, text_config=small_context(world.model))
     world.write([line(0), line(1, target="@" * 100), line(2)])
-    assert world.edit(*QUICK, "--json").json["failed"][0] == "e2"
+    assert "e2" in world.edit(*QUICK, "--json").json["failed"]
     before = world.sidecar.read_bytes()
     world.sidecar.unlink()
     assert world.edit(*QUICK, "--json").json["replayed"] == 3

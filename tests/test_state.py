@@ -46,7 +46,7 @@ def test_the_header_is_one_key_of_canonical_json_without_anything_volatile(world
     assert key == "more"
     assert text == json.dumps(meta, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert meta["edits"] == 8
-    assert meta["recipe"]["max_steps"] == 2
+    assert meta["recipe"]["max_steps"] == 1
     assert str(world.root) not in text
     assert not {"time", "version", "versions", "host", "path"} & set(meta)
 

@@ -60,11 +60,26 @@ class OnError(StrEnum):
     skip = "skip"
 
 
+class Consolidate(StrEnum):
+    """Which edits are looked at once more after a stream."""
+
+    off = "off"
+    run = "run"
+    all = "all"
+
+
 class Rounding(StrEnum):
     """How a folded weight becomes the checkpoint's dtype."""
 
     nearest = "nearest"
     stochastic = "stochastic"
+
+
+class Format(StrEnum):
+    """What an export is."""
+
+    peft = "peft"
+    delta = "delta"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -128,25 +143,33 @@ def init(
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
     state: opt.StateFile = None,
+    anchors: Annotated[
+        Path | None, typer.Option(help="JSON Lines of questions whose answers must not move; loads the model.")
+    ] = None,
+    image_root: opt.ImageRoot = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
 ) -> None:
     """Write the state of a checkpoint, without edits yet.
 
-    Reads the config and shard headers only, and picks the recipe for the architecture.
+    Reads the config and shard headers only, unless there are anchors, and picks the recipe for the architecture.
 
     \b
     Examples:
       more init llava/
+      more init llava/ --anchors regression.jsonl
       more init llava/ --recipe paper-llava --set rank=256
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.init import initialise
-    from more_cli.ops.session import locate
+    from more_cli.ops.session import Machine, locate
 
-    reports.show_init(output, initialise(locate(model, state), recipe, set_ or ()))
+    machine = Machine(device, dtype)
+    reports.show_init(output, initialise(locate(model, state), recipe, set_ or (), anchors, machine, image_root))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -163,6 +186,9 @@ def edit(
     limit: Annotated[int | None, typer.Option(min=1, help="Apply at most the first N edits of the stream.")] = None,
     save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
     store_images: Annotated[bool, typer.Option(help="Keep a copy of every image, for replay and scoring.")] = True,
+    consolidate: Annotated[
+        Consolidate, typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits.")
+    ] = Consolidate.off,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     dry_run: opt.DryRun = False,
@@ -185,7 +211,15 @@ def edit(
     from more_cli.ops.session import Machine, locate
 
     chosen = EditOptions(
-        recipe, tuple(set_ or ()), image_root, on_error.value, limit, save_every, dry_run, store_images
+        recipe,
+        tuple(set_ or ()),
+        image_root,
+        on_error.value,
+        limit,
+        save_every,
+        dry_run,
+        store_images,
+        consolidate.value,
     )
     target, machine = locate(model, state), Machine(device, dtype)
     with output.progress() as progress:
@@ -276,6 +310,38 @@ def merge(
     reports.show_merge(output, report)
     if report.verification is not None and report.verification.lost:
         _exit(EDITS_FAILED)
+
+
+@app.command(epilog=EXIT_CODES)
+def export(
+    model: opt.Model = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Adapter folder, or the delta's file.")] = ...,  # type: ignore[assignment]
+    format: Annotated[Format, typer.Option(help="A PEFT LoRA adapter, or one safetensors file of weight deltas.")] = (
+        Format.peft
+    ),
+    state: opt.StateFile = None,
+    force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write the edits as an adapter that PEFT loads, or as weight deltas.
+
+    \b
+    Examples:
+      more export llava/ -o llava-adapter/
+      more export llava/ --format delta -o deltas.safetensors
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli import reports
+    from more_cli.ops.export import export as run
+    from more_cli.ops.session import Machine, locate
+
+    with output.progress() as progress:
+        report = run(locate(model, state), out, format.value, Machine(device, dtype), force=force, progress=progress)
+    reports.show_export(output, report)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -9,10 +9,11 @@ from more_cli.cli.output import Output
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
+    from more_cli.entry import Entry
     from more_cli.evaluation.metrics import Estimate
-    from more_cli.journal import Entry
     from more_cli.ops.edit import EditReport
     from more_cli.ops.evaluate import EvalReport
+    from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
     from more_cli.ops.status import StatusReport
@@ -30,6 +31,7 @@ def show_init(output: Output, report: InitReport) -> None:
             "state": str(report.target.sidecar),
             "created": report.created,
             "edits": report.edits,
+            "anchors": report.anchors,
             "recipe": plan.recipe.canonical(),
             "sites": [asdict(site) for site in plan.sites],
             "refusals": [asdict(refusal) for refusal in plan.refusals],
@@ -39,9 +41,10 @@ def show_init(output: Output, report: InitReport) -> None:
     )
     _notices(output, plan)
     verb = "wrote" if report.created else "found the same state in"
+    anchors = f", {report.anchors} anchors" if report.anchors else ""
     output.line(
         f"{verb} {report.target.sidecar}: recipe {plan.recipe.name}, {len(plan.sites)} sites, "
-        f"{report.parameters:,} numbers, {report.edits} edits"
+        f"{report.parameters:,} numbers, {report.edits} edits{anchors}"
     )
 
 
@@ -69,6 +72,9 @@ def show_edit(output: Output, report: EditReport) -> None:
     output.line(
         f"{len(report.entries)} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}"
     )
+    if report.consolidation is not None:
+        done = report.consolidation
+        output.line(f"consolidation: looked at {len(done.looks)} edits, {done.writes} writes, cost {done.cost}")
     if report.failed:
         output.note(f"hint: these do not stand: {', '.join(report.failed[:_SHOWN])}")
     if report.interrupted:
@@ -90,6 +96,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "dry_run": report.dry_run,
         "wall_seconds": round(report.wall_seconds, 3),
+        "consolidation": _entry_values(report.consolidation) if report.consolidation else None,
         "edits": [_entry_values(entry) for entry in report.entries],
     }
 
@@ -106,6 +113,8 @@ def show_eval(output: Output, report: EvalReport) -> None:
             "edits": report.edits,
             "replayed": report.replayed,
             "metrics": {name: asdict(value) for name, value in report.estimates.items()},
+            "retention": {ages: asdict(value) for ages, value in report.retention.items()},
+            "first_forgotten": report.first_forgotten,
             "failing": [
                 {
                     "id": score.probe.edit,
@@ -130,9 +139,17 @@ def show_eval(output: Output, report: EvalReport) -> None:
         [(name, *_estimate_cells(value)) for name, value in report.estimates.items()],
         numbers=("value", "n"),
     )
+    if len(report.retention) > 1:
+        output.line()
+        output.table(
+            ("edits since", "rel.gen_exact", "95 % interval", "n"),
+            [(ages, *_estimate_cells(value)) for ages, value in report.retention.items()],
+            numbers=("rel.gen_exact", "n"),
+        )
     if report.failing:
         output.line()
-        output.line(f"{len(report.failing)} do not hold:")
+        oldest = f", the oldest of them {report.first_forgotten}" if report.first_forgotten else ""
+        output.line(f"{len(report.failing)} do not hold{oldest}:")
     output.table(
         ("edit", "question", "target", "answer"),
         [(s.probe.edit, s.probe.query.question, s.probe.target, s.answer) for s in report.failing[:_SHOWN]],
@@ -191,6 +208,24 @@ def show_merge(output: Output, report: MergeReport) -> None:
             output.note("hint: try --rounding stochastic, or serve the base with the state")
 
 
+def show_export(output: Output, report: ExportReport) -> None:
+    """Say what was written and how many of its modules the model has."""
+    output.json(
+        "more.export/1",
+        {
+            "out": str(report.out),
+            "format": report.format,
+            "edits": report.edits,
+            "replayed": report.replayed,
+            "modules": report.modules,
+        },
+    )
+    if report.replayed:
+        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
+    what = "modules, all found in the model" if report.format == "peft" else "weight deltas"
+    output.line(f"wrote {report.out}: {report.edits} edits in {len(report.modules)} {what}")
+
+
 def show_status(output: Output, report: StatusReport) -> None:
     """Describe a state, or what `init` would choose."""
     state, plan = report.state, report.plan
@@ -202,6 +237,8 @@ def show_status(output: Output, report: StatusReport) -> None:
             "edits": state.meta.edits if state else 0,
             "statuses": report.statuses,
             "behind": report.behind,
+            "extensions": report.extensions,
+            "anchors": report.anchors,
             "sidecar_bytes": report.sidecar_bytes,
             "ledger_bytes": report.ledger_bytes,
             "recipe": (state.meta.recipe if state else plan.recipe).canonical(),
@@ -218,8 +255,11 @@ def show_status(output: Output, report: StatusReport) -> None:
         )
     else:
         meta = state.meta
+        if not report.anchors and meta.recipe.anchors.size:
+            output.note("note: no anchors; `init --anchors FILE` keeps what must not move in place")
         statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
         output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
+        output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
         output.line(f"edits: {meta.edits} in the state ({statuses}), {report.behind} in the ledger only")
         output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
         output.table(
@@ -291,5 +331,6 @@ def _entry_values(entry: Entry) -> dict[str, Any]:
         "nll_after": entry.nll_after,
         "right_after": entry.right_after,
         "writes": entry.writes,
+        "cost": entry.cost,
         "wall_ms": entry.wall_ms,
     }

@@ -57,7 +57,7 @@ def run_demo(folder: Path, *, force: bool = False, progress: Progress = no_progr
         (scratch / MARKER).write_text("written by `more demo`\n", encoding="utf-8")
     model = folder / "llava"
     target, machine = Target(model, sidecar_path(model)), Machine()
-    init = initialise(target)
+    init = initialise(target, anchors=folder / "sample_edits" / "anchors.jsonl")
     edit = edit_file(target, folder / "sample_edits" / "edits.jsonl", EditOptions(), machine, progress)
     evaluation = evaluate_state(target, machine, progress, ask_base=True)
     merged = merge(target, folder / "llava-edited", machine, verify=True, progress=progress)

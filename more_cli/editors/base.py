@@ -6,9 +6,9 @@ A `Query` never holds the target: whatever routes an input to an edit must not s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -30,10 +30,29 @@ class EditRequest:
 
 
 @dataclass(frozen=True)
-class EditContext:
-    """What an editor may look at beside the request: past requests, never a probe that scores it."""
+class Look:
+    """What was seen the last time an edit was looked at."""
 
-    past: Sequence[EditRequest] = ()
+    margin: float
+    """How far the least sure target token's logit led the best other one; negative where it did not lead."""
+    at: int
+    """Number of the edit during which that was."""
+
+
+def _no_past(number: int) -> EditRequest:
+    raise KeyError(number)
+
+
+@dataclass(frozen=True)
+class EditContext:
+    """What an editor may look at beside the request: past edits, never a probe that scores it."""
+
+    number: int = 1
+    """Of this edit in its stream; random draws are keyed by it, so that a replay draws the same."""
+    past: Mapping[int, Look] = field(default_factory=dict)
+    """The edits before it that stand, by number."""
+    recall: Callable[[int], EditRequest] = _no_past
+    """Fetches a past edit."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,11 @@ class EditOutcome:
     """Every target token, the end of sequence included, is the most likely one."""
     writes: int
     passes: int
-    """Forward passes of one sample, with or without a backward."""
+    """Samples sent forward, with or without a backward; likewise `cost`."""
+    cost: float = 0.0
+    """In samples sent forward and backward; one that is only sent forward counts a third."""
+    looks: Mapping[int, float] = field(default_factory=dict)
+    """Margin of every edit looked at, this one and past ones, by number, as last seen."""
     reason: str = ""
     sites: tuple[str, ...] = ()
     """Sites written to, by name."""

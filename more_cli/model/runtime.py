@@ -32,6 +32,10 @@ class Scored:
     targets: Tensor
     mask: Tensor
 
+    def __getitem__(self, rows: slice) -> Scored:
+        """Return some of the batch's rows."""
+        return Scored(self.logits[rows], self.targets[rows], self.mask[rows])
+
     def log_probabilities(self) -> Tensor:
         """Return (N, K, vocabulary) log-probabilities in float32: a softmax over bf16 logits loses the tail."""
         return torch.log_softmax(self.logits.float(), dim=-1)
@@ -48,6 +52,13 @@ class Scored:
     def right(self) -> Tensor:
         """Return (N, K) bool: the target token is the most likely one; false where there is no target."""
         return (self.predicted() == self.targets) & self.mask
+
+    def margins(self) -> Tensor:
+        """Return (N,): how far the least sure target token's logit leads the best other one, float32."""
+        logits = self.logits.float()
+        own = logits.gather(-1, self.targets[..., None])
+        others = logits.scatter(-1, self.targets[..., None], -torch.inf).amax(dim=-1)
+        return (own[..., 0] - others).masked_fill(~self.mask, torch.inf).amin(dim=1)
 
     def all_right(self) -> Tensor:
         """Return (N,) bool: every target token, the end of sequence included, is the most likely one."""
@@ -104,15 +115,16 @@ class Runtime:
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         return collate(sequences, pad, self.device)
 
-    def score(self, batch: Batch, *, record: bool = False) -> Scored:
+    def score(self, batch: Batch, *, record: bool = False, add: bool = False) -> Scored:
         """Run one pass and return the logits that predict the targets.
 
         With `record`, the attached branches keep their coordinates, and the result can be differentiated: the
-        only gradients that exist are those of the branches.
+        only gradients that exist are those of the branches. With `add` they keep them beside those of the passes
+        before, so that a batch can be run in parts.
         """
         for branch in self._branches:
-            branch.recording = False
-            if record:
+            branch.recording = record
+            if record and not add:
                 branch.start_recording()
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad() if record else torch.no_grad())

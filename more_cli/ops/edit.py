@@ -7,25 +7,23 @@ interrupted run and a rerun end with the bytes of an undisturbed one.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditOutcome
 from more_cli.edits import Edit, Problem, iter_edits, read_edits
+from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StreamErrors
-from more_cli.journal import Entry, Status
 from more_cli.lock import writer_lock
 from more_cli.model.batches import Prompter, Query
 from more_cli.model.runtime import load_prompter
+from more_cli.ops.anchors import identity, load_anchors
 from more_cli.ops.init import InitReport, initialise
 from more_cli.ops.session import (
     Every,
@@ -38,6 +36,8 @@ from more_cli.ops.session import (
     open_session,
     versions,
 )
+from more_cli.ops.stop import Stop, stoppable
+from more_cli.state import load_state
 
 SAVE_SECONDS = 30.0
 LONG_TEXT = 256
@@ -57,6 +57,8 @@ class EditOptions:
     save_every: int = 10
     dry_run: bool = False
     store_images: bool = True
+    consolidate: Literal["off", "run", "all"] = "off"
+    """After the stream, write once more what does not hold: of this run's edits, or of all."""
 
 
 @dataclass
@@ -79,6 +81,7 @@ class EditReport:
     problems: list[str] = field(default_factory=list)
     """Lines that were left out (`--on-error skip`)."""
     notes: list[str] = field(default_factory=list)
+    consolidation: Entry | None = None
     created: InitReport | None = None
     interrupted: bool = False
     dry_run: bool = False
@@ -149,7 +152,7 @@ def edit_stream(
 
 
 class _Context:
-    """The model's context, looked at only for texts long enough to fill one."""
+    """What an edit must fit: the state's anchors, and for texts long enough to fill it the model's context."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -158,8 +161,18 @@ class _Context:
     def prompter(self) -> Prompter:
         return load_prompter(open_checkpoint(self.target.model))
 
+    @cached_property
+    def anchors(self) -> frozenset[tuple[str, str]]:
+        """What the state's anchors ask."""
+        digest = load_state(self.target.sidecar).meta.anchors if self.target.sidecar.exists() else None
+        return frozenset(map(identity, load_anchors(self.target.folder, digest))) if digest else frozenset()
+
     def problem(self, edit: Edit) -> Problem | None:
         """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
+        for number, probe in enumerate(edit.locality, 1):
+            if identity(probe) in self.anchors:
+                message = f"locality {number} asks what an anchor holds: it would be measured on what is trained"
+                return Problem(f"{edit.source}:{edit.line}", message, "leave it out of one of the two", edit.line)
         if len((edit.question + edit.target).encode()) < LONG_TEXT:
             return None
         try:
@@ -187,7 +200,7 @@ def _run(
         report.created = initialise(target, options.recipe, options.settings)
     elif not target.folder.exists():
         open_session(target, machine)  # a sidecar that does not fit gets no folder beside it
-    with writer_lock(target.lock), _stoppable() as stop:
+    with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
         _refuse_other_recipe(session, options)
         pending = _pending(session, edits, report)
@@ -196,8 +209,8 @@ def _run(
             pending = iter(list(pending))
         pending = stop.before_each(pending)
         first = next(pending, None)
-        if first is not None or session.behind:
-            _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry)
+        if first is not None or session.behind or options.consolidate == "all":
+            _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry, stop)
         statuses = session.ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
         report.interrupted = stop.asked
@@ -212,9 +225,10 @@ def _apply(
     options: EditOptions,
     report: EditReport,
     on_entry: Callable[[Entry], None],
+    stop: Stop,
 ) -> None:
     due = Every(options.save_every, SAVE_SECONDS)
-    with session.attached() as replayed:
+    with session.attached(writing=True) as replayed:
         report.replayed = replayed
         if replayed:
             session.save()
@@ -227,6 +241,9 @@ def _apply(
                 on_entry(entry)
                 if due():
                     session.save()
+            if options.consolidate != "off" and not stop.asked:
+                since = report.entries[0].seq if options.consolidate == "run" and report.entries else 1
+                report.consolidation = _consolidate(session, since)
         except DataError:
             session.save()  # the stream went wrong, between two edits
             raise
@@ -247,6 +264,28 @@ def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
     return entry
 
 
+def _consolidate(session: Session, since: int) -> Entry:
+    """Look at the edits from ledger line `since` on, write those that fail, and note it as a line of its own."""
+    session.progress(0, None, "consolidating")
+    started = time.monotonic()
+    done = session.consolidate(since)
+    entry = session.ledger.append(
+        {
+            "kind": "consolidate",
+            "id": f"consolidation-{len(session.ledger.entries) + 1}",
+            "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
+            "since": since,
+            "writes": done.writes,
+            "cost": done.cost,
+            "looks": list(done.looks.items()),
+            "wall_ms": round(1000 * (time.monotonic() - started), 1),
+            "versions": versions(session.machine),
+        }
+    )
+    session.count(entry)
+    return entry
+
+
 def _measured(outcome: EditOutcome) -> dict[str, object]:
     return {
         "status": Status(outcome.status),
@@ -257,6 +296,8 @@ def _measured(outcome: EditOutcome) -> dict[str, object]:
         "answer_after": outcome.answer_after,
         "right_after": outcome.right_after,
         "writes": outcome.writes,
+        "cost": outcome.cost,
+        "looks": list(outcome.looks.items()),
     }
 
 
@@ -324,47 +365,3 @@ def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
     if first is not None:
         yield first
     yield from rest
-
-
-class _Stop:
-    """The first SIGINT or SIGTERM asks to stop after the edit at hand; a second one is obeyed at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._waiting = False
-
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
-        at_once = self.asked or self._waiting
-        self.asked = True
-        if at_once:
-            raise KeyboardInterrupt
-
-    def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
-        """Yield edits until asked to stop, also while waiting for the next line of a stream."""
-        while not self.asked:
-            self._waiting = True
-            try:
-                edit = next(edits)
-            except (StopIteration, KeyboardInterrupt):
-                return
-            finally:
-                self._waiting = False
-            yield edit
-
-
-@contextmanager
-def _stoppable() -> Iterator[_Stop]:
-    stop = _Stop()
-    previous: dict[signal.Signals, Any] = {}
-    try:
-        for wanted in (signal.SIGINT, signal.SIGTERM):
-            previous[wanted] = signal.signal(wanted, stop.ask)
-    except ValueError:
-        # Not the main thread: the caller's process handles signals its own way.
-        pass
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

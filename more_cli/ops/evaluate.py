@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.edits import read_probes
+from more_cli.errors import DataError
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.probes import Kind, Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.model.batches import Query
+from more_cli.ops.anchors import identity
 from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session
 
+STATE = "state"
+"""What is scored when it is no file."""
+AGES = (0, 10, 100, 1000, 10_000)
+"""Edits that came after: where the groups of `by_age` begin."""
 KINDS: tuple[Kind, ...] = ("rel", "gen_text", "gen_image", "loc_text", "loc_image")
 
 
@@ -32,6 +38,10 @@ class EvalReport:
     """By full name, such as `rel.tf_exact`."""
     base_answers: dict[str, str] = field(default_factory=dict)
     """Greedy answer of the untouched base to each edit's question, by id, when it was asked for."""
+    retention: dict[str, Estimate] = field(default_factory=dict)
+    """`rel.gen_exact` by how many edits came after, such as `10-99`."""
+    first_forgotten: str | None = None
+    """The oldest edit that does not hold."""
     failing: list[ProbeScore] = field(default_factory=list)
     """Edits (or questions with an answer) whose greedy answer is not the target."""
     reproduce: dict[str, Any] = field(default_factory=dict)
@@ -51,8 +61,9 @@ def evaluate_state(
     session = open_session(target, machine, progress)
     standing = session.ledger.standing()
     probes = [probe for entry in standing for probe in probes_of(session.ledger.edit_of(entry))]
-    report = _run(session, "state", probes, progress, ask_base)
+    report = _run(session, STATE, probes, progress, ask_base)
     report.edits = len(standing)
+    report.first_forgotten = report.failing[0].probe.edit if report.failing else None
     return report
 
 
@@ -64,14 +75,20 @@ def evaluate_probes(
     Raises:
         StreamErrors: the file has problems.
     """
-    probes: list[Probe] = []
+    session, probes = open_session(target, machine, progress), list[Probe]()
+    held = set(map(identity, session.anchors))
     for question in read_probes(file, image_root):
+        if identity(question) in held:
+            raise DataError(
+                f"`{file}`: `{question.id}` asks what an anchor holds: it would be measured on what is trained",
+                "leave it out of one of the two files",
+            )
         if question.answer is None:
             probes += locality_probes(question.id, [question])
         else:
             images = (question.image,) if question.image else ()
             probes.append(Probe(question.id, "rel", Query(images, question.question), question.answer))
-    return _run(open_session(target, machine, progress), file.name, probes, progress)
+    return _run(session, file.name, probes, progress)
 
 
 def _run(
@@ -94,6 +111,8 @@ def _run(
                 answers = run_probes(session.runtime, session.editor, edits)
             report.base_answers = {score.probe.edit: score.answer for score in answers}
     report.estimates = summarise(scores)
+    if source == STATE:
+        report.retention = by_age([score.values["gen_exact"] for score in scores if score.probe.kind == "rel"])
     report.failing = [score for score in scores if score.probe.kind == "rel" and score.values["gen_exact"] == 0.0]
     return report
 
@@ -106,6 +125,17 @@ def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
         for name in chosen[0].values if chosen else ():
             estimates[f"{kind}.{name}"] = estimate([score.values[name] for score in chosen])
     return estimates
+
+
+def by_age(values: Sequence[float]) -> dict[str, Estimate]:
+    """Group the values of edits, oldest first, by how many edits came after each."""
+    groups = {}
+    for first, beyond in zip(AGES, (*AGES[1:], len(values)), strict=True):
+        stop = len(values) - first
+        chosen = values[max(0, len(values) - beyond) : max(0, stop)]
+        if chosen:
+            groups[f"{first}-{min(beyond, len(values)) - 1}"] = estimate(chosen)
+    return groups
 
 
 def _reproduce(session: Session) -> dict[str, Any]:

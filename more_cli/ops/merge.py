@@ -13,19 +13,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint, open_checkpoint
 from more_cli.core.write import fold
-from more_cli.editors.more import MoreEditor, rebuild_basis
+from more_cli.editors.more import MoreEditor
+from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.files import canonical_json, check_free, replacing_directory, write_new
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, versions
+from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, provenance
 from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched
 from more_cli.state import SiteRecord
 
@@ -251,19 +252,9 @@ def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
 
 def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> None:
     meta = session.state.meta
-    provenance: dict[str, Any] = {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-        "folds": [
-            {"site": fold.site, "disk_key": fold.disk_key, "realised": round(fold.realised, 6)} for fold in report.folds
-        ],
-    }
-    write_new(scratch / PROVENANCE, (canonical_json(provenance) + "\n").encode())
+    folds = [{"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6)} for f in report.folds]
+    values = provenance(session) | {"folds": folds}
+    write_new(scratch / PROVENANCE, (canonical_json(values) + "\n").encode())
     card = scratch / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     section = (

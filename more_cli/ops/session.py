@@ -10,20 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from more_cli import __version__
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest
-from more_cli.editors.more import MoreEditor
+from more_cli.editors.base import EditOutcome, EditRequest
+from more_cli.editors.memory import Memory
+from more_cli.editors.more import Consolidated, MoreEditor
 from more_cli.edits import Edit
+from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StateError, UsageError
-from more_cli.journal import Entry, Ledger, Status, content_digest, extend
+from more_cli.journal import Ledger, content_digest, extend
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.state import State, ledger_folder, load_state, save_state, sidecar_path
+from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
+from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -123,10 +126,12 @@ class Session:
         self.machine = machine
         self.progress = progress
         self.checkpoint = open_base(target, state)
-        self.ledger = Ledger(target.folder)
+        self.memory = Memory(self._recall)
+        self.ledger = Ledger(target.folder, self._on_line)
         self.editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P)
         self._runtime: Runtime | None = None
         check_ledger(self.ledger, state, target)
+        self.anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
 
     @property
     def behind(self) -> int:
@@ -146,18 +151,44 @@ class Session:
         return self._runtime
 
     @contextmanager
-    def attached(self) -> Iterator[int]:
-        """Lend the model to the editor, after replaying what the ledger has and the sidecar does not: how many."""
+    def attached(self, *, writing: bool = False) -> Iterator[int]:
+        """Lend the model to the editor, after replaying what the ledger has and the sidecar does not: how many.
+
+        With `writing`, edits will follow: what they need beside the model is made ready.
+        """
         with self.editor.attach(self.runtime):
+            if self.anchors and (writing or self.behind):
+                cache = anchors_cache(self.target, self.state.meta, self.machine)
+                self.editor.hold(ask_anchors(self.runtime, self.anchors, cache))
             yield self.replay()
+
+    def consolidate(self, since: int) -> Consolidated:
+        """Write the edits from ledger line `since` on once more where they do not hold."""
+        context = self.memory.context(self.state.meta.edits + 1)
+        return self.editor.consolidate([number for number in context.past if number >= since], context)
+
+    def _on_line(self, entry: Entry) -> None:
+        if entry.seq <= self.state.meta.edits:
+            self._remember(entry)
+
+    def _remember(self, entry: Entry) -> None:
+        if entry.kind == "edit" and entry.status is not Status.REFUSED:
+            self.memory.add(entry.seq, entry.subject, entry.content)
+        self.memory.see(entry.seq, dict(entry.looks))
+
+    def _recall(self, number: int) -> EditRequest:
+        return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
 
     def replay(self) -> int:
         """Apply the ledger entries past the state again, in order, and return how many there were."""
         missing = self.ledger.entries[self.state.meta.edits :]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
-            if entry.status is not Status.REFUSED:  # which left no trace
-                self.editor.edit(request_of(self.ledger.edit_of(entry)), EditContext())
+            if entry.kind == "consolidate":
+                self.consolidate(entry.since)
+            elif entry.status is not Status.REFUSED:  # which left no trace
+                edit = self.ledger.edit_of(entry)
+                self.editor.edit(request_of(edit), self.memory.context(entry.seq, edit.subject, edit.content))
             self.count(entry)
         return len(missing)
 
@@ -165,19 +196,18 @@ class Session:
         """Note that the state now contains this ledger entry."""
         self.state.meta.edits += 1
         self.state.meta.digest = extend(self.state.meta.digest, entry)
+        self._remember(entry)
 
     def save(self) -> None:
         """Write the sidecar."""
-        tensors = self.editor.state_dict()
-        self.state.meta.sites = self.editor.records
-        for site in self.state.meta.sites:
-            self.state.B[site.name], self.state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
+        take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
 
     def apply(self, edit: Edit) -> EditOutcome:
         """Let the editor learn one correction; what cannot be turned into a prompt is refused with the reason."""
         try:
-            return self.editor.edit(request_of(edit), EditContext())
+            context = self.memory.context(self.state.meta.edits + 1, edit.subject, edit.content)
+            return self.editor.edit(request_of(edit), context)
         except DataError as error:
             return EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
 
@@ -207,6 +237,38 @@ def versions(machine: Machine) -> dict[str, str]:
         "device": machine.device,
         "dtype": machine.dtype,
         "threads": str(torch.get_num_threads()),
+    }
+
+
+def take_over(state: State, editor: MoreEditor) -> None:
+    """Take the editor's tensors and site descriptions into the state."""
+    tensors = editor.state_dict()
+    state.meta.sites = editor.records
+    for site in state.meta.sites:
+        state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
+
+
+def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
+    """Return the file for what the base says about a state's anchors."""
+    return (
+        target.folder
+        / "cache"
+        / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
+    )
+
+
+def provenance(session: Session) -> dict[str, Any]:
+    """Return where a merged checkpoint or an adapter comes from."""
+    meta = session.state.meta
+    return {
+        "schema": "more.provenance/1",
+        "edits": meta.edits,
+        "digest": meta.digest,
+        "ledger_head": session.ledger.head,
+        "base": meta.base,
+        "anchors": meta.anchors,
+        "recipe": meta.recipe.canonical(),
+        "versions": versions(session.machine),
     }
 
 

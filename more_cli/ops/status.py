@@ -6,8 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from more_cli.journal import Ledger
+from more_cli.ops.anchors import load_anchors
 from more_cli.ops.init import Plan, plan
 from more_cli.ops.session import Target, check_ledger, open_base
+from more_cli.recipe import Recipe
 from more_cli.state import State, load_state
 
 
@@ -23,6 +25,30 @@ class StatusReport:
     behind: int
     sidecar_bytes: int
     ledger_bytes: int
+    anchors: int = 0
+
+    @property
+    def extensions(self) -> list[str]:
+        """What the recipe does beyond the paper."""
+        return extensions((self.state.meta.recipe if self.state else self.plan.recipe), self.anchors)
+
+
+def extensions(recipe: Recipe, anchors: int) -> list[str]:
+    """Name what a recipe does beyond the paper's write and recursion."""
+    found = []
+    if recipe.uses_polyak:
+        found.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
+    if recipe.stop_early:
+        limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
+        found.append(f"written until it holds ({limit}, at most {recipe.max_steps} writes)")
+    if recipe.guard:
+        found.append("guard")
+    if recipe.rehearsal.size:
+        found.append(f"rehearsal of {recipe.rehearsal.size}")
+    if anchors:
+        keys = " and in P" if recipe.anchors.keys else ""
+        found.append(f"held by {anchors} anchors, {recipe.anchors.size} a write{keys}")
+    return found
 
 
 def status(target: Target) -> StatusReport:
@@ -44,5 +70,6 @@ def status(target: Target) -> StatusReport:
         statuses=dict(sorted(Counter(ledger.statuses().values()).items())),
         behind=len(ledger.entries) - state.meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
+        anchors=len(load_anchors(target.folder, state.meta.anchors)) if state.meta.anchors else 0,
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
     )

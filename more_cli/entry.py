@@ -1,0 +1,116 @@
+"""One line of the ledger: what is kept of an edit, and how a line is checked when it is read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from more_cli.errors import StateError
+from more_cli.files import shorten
+
+START = "0" * 64
+"""The hash before the first line, and the digest of no edits."""
+
+
+class Status(StrEnum):
+    """What became of an edit."""
+
+    LEARNT = "learnt"
+    NOT_LEARNT = "not-learnt"
+    """Written, still wrong after the last step."""
+    REFUSED = "refused"
+    """Rolled back."""
+    ALREADY_RIGHT = "already-right"
+    """Nothing written, its key absorbed."""
+    SUPERSEDED = "superseded"
+    """A later edit has the same images and question and another target."""
+    REVERTED = "reverted"
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ProbeEntry(_Strict):
+    """A probe of an edit as the ledger keeps it."""
+
+    question: str
+    image: Sha256 | None = None
+    answer: str | None = None
+    hop: int | None = None
+
+
+class Entry(_Strict):
+    """One line of the ledger.
+
+    A "revert" line names an edit by `id` and takes it back; a "consolidate" line says that the edits from line
+    `since` on were written once more where they did not hold.
+    """
+
+    seq: Annotated[int, Field(ge=1)]
+    prev: Sha256
+    kind: Literal["edit", "revert", "consolidate"] = "edit"
+    id: str
+    status: Status
+    reason: str = ""
+    content: Sha256 = START
+    """Of images, question and target; likewise `subject`, of images and question."""
+    subject: Sha256 = START
+    images: list[Sha256] = []
+    question: str = ""
+    target: str = ""
+    rephrases: list[str] = []
+    image_rephrases: list[Sha256] = []
+    locality: list[ProbeEntry] = []
+    portability: list[ProbeEntry] = []
+    tags: dict[str, Any] = {}
+    paths: dict[str, str] = {}
+    """Image hash -> absolute path, for images that are not in the store."""
+    source: str = ""
+    line: Count = 0
+    nll_before: float | None = None
+    """Nats per token; None where it was not measured or not finite. Likewise `nll_after`."""
+    nll_after: float | None = None
+    answer_before: str | None = None
+    answer_after: str | None = None
+    right_after: bool | None = None
+    writes: Count = 0
+    cost: float | None = None
+    """Samples sent forward and backward; only forward counts a third."""
+    looks: list[tuple[int, float]] = []
+    """Edits looked at, by `seq`, with the margin last seen."""
+    since: Count = 0
+    wall_ms: float | None = None
+    time: str
+    """UTC, ISO 8601."""
+    versions: dict[str, str] = {}
+    note: str = ""
+
+
+def parse_entry(line: bytes, path: Path, number: int) -> Entry:
+    """Return the entry of one line; `path` and `number` say where it stood.
+
+    Raises:
+        StateError: it is damaged, or from a newer version.
+    """
+    try:
+        return Entry.model_validate_json(line)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+    place = shorten(".".join(str(part) for part in detail["loc"][:3]))
+    if detail["type"] == "extra_forbidden":
+        raise damaged(path, number, f"has a field `{place}` of a newer version")
+    raise damaged(path, number, f"is damaged (`{place}`)" if place else "is not JSON")
+
+
+def damaged(path: Path, number: int, text: str) -> StateError:
+    """Return the error for a bad line."""
+    hint = "restore the folder from a backup; what the lines before it hold is intact"
+    return StateError(f"{path}:{number}: line {text}", hint)

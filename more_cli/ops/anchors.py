@@ -1,0 +1,105 @@
+"""A state's anchors: kept beside it with their images, and asked of the untouched base once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
+from more_cli.edits import Probe
+from more_cli.errors import StateError
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.images import ImageStore
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime
+
+FILE = "anchors.jsonl"
+_RESTORE = "restore it from a backup, or make the state again"
+
+
+def keep_anchors(folder: Path, questions: Sequence[Probe]) -> None:
+    """Write anchors and their images into a state's folder."""
+    store = ImageStore(folder / "images")
+    for item in questions:
+        if item.image is not None:
+            store.put(item.image.read())
+    store.sync()
+    with disk_errors(folder), replacing(folder / FILE) as scratch:
+        scratch.write_bytes(_spelled(questions))
+
+
+def anchors_digest(questions: Sequence[Probe]) -> str:
+    """Return the SHA-256 of the file that `keep_anchors` writes."""
+    return sha256_bytes(_spelled(questions))
+
+
+def _spelled(questions: Sequence[Probe]) -> bytes:
+    lines = [
+        canonical_json({"question": q.question, "image": q.image.sha256 if q.image else None, "answer": q.answer})
+        for q in questions
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def load_anchors(folder: Path, digest: str) -> list[Probe]:
+    """Read the anchors of a state.
+
+    Raises:
+        StateError: they are not those that the state was made with.
+    """
+    path, store = folder / FILE, ImageStore(folder / "images")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
+    if sha256_bytes(data) != digest:
+        raise StateError(f"`{path}` has changed since the state was made", _RESTORE)
+    lines = [json.loads(line) for line in data.splitlines()]
+    return [
+        Probe(line["question"], store.source(line["image"]) if line["image"] else None, line["answer"])
+        for line in lines
+    ]
+
+
+def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> list[Anchor]:
+    """Return anchors with the base's log-probabilities, from the file `cache` where it is there, else write it.
+
+    The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
+    """
+    queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
+    known = _read_cache(cache)
+    if len(known) == 2 * len(queries):
+        return [
+            restore_anchor(runtime, query, known[f"{n}.tokens"], known[f"{n}.base"]) for n, query in enumerate(queries)
+        ]
+    anchors = [make_anchor(runtime, query, item.answer) for query, item in zip(queries, questions, strict=True)]
+    tensors = {f"{n}.tokens": anchor.tokens for n, anchor in enumerate(anchors)}
+    tensors |= {f"{n}.base": anchor.base for n, anchor in enumerate(anchors)}
+    with disk_errors(cache):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(cache) as scratch:
+            scratch.write_bytes(save(tensors))
+    return anchors
+
+
+def _read_cache(path: Path) -> dict[str, Tensor]:
+    """Return what the cache holds, nothing where it is absent or damaged: it can always be made again."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError):
+        return {}
+
+
+def cache_name(*facts: object) -> str:
+    """Return the name of a cache file that is valid for these facts only."""
+    return f"anchors-{sha256_bytes(canonical_json(facts).encode())[:16]}.safetensors"
+
+
+def identity(probe: Probe) -> tuple[str, str]:
+    """Return what makes two probes the same question: image, and words without case and spacing."""
+    return (probe.image.sha256 if probe.image else "", " ".join(probe.question.casefold().split()))

@@ -1,0 +1,174 @@
+"""`more export`: the edits as a PEFT LoRA adapter, or as one file of weight deltas.
+
+An adapter holds A and B of every written site under the names PEFT itself saves, so `PeftModel` and transformers
+load it without `more`. Of the base nothing is read but its headers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from more_cli.editors.sites import rebuild_basis
+from more_cli.errors import StateError, UsageError
+from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, write_new
+from more_cli.model.keymap import meta_model
+from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.state import SiteRecord
+
+Format = Literal["peft", "delta"]
+ADAPTER, CONFIG, PROVENANCE = "adapter_model.safetensors", "adapter_config.json", "more.json"
+PREFIX = "base_model.model."
+"""What PEFT puts before a module's path."""
+
+
+@dataclass
+class ExportReport:
+    """What `export` wrote."""
+
+    target: Target
+    out: Path
+    format: Format
+    modules: list[str] = field(default_factory=list)
+    """Modules in the adapter, or disk keys in the delta; each was found again in what was written."""
+    edits: int = 0
+    replayed: int = 0
+
+
+def export(
+    target: Target,
+    out: Path,
+    format: Format,
+    machine: Machine,
+    *,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> ExportReport:
+    """Write the edits to `out`, which appears whole or not at all.
+
+    Raises:
+        StateError: the state does not fit its base, has no edits, or what was written does not match the model.
+        UsageError: `out` is in the way.
+    """
+    session = open_session(target, machine, progress)
+    report = ExportReport(target, out, format, replayed=session.behind)
+    if session.behind:
+        with session.attached():
+            pass
+    report.edits = len(session.ledger.standing())
+    B = {record.name: session.editor.state_dict()[f"{record.name}.B"] for record in session.editor.records}
+    written = [record for record in session.editor.records if bool(B[record.name].any())]
+    if not written:
+        raise StateError(f"`{target.sidecar}` has no edits to export", "apply some with `more edit`")
+    if format == "delta":
+        report.modules = _export_delta(session, out, written, B, force)
+    else:
+        with replacing_directory(out, force, marker=CONFIG) as scratch:
+            _write_adapter(session, scratch, written, B)
+            report.modules = _matched_modules(session, scratch, written)
+    return report
+
+
+def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord], B: Mapping[str, Tensor]) -> None:
+    tensors = {}
+    for record in written:
+        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = rebuild_basis(record).contiguous()
+        tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B[record.name].contiguous()
+    with disk_errors(folder):
+        save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
+        (folder / ADAPTER).chmod(0o644)  # safetensors 0.8.0 writes 0600 whatever the umask (its issue 782)
+    config = adapter_config(written, str(session.target.model))
+    write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
+    write_new(folder / PROVENANCE, f"{canonical_json(provenance(session))}\n".encode())
+
+
+def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:
+    """Return PEFT's configuration of an adapter whose modules may differ in rank and scale (alpha = s r)."""
+    ranks = {record.module: record.rank for record in written}
+    alphas = {record.module: _plain(record.scale * record.rank) for record in written}
+    rank = Counter(ranks.values()).most_common(1)[0][0]
+    alpha = Counter(alphas.values()).most_common(1)[0][0]
+    return {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "target_modules": sorted(ranks),
+        # PEFT reads these keys as regular expressions of which the first match wins: full module names are exact.
+        "rank_pattern": {module: r for module, r in ranks.items() if r != rank},
+        "alpha_pattern": {module: a for module, a in alphas.items() if a != alpha},
+    }
+
+
+def _plain(number: float) -> int | float:
+    return int(number) if float(number).is_integer() else number
+
+
+def _matched_modules(session: Session, folder: Path, written: Sequence[SiteRecord]) -> list[str]:
+    """Read the adapter back as PEFT would: a name it cannot place is dropped there with no more than a warning."""
+    modules = dict(meta_model(session.checkpoint).named_modules())
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    with safe_open(folder / ADAPTER, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 (not a dict)
+            module, _, letter = name.removeprefix(PREFIX).rpartition(".lora_")
+            found.setdefault(module, {})[letter[0]] = tuple(file.get_slice(name).get_shape())
+    for record in written:
+        d_out, d_in = record.shape
+        fits = found.get(record.module) == {"A": (record.rank, d_in), "B": (d_out, record.rank)}
+        linear = isinstance(modules.get(record.module), torch.nn.Linear)
+        if not (fits and linear and record.module in config["target_modules"]):
+            raise StateError(f"the adapter does not match `{record.module}` of the model", "report this as a bug")
+    if len(found) != len(written):
+        raise StateError("the adapter holds modules that were not written", "report this as a bug")
+    return sorted(found)
+
+
+def _export_delta(
+    session: Session, out: Path, written: Sequence[SiteRecord], B: Mapping[str, Tensor], force: bool
+) -> list[str]:
+    if out.is_dir():
+        raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
+    if out.exists() and not force:
+        raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
+    with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
+        for block in _delta_bytes(written, B, canonical_json(provenance(session))):
+            file.write(block)
+    with safe_open(out, framework="pt") as file:
+        keys = sorted(file.keys())
+    if keys != sorted(record.disk_key for record in written):
+        raise StateError(f"`{out}` does not hold what was written", "check the disk, then export again")
+    return keys
+
+
+def _delta_bytes(written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str) -> Iterator[bytes]:
+    """Yield a safetensors file of s B A, float32, under the weights' names on disk, one site in memory at a time."""
+    header: dict[str, Any] = {"__metadata__": {"more": about}}
+    start = 0
+    for record in written:
+        stop = start + 4 * math.prod(record.shape)
+        header[record.disk_key] = {"dtype": "F32", "shape": list(record.shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for record in written:
+        delta = record.scale * (B[record.name] @ rebuild_basis(record))
+        yield delta.contiguous().numpy().tobytes()

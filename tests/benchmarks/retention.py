@@ -1,0 +1,221 @@
+"""What holds after a stream of corrections, and what else moved: the tables of RETENTION.md.
+
+    python tests/benchmarks/retention.py run --table main --rows default,paper   # adds to results/retention.jsonl
+    python tests/benchmarks/retention.py show > tests/benchmarks/RETENTION.md
+
+Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all of it and
+its probes after the last edit (protocol `final`). A run that is in the results already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from offline import Nothing, train
+from streams import Run, anchors_of, pool, run_stream, runtime
+
+from more_cli.edits import Edit
+from more_cli.evaluation.metrics import estimate
+from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+
+RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
+METRICS = {
+    "Rel": "rel.tf_exact",
+    "Rel gen": "rel.gen_exact",
+    "T-Gen": "gen_text.tf_exact",
+    "T-Gen gen": "gen_text.gen_exact",
+    "M-Gen": "gen_image.tf_exact",
+    "M-Gen gen": "gen_image.gen_exact",
+    "T-Loc": "loc_text.loc_expkl_answer",
+    "M-Loc": "loc_image.loc_expkl_answer",
+}
+FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to bring a stream of corrections into the model."""
+
+    recipe: str = ""
+    settings: tuple[str, ...] = ()
+    anchors: int = 0
+    consolidate: str = "off"
+    epochs: int = 0
+    rate: float = 1e-3
+
+
+LOOP = Row("llava", anchors=128)
+ALONE = ("rehearsal.size=0", "criterion=loss", "target_nll=0.05", "max_steps=10", "default.lambda_rel=0.005")
+METHODS = {
+    "before": Row(),
+    "paper": Row("paper-llava"),
+    "authors": Row("authors-llava"),
+    "naive": Row("paper-llava", ("precondition=false",)),
+    "polyak": Row("llava", (*ALONE, 'sites=["text.ffn_out","projector"]')),
+    "default": LOOP,
+    "default without anchors": Row("llava"),
+    "default, consolidated": Row("llava", anchors=128, consolidate="all"),
+    "LoRA, 10 epochs": Row(epochs=10),
+    "LoRA, 20 epochs, anchors": Row(epochs=20, anchors=128),
+    "LoRA, equal compute": Row(epochs=34),
+    "LoRA, equal compute, anchors": Row(epochs=17, anchors=128),
+}
+
+
+def varied(*settings: str, **fields: Any) -> Row:
+    """The default with something changed."""
+    return Row("llava", settings, **({"anchors": 128} | fields))
+
+
+ABLATION = {
+    "default": LOOP,
+    "rehearsal 0": varied("rehearsal.size=0"),
+    "rehearsal 4": varied("rehearsal.size=4"),
+    "rehearsal 8": varied("rehearsal.size=8"),
+    "no anchors": varied(anchors=0),
+    "anchors in P only": varied("anchors.size=0"),
+    "anchors in writes only": varied("anchors.keys=false"),
+    "P = I": varied("precondition=false"),
+    "loss criterion": varied("criterion=loss"),
+    "a key per token": varied("pooling=none"),
+    "one step for all sites": varied("visual_share="),
+    "no guard": varied("guard=false"),
+    "FFN-out only": varied('sites=["text.ffn_out","projector"]'),
+    "consolidated, run": varied(consolidate="run"),
+}
+TABLES = {"main": METHODS, "all": METHODS, "emblems": METHODS, "ablation": ABLATION}
+SEEDS = {"main": (0, 1, 2), "all": (0,), "emblems": (0,), "ablation": (0, 1, 2)}
+
+
+def stream(table: str, seed: int) -> list[Edit]:
+    """Records 1-100 of the evaluation pool, the whole pool, or its new emblems; a seed above 0 shuffles the order."""
+    if table == "main":
+        return pool("e-vqa-mini", "eval.json", 100, seed)
+    if table == "ablation":
+        return pool("e-vqa-mini", "eval.json", 100)
+    edits = pool("e-vqa-mini", "eval.json", None, seed)
+    return [edit for edit in edits if edit.tags.get("kind", "").startswith("new-")] if table == "emblems" else edits
+
+
+def perform(table: str, name: str, seed: int) -> dict[str, Any]:
+    """Make one run and return what is kept of it."""
+    row, edits, lent, started = TABLES[table][name], stream(table, seed), runtime(), time.perf_counter()
+    anchors = anchors_of(lent, row.anchors) if row.anchors else []
+    run = Run([])
+    if row.epochs:
+        run.scores, cost = train(lent, edits, row.epochs, anchors, rate=row.rate, seed=seed)
+        run.cost = [cost]
+    elif row.recipe:
+        settings = [setting for setting in row.settings if not setting.endswith("=")]
+        drop = [setting[:-1] for setting in row.settings if setting.endswith("=")]
+        draws = [f"rehearsal.seed={seed}"] if table == "ablation" else []
+        run = run_stream(
+            lent, edits, row.recipe, [*settings, *draws], anchors, drop=drop, consolidate=row.consolidate, generate=True
+        )
+    else:
+        with lent.attached([]):
+            run.scores = run_probes(lent, Nothing(), [probe for edit in edits for probe in probes_of(edit)])
+    return {
+        "table": table,
+        "row": name,
+        "seed": seed,
+        "edits": len(edits),
+        "values": {label: by_edit(run.scores, metric) for label, metric in METRICS.items()},
+        "cost": run.cost,
+        "writes": run.writes,
+        "seconds": [round(value, 4) for value in run.seconds],
+        "statuses": run.statuses,
+        "consolidation": run.consolidation,
+        "wall": round(time.perf_counter() - started, 1),
+    }
+
+
+def by_edit(scores: list[ProbeScore], metric: str) -> dict[str, float]:
+    """The mean of a metric over each edit's probes, by id of the edit."""
+    kind, _, name = metric.partition(".")
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        if score.probe.kind == kind:
+            found.setdefault(score.probe.edit, []).append(score.values[name])
+    return {edit: round(sum(values) / len(values), 5) for edit, values in sorted(found.items())}
+
+
+def results() -> list[dict[str, Any]]:
+    """What was run so far."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def show() -> Iterator[str]:
+    """Yield RETENTION.md."""
+    yield (Path(__file__).parent / "retention_head.md").read_text(encoding="utf-8")
+    titles = {
+        "main": "Records 1-100, three orders",
+        "all": "The whole pool",
+        "emblems": "New emblems alone",
+        "ablation": "One thing changed, three draws of the rehearsal",
+    }
+    for table, title in titles.items():
+        runs = [run for run in results() if run["table"] == table]
+        if not runs:
+            continue
+        yield f"\n## {title}\n"
+        yield "| row | " + " | ".join((*METRICS, "mean of five", "cost per edit", "runs x edits")) + " |"
+        yield "|---" * (len(METRICS) + 4) + "|"
+        for name in TABLES[table]:
+            if mine := [run for run in runs if run["row"] == name]:
+                yield line(name, mine)
+
+
+def line(name: str, runs: list[dict[str, Any]]) -> str:
+    """One row: means over the runs, with the interval over edits; an edit's value is its mean over the runs."""
+    cells, five = [], []
+    for label in METRICS:
+        edits = runs[0]["values"][label]
+        means = [float(np.mean([run["values"][label][edit] for run in runs])) for edit in edits]
+        found = estimate(means)
+        five += [found.value] if label in FIVE else []
+        cells.append(f"{100 * found.value:.1f} ({100 * found.low:.1f}-{100 * found.high:.1f})")
+    spread = [np.mean(list(run["values"]["Rel"].values())) for run in runs]
+    if len(runs) > 1:
+        cells[0] += f" [{100 * min(spread):.0f}-{100 * max(spread):.0f}]"
+    cost = np.mean([(sum(run["cost"]) + (run["consolidation"] or 0)) / max(1, len(run["cost"])) for run in runs])
+    count = f"{len(runs)} x {runs[0]['edits']}"
+    return "| " + " | ".join((name, *cells, f"{100 * np.mean(five):.1f}", f"{cost:.1f}", count)) + " |"
+
+
+def main() -> None:
+    """Make runs, or show what was made."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("--table", choices=list(TABLES), default="main")
+    parser.add_argument("--rows", default="", help="names of rows, separated by `;`; all when absent")
+    parser.add_argument("--seeds", default="", help="such as 0,1; the table's when absent")
+    arguments = parser.parse_args()
+    if arguments.command == "show":
+        print("\n".join(show()))
+        return
+    torch.set_num_threads(1)
+    RESULTS.parent.mkdir(exist_ok=True)
+    names = arguments.rows.split(";") if arguments.rows else list(TABLES[arguments.table])
+    seeds = [int(s) for s in arguments.seeds.split(",")] if arguments.seeds else SEEDS[arguments.table]
+    for seed in seeds:
+        for name in names:
+            made = {(run["table"], run["row"], run["seed"]) for run in results()}
+            if (arguments.table, name, seed) in made or (name == "before" and seed):
+                continue
+            run = perform(arguments.table, name, seed)
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+            print(arguments.table, seed, line(name, [run]), f"{run['wall']} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
