@@ -65,8 +65,7 @@ METHODS = {
     "default, consolidated": Row("llava", anchors=128, consolidate="all"),
     "LoRA, 10 epochs": Row(epochs=10),
     "LoRA, 20 epochs, anchors": Row(epochs=20, anchors=128),
-    "LoRA, equal compute": Row(epochs=34),
-    "LoRA, equal compute, anchors": Row(epochs=17, anchors=128),
+    "LoRA, 41 epochs": Row(epochs=41),
 }
 
 
