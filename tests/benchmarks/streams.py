@@ -38,7 +38,7 @@ class Run:
 
 def pool(name: str, file: str, records: int | None, seed: int = 0) -> list[Edit]:
     """The first records of a suite's pool, in file order for seed 0, else shuffled."""
-    edits = read_edits(suite_dir(name) / file).edits[:records]
+    edits = list(read_edits(suite_dir(name) / file).edits[:records])
     if seed:
         random.Random(seed).shuffle(edits)
     return edits

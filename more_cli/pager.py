@@ -1,0 +1,61 @@
+"""`more` is also the Unix pager: where that was meant, hand over to the next `more` on PATH.
+
+A virtual environment puts ours first, so `more notes.txt` and `PAGER=more man ls` would find us instead.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+COMMANDS = ("init", "edit", "eval", "merge", "export", "status", "demo")
+"""Kept here so that paging imports nothing; a test compares them with the commands there are."""
+OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
+GUARD = "MORE_CLI_HANDED_OVER"
+"""Set for whom we hand over to, so that two of ours never call each other."""
+
+
+def is_meant(arguments: Sequence[str], piped: bool) -> bool:
+    """Tell whether the pager was meant: a file to show, or nothing but options while input is piped in."""
+    words = [word for word in arguments if not word.startswith(("-", "+"))]
+    if any(word in OURS for word in arguments) or (words and words[0] in COMMANDS):
+        return False
+    return any(Path(word).is_file() for word in words) if words else piped
+
+
+def is_piped() -> bool:
+    """Tell whether standard input is a pipe or a file, not a terminal or nothing."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def next_pager(path: str, own: Path) -> Path | None:
+    """Return the first `more` in the folders of `path` that is not this program."""
+    for folder in path.split(os.pathsep):
+        candidate = Path(folder or ".") / "more"
+        if candidate.is_file() and os.access(candidate, os.X_OK) and not _is_ours(candidate, own):
+            return candidate
+    return None
+
+
+def _is_ours(candidate: Path, own: Path) -> bool:
+    try:
+        with open(candidate, "rb") as file:
+            return candidate.resolve() == own.resolve() or b"more_cli" in file.read(1024)
+    except OSError:
+        return True
+
+
+def hand_over(arguments: Sequence[str]) -> None:
+    """Become the pager if that was meant; return if not, or if there is no other `more`."""
+    if GUARD in os.environ or not is_meant(arguments, is_piped()):
+        return
+    pager = next_pager(os.environ.get("PATH", ""), Path(sys.argv[0]))
+    if pager is not None:
+        os.execve(pager, ["more", *arguments], os.environ | {GUARD: "1"})
