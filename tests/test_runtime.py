@@ -150,6 +150,21 @@ def test_an_image_meets_the_vision_tower_once_and_a_warm_cache_changes_no_bit(ru
     assert torch.equal(cold, warm)
 
 
+def test_the_cache_keeps_only_what_is_read_and_as_much_as_fits(runtime: Runtime, batch) -> None:
+    with runtime.attached([]):
+        first = runtime.score(batch).logits
+        cache = runtime._vision
+        for output in cache._outputs.values():
+            states = output["hidden_states"]
+            assert [layer for layer, state in enumerate(states) if state is not None] == [len(states) - 2]
+        assert len(cache._outputs) == 2
+        cache.capacity = 1
+        assert torch.equal(runtime.score(batch).logits, first)
+        cache._output("another", lambda: torch.zeros(3))
+        assert list(cache._outputs) == ["another"]
+        assert cache._bytes == 12
+
+
 def test_a_branch_inside_the_tower_switches_the_cache_off(runtime: Runtime) -> None:
     inside = Branch("vision", "model.vision_tower.encoder.layers.1.mlp.fc2", torch.eye(4, 48), torch.zeros(32, 4), 2.0)
     with runtime.attached([inside]):

@@ -87,11 +87,16 @@ class Runtime:
         cached = tower is not None and not any(branch.module.startswith(tower) for branch in branches)
         with attached(self.model, branches):
             self._branches = tuple(branches)
-            self._vision = VisionCache(self.model.get_submodule(tower)) if cached and tower else None
+            self._vision = VisionCache(self.model.get_submodule(tower), self._layers()) if cached and tower else None
             try:
                 yield
             finally:
                 self._branches, self._vision = (), None
+
+    def _layers(self) -> list[int]:
+        """Return the tower's layers that the model reads, as its config names them."""
+        layers = getattr(self.model.config, "vision_feature_layer", None)
+        return [layers] if isinstance(layers, int) else list(layers or ())
 
     @contextmanager
     def base(self) -> Iterator[None]:

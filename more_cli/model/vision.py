@@ -18,14 +18,17 @@ from torch import Tensor, nn
 class VisionCache:
     """Outputs of a frozen vision tower by image hash, the least recently used dropped first.
 
-    `calls` counts the images the tower really saw.
+    `calls` counts the images the tower really saw; `capacity` is in bytes. Of the hidden states of its layers only
+    those in `layers` are kept, all when none are named: a tower of 24 layers would fill the cache with the rest.
     """
 
-    def __init__(self, tower: nn.Module, capacity: int = 64) -> None:
+    def __init__(self, tower: nn.Module, layers: Sequence[int] = (), capacity: int = 1 << 30) -> None:
         self.tower = tower
+        self.layers = layers
         self.capacity = capacity
         self.calls = 0
         self._outputs: OrderedDict[str, Any] = OrderedDict()
+        self._bytes = 0
 
     @contextmanager
     def serving(self, images: Sequence[str]) -> Iterator[None]:
@@ -55,12 +58,21 @@ class VisionCache:
             self._outputs.move_to_end(key)
             return self._outputs[key]
         with torch.no_grad():
-            output = compute()
+            output = self._pruned(compute())
         self.calls += 1
         self._outputs[key] = output
-        while len(self._outputs) > self.capacity:
-            self._outputs.popitem(last=False)
+        self._bytes += _size(output)
+        while self._bytes > self.capacity and len(self._outputs) > 1:
+            self._bytes -= _size(self._outputs.popitem(last=False)[1])
         return output
+
+    def _pruned(self, output: Any) -> Any:
+        states = output.get("hidden_states") if isinstance(output, Mapping) else None
+        if states is None or not self.layers:
+            return output
+        used = {layer % len(states) for layer in self.layers}
+        kept = tuple(state if layer in used else None for layer, state in enumerate(states))
+        return type(output)(**(dict(output) | {"hidden_states": kept}))
 
 
 def _joined(outputs: Sequence[Any]) -> Any:
@@ -73,3 +85,12 @@ def _joined(outputs: Sequence[Any]) -> Any:
     if isinstance(first, tuple | list):
         return type(first)(_joined(parts) for parts in zip(*outputs, strict=True))
     return first
+
+
+def _size(output: Any) -> int:
+    """Return the bytes that a tower's output holds."""
+    if isinstance(output, Tensor):
+        return output.numel() * output.element_size()
+    if isinstance(output, Mapping):
+        return sum(map(_size, output.values()))
+    return sum(map(_size, output)) if isinstance(output, tuple | list) else 0
