@@ -18,12 +18,18 @@ from transformers import (
     CLIPImageProcessorPil,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessorPil,
+    LlavaNextProcessor,
     LlavaProcessor,
     PreTrainedTokenizerFast,
 )
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 IMAGE_SIZE, PATCH = 28, 14
+PINPOINTS = [[28, 56], [56, 28], [56, 56]]
+"""How a LLaVA-Next may cut an image into tiles."""
 CORPUS = (
     "a photo of a red square",
     "a photo of a blue circle on a green table",
@@ -63,22 +69,23 @@ def tiny_llava(
     dtype: str = "float32",
     text_layers: int = 4,
     seed: int = 0,
+    family: str = "llava",
 ) -> Path:
-    """Write a tiny LLaVA checkpoint; `layout` says how its tensors are named.
+    """Write a tiny LLaVA (or, by `family`, LLaVA-Next) checkpoint; `layout` says how its tensors are named.
 
     `save_pretrained`: as transformers saves a fresh model; `old_hub`: as in the -hf repositories; `native`: as
     in memory.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in _files(layout, shards, dtype, text_layers, seed).items():
+    for name, content in _files(layout, shards, dtype, text_layers, seed, family).items():
         (directory / name).write_bytes(content)
     return directory
 
 
 @cache
-def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int) -> dict[str, bytes]:
-    processor = make_processor()
-    model = make_model(processor.tokenizer, text_layers, seed).to(getattr(torch, dtype))
+def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int, family: str) -> dict[str, bytes]:
+    processor = make_processor(family)
+    model = make_model(processor.tokenizer, text_layers, seed, family).to(getattr(torch, dtype))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model.save_pretrained(folder, save_original_format=layout == "save_pretrained")
@@ -90,7 +97,7 @@ def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int) ->
         return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def make_processor() -> LlavaProcessor:
+def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor:
     """A byte-level BPE tokenizer, trained here, and the PIL backend of CLIP's image processor."""
     controls = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
     bpe = Tokenizer(models.BPE())
@@ -115,20 +122,26 @@ def make_processor() -> LlavaProcessor:
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
-    images = CLIPImageProcessorPil(
-        size={"shortest_edge": IMAGE_SIZE}, crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE}
-    )
-    return LlavaProcessor(
-        image_processor=images,
-        tokenizer=tokenizer,
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=TEMPLATE,
-    )
+    square = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
+    shared = {
+        "tokenizer": tokenizer,
+        "patch_size": PATCH,
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+        "chat_template": TEMPLATE,
+    }
+    if family == "llava_next":
+        tiles = LlavaNextImageProcessorPil(
+            size={"shortest_edge": IMAGE_SIZE}, crop_size=square, image_grid_pinpoints=PINPOINTS
+        )
+        return LlavaNextProcessor(image_processor=tiles, **shared)
+    images = CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIZE}, crop_size=square)
+    return LlavaProcessor(image_processor=images, **shared)
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, text_layers: int, seed: int) -> LlavaForConditionalGeneration:
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, text_layers: int, seed: int, family: str = "llava"
+) -> LlavaForConditionalGeneration | LlavaNextForConditionalGeneration:
     """A LLaVA with random weights large enough that its logits depend on the image."""
     text = {
         "model_type": "llama",
@@ -153,16 +166,19 @@ def make_model(tokenizer: PreTrainedTokenizerFast, text_layers: int, seed: int) 
         "patch_size": PATCH,
         "projection_dim": 32,
     }
-    config = LlavaConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-        vision_feature_layer=-2,
-        vision_feature_select_strategy="default",
-        tie_word_embeddings=False,
-    )
+    shared = {
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": tokenizer.convert_tokens_to_ids("<image>"),
+        "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default",
+        "tie_word_embeddings": False,
+    }
     generator = torch.Generator().manual_seed(seed)
-    model = LlavaForConditionalGeneration(config)
+    if family == "llava_next":
+        model = LlavaNextForConditionalGeneration(LlavaNextConfig(image_grid_pinpoints=PINPOINTS, **shared))
+    else:
+        model = LlavaForConditionalGeneration(LlavaConfig(**shared))
     with torch.no_grad():
         for parameter in model.parameters():
             # Unit gain through every matrix; norms stay near one; every tensor is unlike any other.

@@ -57,6 +57,12 @@ class Encoded:
     extras: dict[str, Tensor] = field(default_factory=dict)
     """What the processor made of the images (`pixel_values`, sizes, ...), images first."""
 
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """How many pictures the vision tower sees of each image: one, or the tiles it was cut into."""
+        pixels = self.extras.get("pixel_values")
+        return (1 if pixels is None or pixels.dim() < 5 else pixels.shape[1],) * len(self.images)
+
     def followed_by(self, answer: Sequence[int]) -> Encoded:
         """Return this prompt with an answer, given as tokens, for its target."""
         ids = torch.cat([self.input_ids, self.input_ids.new_tensor(list(answer))])
@@ -69,6 +75,8 @@ class Batch:
 
     inputs: dict[str, Tensor]
     images: tuple[str, ...]
+    tiles: tuple[int, ...]
+    """What the vision tower sees of each image, as `Encoded.tiles`."""
     targets: Tensor
     """(N, K) target token ids, right-aligned, 0 where `mask` is false."""
     mask: Tensor
@@ -203,6 +211,7 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
     return Batch(
         {name: value.to(device) for name, value in inputs.items()},
         tuple(key for sequence in sequences for key in sequence.images),
+        tuple(count for sequence in sequences for count in sequence.tiles),
         targets.to(device),
         mask.to(device),
         torch.arange(last - width, last, device=device),
@@ -213,9 +222,22 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
 def _stack_extras(sequences: Sequence[Encoded]) -> dict[str, Tensor]:
     names = {name for sequence in sequences for name in sequence.extras}
     return {
-        name: torch.cat([sequence.extras[name] for sequence in sequences if name in sequence.extras])
+        name: _cat_padded([sequence.extras[name] for sequence in sequences if name in sequence.extras])
         for name in sorted(names)
     }
+
+
+def _cat_padded(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate along images; where these have different numbers of tiles, zeros fill up, which no model reads."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return torch.cat(list(parts))
+    shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    whole = parts[0].new_zeros(sum(len(part) for part in parts), *shape)
+    start = 0
+    for part in parts:
+        whole[(slice(start, start + len(part)), *map(slice, part.shape[1:]))] = part
+        start += len(part)
+    return whole
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

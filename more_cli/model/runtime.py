@@ -166,7 +166,7 @@ class Runtime:
         if self._vision is None or not batch.images:
             yield
             return
-        with self._vision.serving(batch.images):
+        with self._vision.serving(batch.images, batch.tiles):
             yield
 
 

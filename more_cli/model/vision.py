@@ -31,17 +31,19 @@ class VisionCache:
         self._bytes = 0
 
     @contextmanager
-    def serving(self, images: Sequence[str]) -> Iterator[None]:
-        """Answer the tower's next call, which must be for these images in this order, from the cache."""
+    def serving(self, images: Sequence[str], tiles: Sequence[int]) -> Iterator[None]:
+        """Answer the tower's next call, which must be for these images in this order, from the cache.
+
+        `tiles` says of how many pictures each image consists there.
+        """
         original, found = self.tower.forward, self.tower.__dict__.get("forward")
 
         def forward(pixel_values: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if len(pixel_values) != len(images):
-                # Several tiles per image, or a layout this cache does not know: run as found.
+            if len(pixel_values) != sum(tiles):  # a layout this cache does not know: run as found
                 return original(pixel_values, *args, **kwargs)
             outputs = [
-                self._output(key, lambda row=row: original(pixel_values[row : row + 1], *args, **kwargs))
-                for row, key in enumerate(images)
+                self._output(key, lambda part=part: original(part, *args, **kwargs))
+                for key, part in zip(images, torch.split(pixel_values, list(tiles)), strict=True)
             ]
             return _joined(outputs)
 
