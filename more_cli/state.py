@@ -67,6 +67,8 @@ class StateMeta(BaseModel):
     """Chat template the prompts are rendered with."""
     anchors: str | None = None
     """SHA-256 of the file of anchors, when the state has some."""
+    calibration: dict[str, Any] | None = None
+    """The rule by which constants of the recipe were chosen, on what, and what was tried."""
     sites: list[SiteRecord]
     edits: int = Field(default=0, ge=0)
     """Ledger entries that are in this state."""

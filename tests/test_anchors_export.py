@@ -45,7 +45,7 @@ def test_init_with_anchors(world: World) -> None:
     assert "found the same state" in init(world).out
     other = run("init", world.model, *LOOP)
     assert other.code == 5
-    assert "another anchors" in other.err
+    assert "another set of anchors" in other.err
 
 
 def test_anchors_that_would_be_measured_are_refused(world: World) -> None:
@@ -141,8 +141,9 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     assert run("export", world.model, "-o", out, "--force").code == 0
     model = AutoModelForImageTextToText.from_pretrained(world.model, dtype=torch.float32)
     adapted = peft.PeftModel.from_pretrained(model, out).eval()
+    from more_cli.evaluation.streams import request_of
     from more_cli.model.batches import Query
-    from more_cli.ops.session import Machine, locate, open_session, request_of
+    from more_cli.ops.session import Machine, locate, open_session
 
     session = open_session(locate(world.model, None), Machine())
     edits = [session.ledger.edit_of(entry) for entry in session.ledger.standing()]
@@ -180,3 +181,49 @@ def test_export_delta(world: World, tmp_path: Path) -> None:
     assert set(deltas) == changed
     for name, delta in deltas.items():
         torch.testing.assert_close((base[name].float() + delta).to(base[name].dtype), merged[name])
+
+
+def calibration(world: World) -> Path:
+    lines = [line(number, rephrases=["what hue ?"], locality=[{"question": "a photo of"}]) for number in range(3)]
+    return world.write(lines, "calibration.jsonl")
+
+
+def test_init_with_calibration(world: World) -> None:
+    stream = calibration(world)
+    done = run("init", world.model, "--calibrate", stream, *LOOP, "--json")
+    assert done.code == 0, done.err
+    found = done.json["calibration"]
+    assert found["n"] == 3
+    settings = [trial["setting"] for trial in found["tried"]]
+    assert settings[0] == {}
+    assert {key for setting in settings for key in setting} == {"default.lambda_rel", "margin", "visual_share"}
+    best = max(trial["score"] for trial in found["tried"])
+    chosen = done.json["recipe"]
+    winners = [trial["setting"] for trial in found["tried"] if trial["score"] == best]
+    assert winners[0] == {} or any(
+        chosen["default"]["lambda_rel"] == value or chosen.get(key) == value
+        for setting in winners
+        for key, value in setting.items()
+    )
+    assert json.loads(json.dumps(done.json["sites"]))
+    state = run("status", world.model, "--json").json
+    assert state["recipe"] == chosen
+    assert state["edits"] == 0
+    again = run("init", world.model, "--calibrate", stream, *LOOP)
+    assert "found the same state" in again.out
+    assert "mean of what is measured" in again.out
+    assert "another calibration" in run("init", world.model, *LOOP).err
+    assert world.edit().code in (0, 3)
+
+
+def test_calibration_needs_something_to_measure(world: World) -> None:
+    done = run("init", world.model, "--calibrate", world.root / "edits.jsonl", *LOOP)
+    assert done.code == 4
+    assert "no rephrases and no locality probes" in done.err
+    assert not world.sidecar.exists()
+
+
+def test_calibration_and_anchors_must_not_overlap(world: World) -> None:
+    done = init(world, "--calibrate", calibration(world))
+    assert done.code == 4
+    assert "calibration.jsonl:1: a locality probe asks what an anchor holds" in done.err

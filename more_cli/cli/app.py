@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -51,35 +50,6 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
-
-
-class OnError(StrEnum):
-    """What a bad line does to the rest of its file."""
-
-    stop = "stop"
-    skip = "skip"
-
-
-class Consolidate(StrEnum):
-    """Which edits are looked at once more after a stream."""
-
-    off = "off"
-    run = "run"
-    all = "all"
-
-
-class Rounding(StrEnum):
-    """How a folded weight becomes the checkpoint's dtype."""
-
-    nearest = "nearest"
-    stochastic = "stochastic"
-
-
-class Format(StrEnum):
-    """What an export is."""
-
-    peft = "peft"
-    delta = "delta"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -146,6 +116,9 @@ def init(
     anchors: Annotated[
         Path | None, typer.Option(help="JSON Lines of questions whose answers must not move; loads the model.")
     ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Edits to choose constants of the recipe by, then forgotten; loads the model.")
+    ] = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
@@ -155,7 +128,8 @@ def init(
 ) -> None:
     """Write the state of a checkpoint, without edits yet.
 
-    Reads the config and shard headers only, unless there are anchors, and picks the recipe for the architecture.
+    Picks the recipe for the architecture. Reads the config and shard headers only, unless there are anchors or edits
+    to calibrate with.
 
     \b
     Examples:
@@ -165,11 +139,13 @@ def init(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
-    from more_cli.ops.init import initialise
+    from more_cli.ops.init import Inputs, initialise
     from more_cli.ops.session import Machine, locate
 
-    machine = Machine(device, dtype)
-    reports.show_init(output, initialise(locate(model, state), recipe, set_ or (), anchors, machine, image_root))
+    inputs = Inputs(anchors, calibrate, image_root)
+    with output.progress() as progress:
+        report = initialise(locate(model, state), recipe, set_ or (), inputs, Machine(device, dtype), progress)
+    reports.show_init(output, report)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -180,15 +156,16 @@ def edit(
     set_: opt.Settings = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
-    on_error: Annotated[OnError, typer.Option(help="Refuse the whole file for a bad line, or skip the line.")] = (
-        OnError.stop
+    on_error: Annotated[opt.OnError, typer.Option(help="Refuse the whole file for a bad line, or skip the line.")] = (
+        opt.OnError.stop
     ),
     limit: Annotated[int | None, typer.Option(min=1, help="Apply at most the first N edits of the stream.")] = None,
     save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
     store_images: Annotated[bool, typer.Option(help="Keep a copy of every image, for replay and scoring.")] = True,
     consolidate: Annotated[
-        Consolidate, typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits.")
-    ] = Consolidate.off,
+        opt.Consolidate,
+        typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits."),
+    ] = opt.Consolidate.off,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     dry_run: opt.DryRun = False,
@@ -274,7 +251,7 @@ def merge(
     state: opt.StateFile = None,
     force: Annotated[bool, typer.Option(help="Replace a folder that an earlier merge wrote.")] = False,
     verify: Annotated[bool, typer.Option(help="Load the result and compare its verdict on every edit.")] = False,
-    rounding: Annotated[Rounding, typer.Option(help="How folded weights are rounded.")] = Rounding.nearest,
+    rounding: Annotated[opt.Rounding, typer.Option(help="How folded weights are rounded.")] = opt.Rounding.nearest,
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
@@ -316,9 +293,9 @@ def merge(
 def export(
     model: opt.Model = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Adapter folder, or the delta's file.")] = ...,  # type: ignore[assignment]
-    format: Annotated[Format, typer.Option(help="A PEFT LoRA adapter, or one safetensors file of weight deltas.")] = (
-        Format.peft
-    ),
+    format: Annotated[
+        opt.Format, typer.Option(help="A PEFT LoRA adapter, or one safetensors file of weight deltas.")
+    ] = (opt.Format.peft),
     state: opt.StateFile = None,
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
     device: opt.Device = "cpu",

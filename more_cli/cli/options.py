@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class OnError(StrEnum):
+    """What a bad line does to the rest of its file."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+class Consolidate(StrEnum):
+    """Which edits are looked at once more after a stream."""
+
+    off = "off"
+    run = "run"
+    all = "all"
+
+
+class Rounding(StrEnum):
+    """How a folded weight becomes the checkpoint's dtype."""
+
+    nearest = "nearest"
+    stochastic = "stochastic"
+
+
+class Format(StrEnum):
+    """What an export is."""
+
+    peft = "peft"
+    delta = "delta"
+
 
 Model = Annotated[
     Path | None,

@@ -30,9 +30,10 @@ def show_init(output: Output, report: InitReport) -> None:
         {
             "state": str(report.target.sidecar),
             "created": report.created,
-            "edits": report.edits,
+            "edits": report.state.edits,
             "anchors": report.anchors,
-            "recipe": plan.recipe.canonical(),
+            "calibration": report.state.calibration,
+            "recipe": report.state.recipe.canonical(),
             "sites": [asdict(site) for site in plan.sites],
             "refusals": [asdict(refusal) for refusal in plan.refusals],
             "notices": plan.notices,
@@ -44,8 +45,19 @@ def show_init(output: Output, report: InitReport) -> None:
     anchors = f", {report.anchors} anchors" if report.anchors else ""
     output.line(
         f"{verb} {report.target.sidecar}: recipe {plan.recipe.name}, {len(plan.sites)} sites, "
-        f"{report.parameters:,} numbers, {report.edits} edits{anchors}"
+        f"{report.parameters:,} numbers, {report.state.edits} edits{anchors}"
     )
+    calibration = report.state.calibration
+    if calibration is not None:
+        output.table(
+            ("tried", "mean of what is measured"),
+            [
+                (", ".join(f"{key} = {value}" for key, value in trial["setting"].items()) or "as in the recipe", score)
+                for trial in calibration["tried"]
+                for score in [f"{trial['score']:.4f}"]
+            ],
+            numbers=("mean of what is measured",),
+        )
 
 
 def show_edit(output: Output, report: EditReport) -> None:

@@ -11,7 +11,7 @@ from more_cli.demo.files import demo_model_dir
 from more_cli.files import replacing_directory
 from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
-from more_cli.ops.init import InitReport, initialise
+from more_cli.ops.init import InitReport, Inputs, initialise
 from more_cli.ops.merge import MergeReport, merge
 from more_cli.ops.session import Machine, Progress, Target, no_progress
 from more_cli.recipe import data_folder
@@ -57,7 +57,7 @@ def run_demo(folder: Path, *, force: bool = False, progress: Progress = no_progr
         (scratch / MARKER).write_text("written by `more demo`\n", encoding="utf-8")
     model = folder / "llava"
     target, machine = Target(model, sidecar_path(model)), Machine()
-    init = initialise(target, anchors=folder / "sample_edits" / "anchors.jsonl")
+    init = initialise(target, inputs=Inputs(anchors=folder / "sample_edits" / "anchors.jsonl"))
     edit = edit_file(target, folder / "sample_edits" / "edits.jsonl", EditOptions(), machine, progress)
     evaluation = evaluate_state(target, machine, progress, ask_base=True)
     merged = merge(target, folder / "llava-edited", machine, verify=True, progress=progress)

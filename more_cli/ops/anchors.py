@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
-from more_cli.edits import Probe
-from more_cli.errors import StateError
+from more_cli.edits import Edit, Probe
+from more_cli.errors import DataError, StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.images import ImageStore
 from more_cli.model.batches import Query
@@ -103,3 +103,18 @@ def cache_name(*facts: object) -> str:
 def identity(probe: Probe) -> tuple[str, str]:
     """Return what makes two probes the same question: image, and words without case and spacing."""
     return (probe.image.sha256 if probe.image else "", " ".join(probe.question.casefold().split()))
+
+
+def refuse_overlap(edits: Iterable[Edit], anchors: Iterable[Probe]) -> None:
+    """Refuse edits whose locality probes are also anchors: they would be measured on what is trained.
+
+    Raises:
+        DataError: there is such a probe.
+    """
+    held = set(map(identity, anchors))
+    for edit in edits:
+        if any(identity(probe) in held for probe in edit.locality):
+            raise DataError(
+                f"{edit.source}:{edit.line}: a locality probe asks what an anchor holds",
+                "leave it out of one of the two",
+            )

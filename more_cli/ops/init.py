@@ -8,16 +8,26 @@ from pathlib import Path
 
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.more import MoreEditor
-from more_cli.edits import Probe, read_probes
+from more_cli.edits import Edit, Probe, read_edits, read_probes
 from more_cli.entry import START
 from more_cli.errors import StateError, UsageError
 from more_cli.lock import writer_lock
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.runtime import load_prompter, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, keep_anchors
-from more_cli.ops.session import Machine, Target, anchors_cache, free_of_adapters, take_over
+from more_cli.ops.anchors import anchors_digest, ask_anchors, keep_anchors, refuse_overlap
+from more_cli.ops.calibrate import calibrate, stream_digest
+from more_cli.ops.session import (
+    Machine,
+    Progress,
+    Target,
+    anchors_cache,
+    free_of_adapters,
+    no_progress,
+    take_over,
+)
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
 from more_cli.state import State, StateMeta, load_state, save_state
 
@@ -43,7 +53,7 @@ class InitReport:
     parameters: int
     """Numbers in B and P."""
     created: bool
-    edits: int = 0
+    state: StateMeta
     anchors: int = 0
 
 
@@ -66,46 +76,82 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     return Plan(checkpoint, chosen, sites, refusals, keys.how, _notices(chosen, sites))
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a state is prepared with beside its recipe; the model is loaded if there is any of it."""
+
+    anchors: Path | None = None
+    """Questions whose answers must not move."""
+    calibrate: Path | None = None
+    """Corrections to choose constants by."""
+    image_root: Path | None = None
+
+    def questions(self) -> Sequence[Probe]:
+        """Read the anchors."""
+        return read_probes(self.anchors, self.image_root) if self.anchors else ()
+
+    def corrections(self) -> Sequence[Edit]:
+        """Read the calibration stream."""
+        return read_edits(self.calibrate, self.image_root).edits if self.calibrate else ()
+
+
 def initialise(
     target: Target,
     recipe: str | None = None,
     settings: Sequence[str] = (),
-    anchors: Path | None = None,
+    inputs: Inputs | None = None,
     machine: Machine | None = None,
-    image_root: Path | None = None,
+    progress: Progress = no_progress,
 ) -> InitReport:
     """Write the sidecar of a checkpoint; an equal one that is there already is left as it is.
 
-    With a file of `anchors` the model is loaded: lambda is settled from their keys, and P absorbs them.
+    With anchors or a calibration stream the model is loaded: constants are chosen, lambda is settled from the
+    anchors' keys, and P absorbs them.
 
     Raises:
         StateError: the checkpoint cannot be edited, or another state lies there.
-        StreamErrors: the file of anchors has problems.
+        StreamErrors: the file of anchors or of corrections has problems.
     """
     free_of_adapters(target)
-    chosen = plan(target, recipe, settings)
-    questions = read_probes(anchors, image_root) if anchors else ()
+    chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
+    questions, corrections = inputs.questions(), inputs.corrections()
+    refuse_overlap(corrections, questions)
     state = _fresh(chosen)
+    state.meta.anchors = anchors_digest(questions) if questions else None
     with writer_lock(target.lock):
-        if questions:
-            state.meta.anchors = anchors_digest(questions)
-        if found := _found(target, chosen, state.meta):
+        if found := _found(target, chosen, state.meta, corrections):
             return found
         if questions:
             keep_anchors(target.folder, questions)
-            _calibrate(target, state, questions, machine or Machine())
+        if questions or corrections:
+            _prepare(target, chosen, state, questions, corrections, machine or Machine(), progress)
         save_state(target.sidecar, state)
-        return InitReport(target, chosen, state.parameters, created=True, anchors=len(questions))
+        return InitReport(target, chosen, state.parameters, created=True, state=state.meta, anchors=len(questions))
 
 
-def _calibrate(target: Target, state: State, questions: Sequence[Probe], machine: Machine) -> None:
+def _prepare(
+    target: Target,
+    chosen: Plan,
+    state: State,
+    questions: Sequence[Probe],
+    corrections: Sequence[Edit],
+    machine: Machine,
+    progress: Progress,
+) -> None:
     meta = state.meta
     runtime = load_runtime(
         open_checkpoint(target.model), system=meta.recipe.system, device=machine.device, dtype=machine.dtype
     )
-    editor = MoreEditor(meta.recipe, meta.sites, state.B, state.P)
-    with editor.attach(runtime):
-        editor.calibrate(ask_anchors(runtime, questions, anchors_cache(target, meta, machine)))
+    anchors: list[Anchor] = []
+    if questions:
+        with runtime.attached([]):
+            anchors = ask_anchors(runtime, questions, anchors_cache(target, meta, machine))
+    if corrections:
+        meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
+    editor = MoreEditor.fresh(meta.recipe, chosen.sites)
+    if anchors:
+        with editor.attach(runtime):
+            editor.calibrate(anchors)
     take_over(state, editor)
 
 
@@ -123,16 +169,23 @@ def _fresh(chosen: Plan) -> State:
     return state
 
 
-def _found(target: Target, chosen: Plan, meta: StateMeta) -> InitReport | None:
+def _found(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit]) -> InitReport | None:
     """Report an equal state that is there already; another one is in the way."""
     if not target.sidecar.exists():
         return None
     found = load_state(target.sidecar)
-    differs = [name for name in ("base", "recipe", "anchors") if getattr(found.meta, name) != getattr(meta, name)]
-    if not differs:
-        return InitReport(target, chosen, found.parameters, created=False, edits=found.meta.edits)
+    calibrated = (found.meta.calibration or {}).get("edits")
+    differs = {
+        "base": found.meta.base != meta.base,
+        "recipe": not calibrated and found.meta.recipe != meta.recipe,
+        "set of anchors": found.meta.anchors != meta.anchors,
+        "calibration": calibrated != (stream_digest(corrections) if corrections else None),
+    }
+    if not any(differs.values()):
+        return InitReport(target, chosen, found.parameters, created=False, state=found.meta)
     raise StateError(
-        f"`{target.sidecar}` already holds a state with another {differs[0]} ({found.meta.edits} edits)",
+        f"`{target.sidecar}` already holds a state with another {next(name for name in differs if differs[name])} "
+        f"({found.meta.edits} edits)",
         "name a new one with --state FILE, or move the old one with its `.d` folder away",
     )
 

@@ -22,8 +22,8 @@ from more_cli.editors.more import Consolidated, MoreEditor
 from more_cli.edits import Edit
 from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StateError, UsageError
+from more_cli.evaluation.streams import request_of
 from more_cli.journal import Ledger, content_digest, extend
-from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
@@ -219,11 +219,6 @@ def open_session(target: Target, machine: Machine, progress: Progress = no_progr
         StateError: no state, another base, or a damaged ledger.
     """
     return Session(target, load_state(target.sidecar), machine, progress)
-
-
-def request_of(edit: Edit) -> EditRequest:
-    """Return what an editor gets to see of an edit."""
-    return EditRequest(edit.id, Query(edit.images, edit.question), edit.target)
 
 
 def versions(machine: Machine) -> dict[str, str]:

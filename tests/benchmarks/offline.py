@@ -17,8 +17,8 @@ from more_cli.editors.anchors import Anchor, draw_anchors, drift
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
 from more_cli.edits import Edit
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.streams import request_of
 from more_cli.model.runtime import Runtime
-from more_cli.ops.session import request_of
 
 RANK, BATCH = 8, 8
 LINEARS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj|.*multi_modal_projector\.linear_\d"

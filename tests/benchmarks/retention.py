@@ -88,7 +88,6 @@ ABLATION = {
     "one step for all sites": varied("visual_share="),
     "no guard": varied("guard=false"),
     "FFN-out only": varied('sites=["text.ffn_out","projector"]'),
-    "consolidated, run": varied(consolidate="run"),
 }
 TABLES = {"main": METHODS, "all": METHODS, "emblems": METHODS, "ablation": ABLATION}
 SEEDS = {"main": (0, 1, 2), "all": (0,), "emblems": (0,), "ablation": (0, 1, 2)}

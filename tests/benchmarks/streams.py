@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import random
-import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from more_cli.checkpoint import open_checkpoint
 from more_cli.demo.files import demo_model_dir, suite_dir
 from more_cli.editors.anchors import Anchor, make_anchor
-from more_cli.editors.memory import Memory
 from more_cli.editors.more import MoreEditor
 from more_cli.edits import Edit, read_edits, read_probes
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.streams import apply_stream
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.session import request_of
 from more_cli.recipe import load_recipe
 
 
@@ -73,25 +72,20 @@ def run_stream(
     model = meta_model(checkpoint)
     found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, chosen.sites, chosen.last)
     editor = MoreEditor.fresh(chosen, [site for site in found if not chosen.excludes(site.name)])
-    memory = Memory(lambda number: request_of(edits[number - 1]))
     run = Run([])
     with editor.attach(runtime):
         if anchors:
             editor.calibrate(anchors)
             editor.hold(anchors)
-        for number, edit in enumerate(edits, 1):
-            started = time.perf_counter()
-            outcome = editor.edit(request_of(edit), memory.context(number, edit.subject, edit.content))
-            run.seconds.append(time.perf_counter() - started)
-            if outcome.status != "refused":
-                memory.add(number, edit.subject, edit.content)
-            memory.see(number, outcome.looks)
-            run.cost.append(outcome.cost)
-            run.writes.append(outcome.writes)
-            run.statuses[outcome.status] = run.statuses.get(outcome.status, 0) + 1
+        stream = apply_stream(editor, edits)
+        run.cost = [outcome.cost for outcome in stream.outcomes]
+        run.writes = [outcome.writes for outcome in stream.outcomes]
+        run.statuses = dict(Counter(outcome.status for outcome in stream.outcomes))
+        run.seconds = stream.seconds
         if consolidate != "off":
-            done = editor.consolidate(range(1, len(edits) + 1), memory.context(len(edits) + 1))
+            done = editor.consolidate(range(1, len(edits) + 1), stream.memory.context(len(edits) + 1))
             run.consolidation = done.cost
-        probes = [probe for edit in edits for probe in probes_of(edit)]
-        run.scores = run_probes(runtime, editor, probes, generate=generate)
+        run.scores = run_probes(
+            runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=generate
+        )
     return run

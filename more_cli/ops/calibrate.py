@@ -1,0 +1,110 @@
+"""`more init --calibrate`: the constants that depend on a model, by a written rule, from corrections made for it.
+
+The stream is applied to the untouched base once per candidate and forgotten: no edit of it is in the state. It must not
+be the stream that is reported on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.more import MoreEditor
+from more_cli.edits import Edit
+from more_cli.errors import DataError
+from more_cli.evaluation.probes import probes_of, run_probes
+from more_cli.evaluation.streams import apply_stream
+from more_cli.files import canonical_json, sha256_bytes
+from more_cli.model.backbones import Site
+from more_cli.model.runtime import Runtime
+from more_cli.ops.evaluate import summarise
+from more_cli.ops.session import Progress, no_progress
+from more_cli.recipe import Recipe, parse_recipe
+
+CANDIDATES: dict[str, tuple[float, ...]] = {
+    "default.lambda_rel": (0.005, 0.02, 0.1),
+    "margin": (1.0, 2.0),
+    "visual_share": (0.1, 0.2, 0.3),
+}
+"""Tried one after the other, the best value of one kept for the next; what a recipe does not use is passed over."""
+MEASURED = (
+    "rel.tf_exact",
+    "gen_text.tf_exact",
+    "gen_image.tf_exact",
+    "loc_text.loc_expkl_answer",
+    "loc_image.loc_expkl_answer",
+)
+RULE = (
+    f"for each of {', '.join(CANDIDATES)} in turn, the value with the best mean of {', '.join(MEASURED)} "
+    "(those the stream has probes for) after the last edit; the recipe's own value where others are no better"
+)
+
+
+def calibrate(
+    runtime: Runtime,
+    recipe: Recipe,
+    sites: Sequence[Site],
+    edits: Sequence[Edit],
+    anchors: Sequence[Anchor],
+    progress: Progress = no_progress,
+) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe with its best constants, and what was tried.
+
+    Raises:
+        DataError: nothing but the edits themselves can be scored, so every candidate would do.
+    """
+    if not any(edit.rephrases or edit.image_rephrases or edit.locality for edit in edits):
+        raise DataError(
+            "the calibration stream has no rephrases and no locality probes", "add some: they are what is measured"
+        )
+    tried: list[dict[str, Any]] = []
+
+    def score(candidate: Recipe, **setting: float) -> float:
+        progress(len(tried), None, "calibrating " + ", ".join(f"{key} {value}" for key, value in setting.items()))
+        found = measure(runtime, candidate, sites, edits, anchors)
+        tried.append({"setting": setting, "score": round(found, 6)})
+        return found
+
+    best = score(recipe)
+    for key in CANDIDATES:
+        for candidate, value in _variants(recipe, key):
+            if (found := score(candidate, **{key: value})) > best:
+                best, recipe = found, candidate
+    return recipe, {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried}
+
+
+def stream_digest(edits: Sequence[Edit]) -> str:
+    """Return what tells calibration streams apart."""
+    return sha256_bytes(canonical_json([edit.content for edit in edits]).encode())
+
+
+def measure(
+    runtime: Runtime, recipe: Recipe, sites: Sequence[Site], edits: Sequence[Edit], anchors: Sequence[Anchor]
+) -> float:
+    """Return the mean of the measured metrics after a stream, in [0, 1]."""
+    editor = MoreEditor.fresh(recipe, sites)
+    with editor.attach(runtime):
+        if anchors:
+            editor.calibrate(anchors)
+            editor.hold(anchors)
+        apply_stream(editor, edits)
+        scores = run_probes(runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=False)
+    found = summarise(scores)
+    values = [found[name].value for name in MEASURED if name in found]
+    return sum(values) / len(values)
+
+
+def _variants(recipe: Recipe, key: str) -> Iterator[tuple[Recipe, float]]:
+    """Yield the recipe with every other value of a constant it uses."""
+    *parents, leaf = key.split(".")
+    values = recipe.canonical()
+    table = values
+    for parent in parents:
+        table = table[parent]
+    own = table[leaf]
+    used = recipe.criterion == "margin" if key == "margin" else own is not None
+    for value in CANDIDATES[key] if used else ():
+        if value != own:
+            table[leaf] = value
+            yield parse_recipe(values, f"recipe {recipe.name}"), value
