@@ -136,14 +136,14 @@ def perform(table: str, name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def by_edit(scores: list[ProbeScore], metric: str) -> dict[str, float]:
-    """The mean of a metric over each edit's probes, by id of the edit."""
+def by_edit(scores: list[ProbeScore], metric: str) -> list[float]:
+    """The mean of a metric over each edit's probes, in the order of the edits' ids."""
     kind, _, name = metric.partition(".")
     found: dict[str, list[float]] = {}
     for score in scores:
         if score.probe.kind == kind:
             found.setdefault(score.probe.edit, []).append(score.values[name])
-    return {edit: round(sum(values) / len(values), 5) for edit, values in sorted(found.items())}
+    return [round(sum(values) / len(values), 5) for _, values in sorted(found.items())]
 
 
 def results() -> list[dict[str, Any]]:
@@ -171,17 +171,40 @@ def show() -> Iterator[str]:
             if mine := [run for run in runs if run["row"] == name]:
                 yield line(name, mine)
 
+    yield from prices()
+
+
+def prices() -> Iterator[str]:
+    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits."""
+    yield "\n## Price of an edit against its number\n"
+    yield "| run | of an edit | median | change over the stream, % of the median (95 % interval) |"
+    yield "|---|---|---|---|"
+    for run in results():
+        if run["table"] == "all" and len(run["cost"]) > 1 and run["row"].startswith("default"):
+            for label in ("cost", "writes", "seconds"):
+                values = np.asarray(run[label], dtype=float)
+                change, low, high = (100 * value / np.median(values) for value in growth(values))
+                median = f"{np.median(values):.2f}"
+                name = f"{run['row']}, {run['edits']} edits"
+                yield f"| {name} | {label} | {median} | {change:+.0f} ({low:+.0f} to {high:+.0f}) |"
+
+
+def growth(values: np.ndarray, resamples: int = 1000) -> tuple[float, float, float]:
+    """Slope times length, with its bootstrap interval over edits."""
+    n, draws = len(values), np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in draws]
+    return float(np.polyfit(np.arange(n), values, 1)[0] * n), *np.percentile(slopes, [2.5, 97.5]).tolist()
+
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
     """One row: means over the runs, with the interval over edits; an edit's value is its mean over the runs."""
     cells, five = [], []
     for label in METRICS:
-        edits = runs[0]["values"][label]
-        means = [float(np.mean([run["values"][label][edit] for run in runs])) for edit in edits]
-        found = estimate(means)
+        means = np.mean([run["values"][label] for run in runs], axis=0)
+        found = estimate([float(value) for value in means])
         five += [found.value] if label in FIVE else []
         cells.append(f"{100 * found.value:.1f} ({100 * found.low:.1f}-{100 * found.high:.1f})")
-    spread = [np.mean(list(run["values"]["Rel"].values())) for run in runs]
+    spread = [np.mean(run["values"]["Rel"]) for run in runs]
     if len(runs) > 1:
         cells[0] += f" [{100 * min(spread):.0f}-{100 * max(spread):.0f}]"
     cost = np.mean([(sum(run["cost"]) + (run["consolidation"] or 0)) / max(1, len(run["cost"])) for run in runs])
