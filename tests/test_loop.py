@@ -13,7 +13,7 @@ from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import MoreEditor
-from more_cli.editors.passes import Passes
+from more_cli.editors.passes import Passes, Shelf
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Prompter, Query
 from more_cli.model.keymap import key_map, meta_model
@@ -187,7 +187,7 @@ def test_anchor_keys_enter_p_and_settle_lambda(runtime, sites, tmp_path) -> None
         anchors = [
             make_anchor(runtime, Query((picture(tmp_path, colour),), "a photo of"), None) for colour in COLOURS[:3]
         ]
-        editor.calibrate(anchors)
+        editor.settle(anchors)
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])
@@ -221,3 +221,20 @@ def test_a_replay_draws_and_writes_the_same(runtime, sites, tmp_path) -> None:
             stream(editor, requests(tmp_path))
         states.append(editor.state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_the_shelf_holds_as_much_as_it_may(runtime, tmp_path, monkeypatch) -> None:
+    edits = requests(tmp_path)
+    context = EditContext(9, {}, lambda number: edits[number - 1])
+    shelf = Shelf(runtime)
+    first = shelf.get(1, context)
+    monkeypatch.setattr("more_cli.editors.passes.KEPT", 2 * first.bytes + 100)
+    for number in (1, 2, 3, 1):
+        assert torch.equal(
+            shelf.get(number, context).input_ids,
+            runtime.encode(edits[number - 1].query, edits[number - 1].target).input_ids,
+        )
+    assert list(shelf._encoded) == [3, 1]
+    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
+    shelf.put(1, edits[0])
+    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())

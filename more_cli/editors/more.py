@@ -108,7 +108,7 @@ class MoreEditor(Editor):
         """Hold these inputs to the base's behaviour in every write from now on."""
         self._anchors = list(anchors)
 
-    def calibrate(self, anchors: Sequence[Anchor]) -> None:
+    def settle(self, anchors: Sequence[Anchor]) -> None:
         """Settle every relative lambda from the anchors' keys and, if the recipe says so, let P absorb them."""
         runtime, sites, _ = self._lent
         keys = []
@@ -122,7 +122,7 @@ class MoreEditor(Editor):
                 sites.absorb(key)
 
     def reset(self) -> None:
-        """Forget every edit: B = 0, P = P_0, lambda open again where it follows the keys."""
+        """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
         self._records = [
             record.model_copy(
                 update={

@@ -18,8 +18,8 @@ from more_cli.recipe import Recipe
 
 BATCH = 32
 """Samples sent through the model together."""
-KEPT = 256
-"""Past edits kept as tokens and pixels."""
+KEPT = 256 << 20
+"""Bytes of past edits kept as tokens and pixels."""
 
 
 class Shelf:
@@ -28,6 +28,7 @@ class Shelf:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._encoded: OrderedDict[int, Encoded] = OrderedDict()
+        self._bytes = 0
 
     def put(self, number: int, request: EditRequest) -> None:
         """Encode an edit.
@@ -35,9 +36,13 @@ class Shelf:
         Raises:
             DataError: it does not fit into the model's context, or an image cannot be read.
         """
-        self._encoded[number] = self.runtime.encode(request.query, request.target)
-        while len(self._encoded) > KEPT:
-            self._encoded.popitem(last=False)
+        encoded = self.runtime.encode(request.query, request.target)
+        if number in self._encoded:
+            self._bytes -= self._encoded.pop(number).bytes
+        self._encoded[number] = encoded
+        self._bytes += encoded.bytes
+        while self._bytes > KEPT and len(self._encoded) > 1:
+            self._bytes -= self._encoded.popitem(last=False)[1].bytes
 
     def get(self, number: int, context: EditContext) -> Encoded:
         """Return an edit, fetched anew if it was dropped."""

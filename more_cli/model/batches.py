@@ -58,6 +58,11 @@ class Encoded:
     """What the processor made of the images (`pixel_values`, sizes, ...), images first."""
 
     @property
+    def bytes(self) -> int:
+        """What it holds in memory."""
+        return sum(value.numel() * value.element_size() for value in (self.input_ids, *self.extras.values()))
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         """How many pictures the vision tower sees of each image: one, or the tiles it was cut into."""
         pixels = self.extras.get("pixel_values")

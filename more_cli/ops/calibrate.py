@@ -86,7 +86,7 @@ def measure(
     editor = MoreEditor.fresh(recipe, sites)
     with editor.attach(runtime):
         if anchors:
-            editor.calibrate(anchors)
+            editor.settle(anchors)
             editor.hold(anchors)
         apply_stream(editor, edits)
         scores = run_probes(runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=False)

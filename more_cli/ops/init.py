@@ -151,7 +151,7 @@ def _prepare(
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
     if anchors:
         with editor.attach(runtime):
-            editor.calibrate(anchors)
+            editor.settle(anchors)
     take_over(state, editor)
 
 

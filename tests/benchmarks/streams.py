@@ -75,7 +75,7 @@ def run_stream(
     run = Run([])
     with editor.attach(runtime):
         if anchors:
-            editor.calibrate(anchors)
+            editor.settle(anchors)
             editor.hold(anchors)
         stream = apply_stream(editor, edits)
         run.cost = [outcome.cost for outcome in stream.outcomes]
