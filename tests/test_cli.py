@@ -62,7 +62,7 @@ def test_for_people_there_are_tables_without_escape_codes(world: World, monkeypa
     results = in_order(world)
     assert "wrote" in results["init"].out
     assert "2 applied, 0 skipped (already in the ledger); of this stream: 2 learnt" in results["edit"].out
-    assert "edits: 2 in the state (2 learnt), 0 in the ledger only" in results["status"].out
+    assert "edits: 2 (2 learnt); ledger lines not in the state yet: 0" in results["status"].out
     assert "rel.tf_exact" in results["eval"].out
     assert "merged 2 edits into out; every other byte is the base's" in results["merge"].out
     shown = [*results.values(), run("--help"), run("edit", "--help"), run("edit", "--nonsense")]

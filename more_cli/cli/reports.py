@@ -272,7 +272,9 @@ def show_status(output: Output, report: StatusReport) -> None:
         statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
         output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
         output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
-        output.line(f"edits: {meta.edits} in the state ({statuses}), {report.behind} in the ledger only")
+        output.line(
+            f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
+        )
         output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
         output.table(
             ("site", "shape", "rank", "lambda", "keys"),

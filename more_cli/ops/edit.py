@@ -241,8 +241,8 @@ def _apply(
                 on_entry(entry)
                 if due():
                     session.save()
-            if options.consolidate != "off" and not stop.asked:
-                since = report.entries[0].seq if options.consolidate == "run" and report.entries else 1
+            if not stop.asked and (options.consolidate == "all" or (options.consolidate == "run" and report.entries)):
+                since = report.entries[0].seq if options.consolidate == "run" else 1
                 report.consolidation = _consolidate(session, since)
         except DataError:
             session.save()  # the stream went wrong, between two edits

@@ -115,7 +115,7 @@ def merge(
         return _foreseen(session, report)
     with replacing_directory(out, force, marker=PROVENANCE) as scratch:
         live = _bring_up(session, verify)
-        report.edits = session.state.meta.edits
+        report.edits = len(session.ledger.standing())
         report.folds, patches = _patches(session.editor, rounding, seed)
         with _one_thread():
             report.left_out = copy_patched(session.checkpoint, scratch, patches, on_bytes=_copying(progress))
@@ -132,7 +132,7 @@ def _copying(progress: Progress) -> Callable[[int, int], None]:
 
 def _foreseen(session: Session, report: MergeReport) -> MergeReport:
     _bring_up(session, verify=False)
-    report.edits = session.state.meta.edits
+    report.edits = len(session.ledger.standing())
     report.folds, _ = _patches(session.editor, "nearest", 0)
     return report
 
@@ -258,7 +258,7 @@ def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> N
     card = scratch / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     section = (
-        f"\n## Edited with more\n\n{meta.edits} corrections were written into these weights with M-ORE "
+        f"\n## Edited with more\n\n{report.edits} corrections were written into these weights with M-ORE "
         f"(recipe `{meta.recipe.name}`). `{PROVENANCE}` names the base, the recipe and the ledger they come from.\n"
     )
     card.unlink(missing_ok=True)
