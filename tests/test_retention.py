@@ -1,0 +1,43 @@
+"""The tables of RETENTION.md are what the results say."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
+
+
+@pytest.fixture
+def retention(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("peft")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import retention
+
+    yield retention
+    for name in ("retention", "offline", "streams"):
+        sys.modules.pop(name, None)
+
+
+def test_the_report_is_made_from_the_results(retention) -> None:
+    assert (BENCHMARKS / "RETENTION.md").read_text(encoding="utf-8") == "\n".join(retention.show()) + "\n"
+
+
+def test_a_row_is_a_mean_over_runs_with_the_interval_over_edits(retention) -> None:
+    values = {label: [1.0, 0.0] for label in retention.METRICS}
+    runs = [
+        {"values": values, "cost": [3.0, 5.0], "consolidation": None, "edits": 2},
+        {"values": values | {"Rel": [1.0, 1.0]}, "cost": [3.0, 5.0], "consolidation": 2.0, "edits": 2},
+    ]
+    name, rel, *_, five, cost, count = retention.line("x", runs).strip("| ").split(" | ")
+    assert (name, five, cost, count) == ("x", "55.0", "4.5", "2 x 2")
+    assert rel.startswith("75.0 (")
+    assert rel.endswith("[50-100]")
+
+
+def test_growth_is_the_slope_times_the_length(retention) -> None:
+    change, low, high = retention.growth(10 + 0.01 * np.arange(200.0))
+    assert change == pytest.approx(2.0)
+    assert low == pytest.approx(2.0)
+    assert high == pytest.approx(2.0)
