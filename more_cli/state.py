@@ -118,6 +118,19 @@ def save_state(path: Path, state: State) -> None:
         scratch.write_bytes(data)
 
 
+def load_meta(path: Path) -> StateMeta:
+    """Read what a sidecar says of itself, without its tensors.
+
+    Raises:
+        StateError: as `load_state`.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _read_meta(path, file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+
+
 def load_state(path: Path) -> State:
     """Read a sidecar and check its schema, shapes, types and numbers.
 

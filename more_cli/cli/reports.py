@@ -86,7 +86,8 @@ def show_edit(output: Output, report: EditReport) -> None:
     )
     if report.consolidation is not None:
         done = report.consolidation
-        output.line(f"consolidation: looked at {len(done.looks)} edits, {done.writes} writes, cost {done.cost}")
+        held = "all hold" if done.status == "learnt" else "some still do not hold"
+        output.line(f"consolidation: {len(done.looks)} edits looked at, {done.writes} writes, cost {done.cost}; {held}")
     if report.failed:
         output.note(f"hint: these do not stand: {', '.join(report.failed[:_SHOWN])}")
     if report.interrupted:

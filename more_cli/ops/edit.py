@@ -37,7 +37,7 @@ from more_cli.ops.session import (
     versions,
 )
 from more_cli.ops.stop import Stop, stoppable
-from more_cli.state import load_state
+from more_cli.state import load_meta
 
 SAVE_SECONDS = 30.0
 LONG_TEXT = 256
@@ -164,7 +164,7 @@ class _Context:
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
         """What the state's anchors ask."""
-        digest = load_state(self.target.sidecar).meta.anchors if self.target.sidecar.exists() else None
+        digest = load_meta(self.target.sidecar).anchors if self.target.sidecar.exists() else None
         return frozenset(map(identity, load_anchors(self.target.folder, digest))) if digest else frozenset()
 
     def problem(self, edit: Edit) -> Problem | None:
