@@ -68,6 +68,19 @@ class Rehearsal(BaseModel):
     """Seed of the draws."""
 
 
+class Consolidation(BaseModel):
+    """A look at every edit once more, after a stream (`edit --consolidate`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    margin: Positive = 4.0
+    """Logits, with the criterion `margin`: more than while editing, since edits written together carry over better."""
+    rounds: int = Field(default=6, ge=1)
+    """Looks at all edits, at most."""
+    size: int = Field(default=16, ge=1)
+    """Edits in one write."""
+
+
 class AnchorUse(BaseModel):
     """How a state's anchors take part; without anchors nothing here matters."""
 
@@ -143,6 +156,8 @@ class Recipe(BaseModel):
     """Past edits looked at with every new one."""
     anchors: AnchorUse = AnchorUse()
     """Inputs whose behaviour must not move (`init --anchors`)."""
+    consolidation: Consolidation = Consolidation()
+    """How edits are written once more after a stream."""
     visual_share: float | None = Field(default=None, gt=0, lt=1)
     """Part of the loss that the visual sites' Polyak step is for; absent, all sites share one step length."""
     guard: bool = True

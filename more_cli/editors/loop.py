@@ -47,23 +47,26 @@ def learn(request: EditRequest, passes: Passes) -> EditOutcome:
     return _outcome(passes, first, passes.found[new])
 
 
-def consolidate(numbers: Iterable[int], passes: Passes, rounds: int, size: int) -> list[int]:
-    """Look at all these edits and write those that fail, `size` at a time, until all hold; return what still fails.
+def consolidate(numbers: Iterable[int], passes: Passes) -> list[int]:
+    """Look at all these edits and write those below the consolidation's margin together, until none is.
 
-    O(T), meant for the end of a stream: it spends at most `rounds` looks at everything.
+    O(T), meant for the end of a stream. Returns the edits that do not hold by the margin of a single edit.
     """
-    numbers = list(numbers)
-    for _ in range(rounds):
+    numbers, rules = list(numbers), passes.recipe.consolidation
+    single, passes.recipe = passes.recipe, passes.recipe.model_copy(update={"margin": rules.margin})
+    for _ in range(rules.rounds):
         found = passes.look(numbers)
         passes.found = found
         failing = sorted(passes.failing(), key=lambda number: found[number].margin)
         if not failing:
-            return []
-        for start in range(0, len(failing), size):
-            chosen = failing[start : start + size]
+            break
+        for start in range(0, len(failing), rules.size):
+            chosen = failing[start : start + rules.size]
             passes.found = {number: found[number] for number in chosen}
             passes.write(chosen, passes.sites.steps(passes.gradient(chosen)))
-    passes.found = passes.look(numbers)
+    else:
+        passes.found = passes.look(numbers)
+    passes.recipe = single
     return passes.failing()
 
 

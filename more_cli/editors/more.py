@@ -27,10 +27,6 @@ from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
 from more_cli.state import SiteRecord
 
-CONSOLIDATION_ROUNDS = 6
-CONSOLIDATION_SIZE = 16
-"""Edits in one write of a consolidation."""
-
 
 @dataclass(frozen=True)
 class Consolidated:
@@ -100,7 +96,7 @@ class MoreEditor(Editor):
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
         """Look at past edits once more and write those that fail; see `loop.consolidate`."""
         passes = self._passes(context)
-        failing = consolidate(numbers, passes, CONSOLIDATION_ROUNDS, CONSOLIDATION_SIZE)
+        failing = consolidate(numbers, passes)
         looks = {number: round(margin, 3) for number, margin in passes.looks.items()}
         return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
 
