@@ -191,7 +191,7 @@ def read_edits(path: Path, image_root: Path | None = None, *, on_error: Literal[
     if not found:
         problems = (Problem(str(path), "holds no edits", ONE_PER_LINE),)
     if on_error == "stop":
-        _raise_all(problems)
+        raise_all(problems)
     return EditStream(edits, problems, len({problem.line for problem in problems if problem.line}))
 
 
@@ -236,11 +236,16 @@ def read_probes(path: Path, image_root: Path | None = None) -> tuple[Probe, ...]
                 probes.append(probe)
     if not probes and not problems:
         problems = [Problem(str(path), "holds no questions", "a probes file holds one JSON object per line")]
-    _raise_all(problems)
+    raise_all(problems)
     return tuple(probes)
 
 
-def _raise_all(problems: Iterable[Problem]) -> None:
+def raise_all(problems: Iterable[Problem]) -> None:
+    """Raise all problems as one error, nothing when there is none.
+
+    Raises:
+        StreamErrors: there are problems.
+    """
     listed = list(problems)
     if listed:
         raise StreamErrors([str(item) for item in listed], next((item.hint for item in listed if item.hint), ""))

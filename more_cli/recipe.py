@@ -59,7 +59,7 @@ class Rehearsal(BaseModel):
     size: int = Field(default=0, ge=0)
     """Past edits K in a draw; 0 for no rehearsal."""
     draws: int = Field(default=3, ge=1)
-    """Passes of an edit that draw anew; as many must have found nothing forgotten before it may end early."""
+    """Passes of an edit that draw anew. After these it ends once it holds itself, before only if nothing fails."""
     cap: Positive = 6.0
     """Margin, in logits, above which an edit counts as no surer."""
     bonus: float = Field(default=1.0, ge=0)
@@ -86,9 +86,9 @@ class AnchorUse(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: int = Field(default=8, ge=0)
+    size: int = Field(default=0, ge=0)
     """Anchors k_a in every write, held to the base's answer distribution."""
-    keys: bool = True
+    keys: bool = False
     """P of every site absorbs the anchors' keys when the state is made."""
 
 

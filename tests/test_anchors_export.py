@@ -226,4 +226,28 @@ def test_calibration_needs_something_to_measure(world: World) -> None:
 def test_calibration_and_anchors_must_not_overlap(world: World) -> None:
     done = init(world, "--calibrate", calibration(world))
     assert done.code == 4
-    assert "calibration.jsonl:1: a locality probe asks what an anchor holds" in done.err
+    assert "calibration.jsonl:1: locality 1 asks what an anchor holds" in done.err
+
+
+def test_recipes_as_published_take_no_anchors(world: World) -> None:
+    done = init(world, "--recipe", "paper-llava")
+    assert done.code == 2
+    assert "recipe `paper-llava` makes no use of anchors" in done.err
+    assert not world.sidecar.exists()
+
+
+def test_a_past_image_that_is_gone_ends_the_run_and_refuses_nothing(world: World) -> None:
+    """The new edit is not at fault: nothing of it is kept, and it is applied once the image is back."""
+    world.edit("--limit", 2, "--no-store-images", *LOOP)
+    before = world.sidecar.read_bytes()
+    gone = world.root / "img" / "red.png"
+    gone.rename(world.root / "elsewhere.png")
+    world.write([line(number) for number in range(1, 6)])
+    done = world.edit("--no-store-images")
+    assert done.code == 5
+    assert "edit `e1` cannot be rehearsed" in done.err
+    assert [entry["id"] for entry in world.entries()] == ["e1", "e2"]
+    assert world.sidecar.read_bytes() == before
+    (world.root / "elsewhere.png").rename(gone)
+    assert world.edit("--no-store-images").code in (0, 3)
+    assert "refused" not in {entry["status"] for entry in world.entries()}

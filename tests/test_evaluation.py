@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from test_batches import picture
-from test_more_editor import recipe, requests, run, runtime, sites  # noqa: F401 (fixtures)
+from test_more_editor import recipe, requests
 
 from more_cli.editors.base import EditContext
 from more_cli.editors.more import MoreEditor
@@ -35,7 +35,7 @@ def test_every_part_of_an_edit_becomes_a_probe(tmp_path: Path) -> None:
     assert probes[3].query.images == (picture(tmp_path, "blue"),)
 
 
-def test_an_untouched_model_has_perfect_locality_and_scores_keep_their_order(runtime, sites, tmp_path) -> None:  # noqa: F811
+def test_an_untouched_model_has_perfect_locality_and_scores_keep_their_order(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     probes = list(probes_of(an_edit(tmp_path)))
     with editor.attach(runtime):
@@ -48,7 +48,7 @@ def test_an_untouched_model_has_perfect_locality_and_scores_keep_their_order(run
             assert score.answer == score.base_answer
 
 
-def test_a_learnt_edit_scores_as_learnt_and_locality_sees_the_change(runtime, sites, tmp_path) -> None:  # noqa: F811
+def test_a_learnt_edit_scores_as_learnt_and_locality_sees_the_change(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     edit = requests(tmp_path, 1)[0]
     elsewhere = Probe("e", "loc_image", Query((picture(tmp_path, "green"),), "what colour is it ?"))
@@ -67,7 +67,7 @@ def test_a_learnt_edit_scores_as_learnt_and_locality_sees_the_change(runtime, si
     assert base.values["tf_exact"] == 0.0
 
 
-def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:  # noqa: F811
+def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     with editor.attach(runtime):
         found = summarise(run_probes(runtime, editor, list(probes_of(an_edit(tmp_path))), generate=False))

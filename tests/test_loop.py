@@ -5,18 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 from test_batches import picture
-from tiny import make_model, make_processor, tiny_llava
 
-from more_cli.checkpoint import open_checkpoint
 from more_cli.editors import anchors as anchoring
 from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import MoreEditor
 from more_cli.editors.passes import Passes, Shelf
-from more_cli.model.backbones import find_sites
-from more_cli.model.batches import Prompter, Query
-from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
 
@@ -24,22 +20,9 @@ COLOURS = ("red", "blue", "green", "white", "black", "yellow")
 TARGETS = ("7", "fox", "a dog", "red", "lazy", "0")
 
 
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    checkpoint = open_checkpoint(tiny_llava(tmp_path_factory.mktemp("tiny") / "llava"))
-    model = meta_model(checkpoint)
-    return find_sites(model, key_map(model, checkpoint), checkpoint, ("text.ffn_out", "projector"), 2)[0]
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Runtime:
-    processor = make_processor()
-    model = make_model(processor.tokenizer, text_layers=4, seed=0).eval()
-    return Runtime(model, Prompter(processor), "model.vision_tower")
-
-
 def recipe(**values) -> Recipe:
     base = {"max_write": 1.0, "max_steps": 8, "criterion": "margin", "rehearsal": {"size": 4}}
+    base["anchors"] = {"size": 8, "keys": True}
     return Recipe.model_validate(base | values)
 
 

@@ -5,35 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 from test_batches import picture
-from tiny import make_model, make_processor, tiny_llava
+from tiny import make_model
 
-from more_cli.checkpoint import open_checkpoint
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more import MoreEditor
 from more_cli.editors.sites import Sites, rebuild_basis
 from more_cli.errors import StateError
-from more_cli.model.backbones import find_sites
-from more_cli.model.batches import Prompter, Query
-from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
-
-
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    checkpoint = open_checkpoint(tiny_llava(tmp_path_factory.mktemp("tiny") / "llava"))
-    model = meta_model(checkpoint)
-    found, refusals = find_sites(model, key_map(model, checkpoint), checkpoint, ("text.ffn_out", "projector"), 2)
-    assert not refusals
-    return found
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Runtime:
-    processor = make_processor()
-    model = make_model(processor.tokenizer, text_layers=4, seed=0).eval()
-    return Runtime(model, Prompter(processor), "model.vision_tower")
 
 
 def recipe(**values) -> Recipe:

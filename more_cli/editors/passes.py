@@ -12,6 +12,7 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor, draw_anchors, drift
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.sites import Sites
+from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.recipe import Recipe
@@ -45,9 +46,18 @@ class Shelf:
             self._bytes -= self._encoded.popitem(last=False)[1].bytes
 
     def get(self, number: int, context: EditContext) -> Encoded:
-        """Return an edit, fetched anew if it was dropped."""
+        """Return a past edit, fetched anew if it was dropped.
+
+        Raises:
+            StateError: it cannot be had. The new edit is not at fault, so the run ends rather than refuse it.
+        """
         if number not in self._encoded:
-            self.put(number, context.recall(number))
+            request = context.recall(number)
+            try:
+                self.put(number, request)
+            except DataError as error:
+                hint = "put it back, or make a state that rehearses nothing: --set rehearsal.size=0"
+                raise StateError(f"edit `{request.id}` cannot be rehearsed: {error.message}", hint) from None
         self._encoded.move_to_end(number)
         return self._encoded[number]
 

@@ -11,12 +11,12 @@ from more_cli.editors.base import Look
 from more_cli.recipe import Rehearsal
 
 
-def draw(past: Mapping[int, Look], now: int, draw: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
+def draw(past: Mapping[int, Look], now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
     """Return the numbers of the `settings.size` past edits most at risk, the least sure first.
 
     Risk is the last known margin, at most `cap`, minus `bonus` for every round (an edit's share of all draws) since
     it was last looked at, plus noise in [0, 1) that depends on seed, edit and draw alone, so that a replay draws the
-    same. `now` is the number of the edit at hand, `draw` counts its draws; `taken` are left out.
+    same. `now` is the number of the edit at hand, `turn` counts its draws; `taken` are left out.
     """
     numbers = [number for number in past if number not in taken]
     if not numbers or settings.size == 0:
@@ -24,9 +24,8 @@ def draw(past: Mapping[int, Look], now: int, draw: int, settings: Rehearsal, tak
     margins = np.array([past[number].margin for number in numbers])
     age = now - np.array([past[number].at for number in numbers])
     rounds = age * settings.size / len(numbers)
-    risk = (
-        np.minimum(margins, settings.cap) - settings.bonus * rounds + _noise((settings.seed, now, draw), len(numbers))
-    )
+    noise = _noise((settings.seed, now, turn), len(numbers))
+    risk = np.minimum(margins, settings.cap) - settings.bonus * rounds + noise
     return [numbers[i] for i in np.argsort(risk, kind="stable")[: settings.size]]
 
 

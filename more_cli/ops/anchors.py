@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
-from more_cli.edits import Edit, Probe
-from more_cli.errors import DataError, StateError
+from more_cli.edits import Edit, Probe, Problem
+from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.images import ImageStore
 from more_cli.model.batches import Query
@@ -73,7 +73,7 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
     """
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
     known = _read_cache(cache)
-    if len(known) == 2 * len(queries):
+    if known.keys() == {f"{n}.{part}" for n in range(len(queries)) for part in ("tokens", "base")}:
         return [
             restore_anchor(runtime, query, known[f"{n}.tokens"], known[f"{n}.base"]) for n, query in enumerate(queries)
         ]
@@ -105,16 +105,15 @@ def identity(probe: Probe) -> tuple[str, str]:
     return (probe.image.sha256 if probe.image else "", " ".join(probe.question.casefold().split()))
 
 
-def refuse_overlap(edits: Iterable[Edit], anchors: Iterable[Probe]) -> None:
-    """Refuse edits whose locality probes are also anchors: they would be measured on what is trained.
+def asked(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:
+    """Return what anchors ask, to compare with."""
+    return frozenset(map(identity, anchors))
 
-    Raises:
-        DataError: there is such a probe.
-    """
-    held = set(map(identity, anchors))
-    for edit in edits:
-        if any(identity(probe) in held for probe in edit.locality):
-            raise DataError(
-                f"{edit.source}:{edit.line}: a locality probe asks what an anchor holds",
-                "leave it out of one of the two",
-            )
+
+def overlap(edit: Edit, held: Collection[tuple[str, str]]) -> Problem | None:
+    """Say if one of an edit's locality probes is also an anchor."""
+    for number, probe in enumerate(edit.locality, 1):
+        if identity(probe) in held:
+            message = f"locality {number} asks what an anchor holds: it would be measured on what is trained"
+            return Problem(f"{edit.source}:{edit.line}", message, "leave it out of one of the two", edit.line)
+    return None

@@ -23,7 +23,7 @@ from more_cli.errors import DataError, StreamErrors
 from more_cli.lock import writer_lock
 from more_cli.model.batches import Prompter, Query
 from more_cli.model.runtime import load_prompter
-from more_cli.ops.anchors import identity, load_anchors
+from more_cli.ops.anchors import asked, load_anchors, overlap
 from more_cli.ops.init import InitReport, initialise
 from more_cli.ops.session import (
     Every,
@@ -165,14 +165,12 @@ class _Context:
     def anchors(self) -> frozenset[tuple[str, str]]:
         """What the state's anchors ask."""
         digest = load_meta(self.target.sidecar).anchors if self.target.sidecar.exists() else None
-        return frozenset(map(identity, load_anchors(self.target.folder, digest))) if digest else frozenset()
+        return asked(load_anchors(self.target.folder, digest) if digest else ())
 
     def problem(self, edit: Edit) -> Problem | None:
         """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
-        for number, probe in enumerate(edit.locality, 1):
-            if identity(probe) in self.anchors:
-                message = f"locality {number} asks what an anchor holds: it would be measured on what is trained"
-                return Problem(f"{edit.source}:{edit.line}", message, "leave it out of one of the two", edit.line)
+        if clash := overlap(edit, self.anchors):
+            return clash
         if len((edit.question + edit.target).encode()) < LONG_TEXT:
             return None
         try:

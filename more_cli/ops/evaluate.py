@@ -12,7 +12,7 @@ from more_cli.errors import DataError
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.probes import Kind, Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.model.batches import Query
-from more_cli.ops.anchors import identity
+from more_cli.ops.anchors import asked, identity
 from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session
 
 STATE = "state"
@@ -76,7 +76,7 @@ def evaluate_probes(
         StreamErrors: the file has problems.
     """
     session, probes = open_session(target, machine, progress), list[Probe]()
-    held = set(map(identity, session.anchors))
+    held = asked(session.anchors)
     for question in read_probes(file, image_root):
         if identity(question) in held:
             raise DataError(

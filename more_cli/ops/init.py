@@ -10,14 +10,14 @@ from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more import MoreEditor
-from more_cli.edits import Edit, Probe, read_edits, read_probes
+from more_cli.edits import Edit, Probe, raise_all, read_edits, read_probes
 from more_cli.entry import START
 from more_cli.errors import StateError, UsageError
 from more_cli.lock import writer_lock
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.runtime import load_prompter, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, keep_anchors, refuse_overlap
+from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.session import (
     Machine,
@@ -115,7 +115,11 @@ def initialise(
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(), inputs.corrections()
-    refuse_overlap(corrections, questions)
+    if questions and not (chosen.recipe.anchors.size or chosen.recipe.anchors.keys):
+        hint = "leave --anchors out, or add --set anchors.size=8 --set anchors.keys=true"
+        raise UsageError(f"recipe `{chosen.recipe.name}` makes no use of anchors", hint)
+    held = asked(questions)
+    raise_all(problem for edit in corrections if (problem := overlap(edit, held)))
     state = _fresh(chosen)
     state.meta.anchors = anchors_digest(questions) if questions else None
     with writer_lock(target.lock):
