@@ -48,6 +48,9 @@ class Row:
     settings: tuple[str, ...] = ()
     anchors: int = 0
     consolidate: str = "off"
+    batch: bool = False
+    left: bool = False
+    """Whether the rows of G P are scaled too."""
     epochs: int = 0
     rate: float = 1e-3
 
@@ -63,19 +66,23 @@ METHODS = {
     "default": LOOP,
     "default without anchors": Row("llava"),
     "default, consolidated": Row("llava", anchors=128, consolidate="all"),
+    "default, --batch": Row("llava", anchors=128, batch=True),
     "LoRA, 10 epochs": Row(epochs=10),
     "LoRA, 20 epochs, anchors": Row(epochs=20, anchors=128),
     "LoRA, 41 epochs": Row(epochs=41),
 }
 
 
+START = ("default.lambda_rel=0.02", "margin=2")
+
+
 def varied(*settings: str, **fields: Any) -> Row:
-    """The default with something changed."""
-    return Row("llava", settings, **({"anchors": 128} | fields))
+    """The default as it was before its last calibration, with something changed."""
+    return Row("llava", (*START, *settings), **({"anchors": 128} | fields))
 
 
 ABLATION = {
-    "default": LOOP,
+    "start: lambda_rel 0.02, margin 2": varied(),
     "rehearsal 0": varied("rehearsal.size=0"),
     "rehearsal 4": varied("rehearsal.size=4"),
     "rehearsal 8": varied("rehearsal.size=8"),
@@ -88,6 +95,10 @@ ABLATION = {
     "one step for all sites": varied("visual_share="),
     "no guard": varied("guard=false"),
     "FFN-out only": varied('sites=["text.ffn_out","projector"]'),
+    "left factor": varied(left=True),
+    "consolidated, run or all": varied(consolidate="all"),
+    "--batch": varied(batch=True),
+    "--batch, P = I": varied("precondition=false", batch=True),
 }
 TABLES = {"main": METHODS, "all": METHODS, "emblems": METHODS, "ablation": ABLATION}
 SEEDS = {"main": (0, 1, 2), "all": (0,), "emblems": (0,), "ablation": (0, 1, 2)}
@@ -116,7 +127,16 @@ def perform(table: str, name: str, seed: int) -> dict[str, Any]:
         drop = [setting[:-1] for setting in row.settings if setting.endswith("=")]
         draws = [f"rehearsal.seed={seed}"] if table == "ablation" else []
         run = run_stream(
-            lent, edits, row.recipe, [*settings, *draws], anchors, drop=drop, consolidate=row.consolidate, generate=True
+            lent,
+            edits,
+            row.recipe,
+            [*settings, *draws],
+            anchors,
+            drop=drop,
+            consolidate=row.consolidate,
+            batch=row.batch,
+            left=row.left,
+            generate=True,
         )
     else:
         with lent.attached([]):
