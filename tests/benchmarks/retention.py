@@ -25,6 +25,7 @@ from streams import Run, anchors_of, pool, run_stream, runtime
 from more_cli.edits import Edit
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.recipe import load_recipe
 
 RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
 METRICS = {
@@ -195,14 +196,18 @@ def show() -> Iterator[str]:
 
 
 def prices() -> Iterator[str]:
-    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits."""
-    yield "\n## Price of an edit against its number\n"
+    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits.
+
+    Counted from where rehearsal has as many past edits to draw as it wants: before that an edit is cheaper.
+    """
+    full = load_recipe("llava").rehearsal.size + 1
+    yield f"\n## Price of an edit against its number, from the {full}th on\n"
     yield "| run | of an edit | median | change over the stream, % of the median (95 % interval) |"
     yield "|---|---|---|---|"
     for run in results():
-        if run["table"] == "all" and len(run["cost"]) > 1 and run["row"].startswith("default"):
+        if run["table"] == "all" and len(run["cost"]) > 1 and run["row"] == "default":
             for label in ("cost", "writes", "seconds"):
-                values = np.asarray(run[label], dtype=float)
+                values = np.asarray(run[label], dtype=float)[full - 1 :]
                 change, low, high = (100 * value / np.median(values) for value in growth(values))
                 median = f"{np.median(values):.2f}"
                 name = f"{run['row']}, {run['edits']} edits"
