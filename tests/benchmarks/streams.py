@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,22 +44,36 @@ class Run:
     """Cost of the consolidation."""
 
 
-def pool(name: str, file: str, records: int | None, seed: int = 0) -> list[Edit]:
+DATA = Path(__file__).parents[1] / "data"
+FAMILIES = ("llava", "blip2_opt", "qwen2_vl", "qwen3_vl")
+
+
+def model_of(family: str) -> Path:
+    """The embedded checkpoint of a family."""
+    return demo_model_dir() if family == "llava" else DATA / family
+
+
+def suite_of(family: str, name: str) -> Path:
+    """A mini-suite made of a family's own mistakes."""
+    return suite_dir(name) if family == "llava" else DATA / "suites" / family / name
+
+
+def pool(name: str, file: str, records: int | None, seed: int = 0, family: str = "llava") -> list[Edit]:
     """The first records of a suite's pool, in file order for seed 0, else shuffled."""
-    edits = list(read_edits(suite_dir(name) / file).edits[:records])
+    edits = list(read_edits(suite_of(family, name) / file).edits[:records])
     if seed:
         random.Random(seed).shuffle(edits)
     return edits
 
 
-def runtime() -> Runtime:
+def runtime(family: str = "llava") -> Runtime:
     """The embedded model in float32."""
-    return load_runtime(open_checkpoint(demo_model_dir()), dtype="float32")
+    return load_runtime(open_checkpoint(model_of(family)), dtype="float32")
 
 
-def anchors_of(runtime: Runtime, limit: int | None = None) -> list[Anchor]:
+def anchors_of(runtime: Runtime, limit: int | None = None, family: str = "llava") -> list[Anchor]:
     """The suites' anchors, asked of the untouched base."""
-    questions = read_probes(suite_dir("e-vqa-mini") / "anchors.jsonl", None)[:limit]
+    questions = read_probes(suite_of(family, "e-vqa-mini") / "anchors.jsonl", None)[:limit]
     with runtime.attached([]):
         return [make_anchor(runtime, Query((q.image,) if q.image else (), q.question), q.answer) for q in questions]
 
@@ -95,6 +110,7 @@ def run_stream(
     settings: Sequence[str],
     anchors: Sequence[Anchor] = (),
     *,
+    family: str = "llava",
     drop: Sequence[str] = (),
     consolidate: str = "off",
     batch: bool = False,
@@ -103,7 +119,7 @@ def run_stream(
 ) -> Run:
     """Apply a stream from the untouched base and score all of it and its probes after the last edit."""
     chosen = load_recipe(recipe, settings).model_copy(update=dict.fromkeys(drop))
-    checkpoint = open_checkpoint(demo_model_dir())
+    checkpoint = open_checkpoint(model_of(family))
     model = meta_model(checkpoint)
     found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, chosen.sites, chosen.last)
     editor = MoreEditor.fresh(chosen, [site for site in found if not chosen.excludes(site.name)])
