@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -97,30 +98,39 @@ def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int, fa
         return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor:
-    """A byte-level BPE tokenizer, trained here, and the PIL backend of CLIP's image processor."""
-    controls = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
+def make_tokenizer(controls: Sequence[str], *, bos: str | None = None, **named: object) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer, trained here; `bos` is put before every text."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=controls, initial_alphabet=alphabet, show_progress=False
+        vocab_size=400, special_tokens=list(controls), initial_alphabet=alphabet, show_progress=False
     )
     bpe.train_from_iterator(CORPUS * 20, trainer)
-    bpe.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", bpe.token_to_id("<s>"))]
-    )
-    tokenizer = PreTrainedTokenizerFast(
+    if bos is not None:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bpe.token_to_id(bos))]
+        )
+        named["bos_token"] = bos
+    return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
-        bos_token="<s>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **named,
+    )
+
+
+def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor:
+    """LLaVA's processor with the PIL backend of CLIP's image processor."""
+    tokenizer = make_tokenizer(
+        ["<unk>", "<s>", "</s>", "<pad>", "<image>"],
+        bos="<s>",
         eos_token="</s>",
         pad_token="<pad>",
         unk_token="<unk>",
         extra_special_tokens={"image_token": "<image>"},
-        padding_side="left",
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
     )
     square = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
     shared = {
