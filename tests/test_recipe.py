@@ -62,6 +62,7 @@ def test_settings_change_single_values() -> None:
         ("[default]\nstep = 'polyak'\nlambda = 1.0\n[visual]\nstep = 0.1", "do not mix"),
         ("normalisation = 'paper'", "needs an absolute `lambda`"),
         ("[site.'(']\nlambda = 1.0", "not a regular expression"),
+        ("sites = ['re:(']", "not a regular expression"),
         ("max_steps = nan", "max_steps"),
         ("x = [", "r.toml"),
     ],

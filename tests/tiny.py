@@ -184,27 +184,36 @@ def make_model(
         "vision_feature_select_strategy": "default",
         "tie_word_embeddings": False,
     }
-    generator = torch.Generator().manual_seed(seed)
     if family == "llava_next":
         model = LlavaNextForConditionalGeneration(LlavaNextConfig(image_grid_pinpoints=PINPOINTS, **shared))
     else:
         model = LlavaForConditionalGeneration(LlavaConfig(**shared))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            # Unit gain through every matrix; norms stay near one; every tensor is unlike any other.
-            spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.05
-            centre = 0.0 if parameter.dim() > 1 else parameter.mean()
-            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    spread_weights(model, seed)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
 
 
-def old_hub_name(name: str) -> str:
-    """The name in the -hf repositories of a parameter as it is named in memory."""
-    for pattern, replacement in _OLD_HUB:
+def spread_weights(model: torch.nn.Module, seed: int) -> None:
+    """Unit gain through every matrix; norms stay near one; every tensor is unlike any other."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.05
+            centre = 0.0 if parameter.dim() > 1 else parameter.mean()
+            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+
+
+def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+    """A name after every rule in its order."""
+    for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def old_hub_name(name: str) -> str:
+    """The name in the -hf repositories of a parameter as it is named in memory."""
+    return renamed(name, _OLD_HUB)
 
 
 def read_weights(directory: Path) -> dict[str, torch.Tensor]:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint
 from more_cli.errors import ResourceError, StateError
-from more_cli.model.backbones import find_backbone
 from more_cli.model.batches import Batch, Encoded, Prompter, Query, collate
 from more_cli.model.branches import Branch, attached
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.processors import load_processor
+from more_cli.model.structure import find_backbone
 from more_cli.model.vision import VisionCache
 
 logger = logging.getLogger(__name__)
