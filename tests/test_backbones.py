@@ -294,7 +294,7 @@ def test_every_listed_family_is_built_here() -> None:
 
 def test_text_side_of_an_encoder_decoder_is_its_decoder() -> None:
     model, keys, disk = build("blip-2 t5")
-    assert text_layers(model) == [f"language_model.decoder.block.{index}" for index in range(3)]
+    assert text_layers(model, find_backbone(model)) == [f"language_model.decoder.block.{index}" for index in range(3)]
     sites, _ = find_sites(model, keys, disk, ["text.ffn_in"], last=1)
     assert [site.name for site in sites] == ["text.2.wi_0", "text.2.wi_1"]
 
@@ -317,7 +317,8 @@ def test_a_family_that_nobody_listed_is_found_by_structure(monkeypatch: pytest.M
     model, keys, disk = build("internvl")
     assert [site.name for site in find_sites(model, keys, disk, ["projector", "vision.ffn_out"], last=1)[0]] == before
     # Which layers its features come from nobody said: every one counts as read.
-    assert len(read_vision_layers(model, find_backbone(model))) == 3
+    layers = layers_of(model, find_backbone(model).vision_layers)
+    assert read_vision_layers(model, find_backbone(model), layers) == layers
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_vision_layers_that_something_else_reads(family: str, read: list[int]) -
     model, _, _ = build(family)
     backbone = find_backbone(model)
     layers = layers_of(model, backbone.vision_layers)
-    assert read_vision_layers(model, backbone) == [layers[index] for index in read]
+    assert read_vision_layers(model, backbone, layers) == [layers[index] for index in read]
 
 
 def test_table_that_disagrees_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,20 @@ class Family:
     """What structural discovery must find; None for a family that nobody listed."""
     images: tuple[int, int | None] = (0, None)
     """Fewest and most images that one question can have."""
+    language_model: str = ""
+    """Module that is asked alone where there is no image, in a family that cannot do without by itself."""
     phrasing: Phrasing | None = None
     answer_type: int = 0
     """Token type of an answer's tokens."""
+
+    def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
+        """Say, with a hint, why a question with so many images cannot be put; with `alone` none is never too few."""
+        fewest, most = self.images
+        if images < fewest and not (alone and not images):
+            return "this model answers no question without an image", "give the question an image"
+        if most is not None and images > most:
+            return f"this model takes {most} image a question, not {images}", "ask about one image at a time"
+        return None
 
 
 _GATED = ("mlp.gate_proj", "mlp.up_proj")
@@ -116,8 +127,12 @@ FAMILIES: dict[str, Family] = {
     "llava": Family(_LLAVA),
     "llava_next": Family(_LLAVA),
     "llava_onevision": Family(_LLAVA),
-    "blip-2": Family(_BLIP2, images=(1, 1), phrasing=Phrasing("Question: {question} Answer:")),
-    "instructblip": Family(_INSTRUCTBLIP, images=(1, 1), phrasing=Phrasing("{question}")),
+    "blip-2": Family(
+        _BLIP2, images=(1, 1), language_model="language_model", phrasing=Phrasing("Question: {question} Answer:")
+    ),
+    "instructblip": Family(
+        _INSTRUCTBLIP, images=(1, 1), language_model="language_model", phrasing=Phrasing("{question}")
+    ),
     "qwen2_vl": Family(_QWEN),
     "qwen2_5_vl": Family(replace(_QWEN, vision_ffn_out=("mlp.down_proj",))),
     "qwen3_vl": Family(replace(_QWEN3, projector=("model.visual.merger", "model.visual.deepstack_merger_list"))),

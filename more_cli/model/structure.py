@@ -53,9 +53,9 @@ def layers_of(model: PreTrainedModel, stacks: Iterable[str]) -> list[str]:
     return [f"{stack}.{name}" for stack in stacks for name, _ in model.get_submodule(stack).named_children()]
 
 
-def text_layers(model: PreTrainedModel) -> list[str]:
+def text_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     """Module paths of the text layers, first to last."""
-    return layers_of(model, (find_backbone(model).text_layers,))
+    return layers_of(model, (backbone.text_layers,))
 
 
 def used_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
@@ -68,19 +68,31 @@ def used_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     return paths[: 1 + max(chosen)] if chosen else paths
 
 
-def read_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
-    """Module paths of the vision layers whose outputs something else than the next layer reads.
+def read_vision_layers(model: PreTrainedModel, backbone: Backbone, first: Sequence[str]) -> list[str]:
+    """Module paths of those of the first vision layers whose outputs something behind them reads.
 
-    All of them in a family that nobody listed, since its configuration could name them in any way.
+    All of them in a family that nobody listed, since its configuration could name what it reads in any way.
     """
     paths = layers_of(model, backbone.vision_layers)
     if family_of(model.config.model_type).backbone is None:
-        return paths
+        return list(first)
     vision = getattr(model.config, "vision_config", None)
     also = [getattr(vision, name, None) or () for name in ("deepstack_visual_indexes", "intermediate_layers_indices")]
     last = len(paths) - 1
     read = {*(_feature_layers(model, len(paths)) or [last]), *(layer for layers in also for layer in layers)}
-    return [path for index, path in enumerate(paths) if index in read]
+    if len(first) < len(paths):
+        read.add(len(first) - 1)  # by the layer that follows
+    return [path for index, path in enumerate(first) if index in read]
+
+
+def frozen_vision_layers(model: PreTrainedModel, backbone: Backbone, edited: Sequence[str]) -> list[str]:
+    """Module paths of the vision layers, from the first one on, whose outputs edits of these modules cannot change."""
+    paths = layers_of(model, backbone.vision_layers)
+    after = [path for path in edited if any(path.startswith(f"{root}.") or path == root for root in backbone.projector)]
+    inside = [path for path in edited if path.startswith(f"{backbone.vision_tower}.") and path not in after]
+    places = [[place for place, layer in enumerate(paths) if path.startswith(f"{layer}.")] for path in inside]
+    # What is edited in no layer, such as an embedding, comes before all of them.
+    return paths[: min((place[0] if place else 0 for place in places), default=len(paths))]
 
 
 def _feature_layers(model: PreTrainedModel, count: int) -> list[int]:
