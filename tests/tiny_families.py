@@ -7,7 +7,8 @@ tensors in memory become those of the repositories that were published.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,14 @@ import torch
 import transformers
 from tiny import make_tokenizer, read_weights, renamed, spread_weights, write_weights
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers.models.smolvlm import processing_smolvlm
 
 from more_cli.model.processors import without_video
 
 Parts = dict[str, Any]
 Ids = Callable[[str], int]
+BEGUN = "{{ bos_token }}"
+"""Before a template's first message, as many have it: the tokenizer must not put another one."""
 
 
 # ------------------------------------------------------------------------------------------------ processors
@@ -128,7 +132,7 @@ def _gemma3_processor() -> Any:
         transformers.Gemma3ImageProcessorPil(size=_square(56)),
         tokenizer,
         image_seq_length=4,
-        chat_template=_template(named["boi_token"], turn("user"), turn("model"), "<end_of_turn>\n"),
+        chat_template=_template(named["boi_token"], turn("user"), turn("model"), "<end_of_turn>\n", BEGUN),
     )
 
 
@@ -143,29 +147,32 @@ def _idefics3_processor(kind: type[Any], images: type[Any]) -> Any:
         tokenizer=tokenizer,
         **({"video_processor": None} if kind is transformers.SmolVLMProcessor else {}),
         image_seq_len=4,
-        chat_template=_template("<image>", "User:", "Assistant:", "<end_of_utterance>\n"),
+        chat_template=_template("<image>", "User:", "Assistant:", "<end_of_utterance>\n", BEGUN),
     )
-
-
-def _pixtral_processor() -> Any:
-    tokenizer = _llama_tokenizer("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]")
-    images = transformers.PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size=14)
-    template = _template("[IMG]", "[INST]", "", "")
-    template = template.replace("{{ '' }}", "{%- if message['role'] == 'user' -%}{{ '[/INST]' }}{%- endif -%}", 1)
-    return transformers.PixtralProcessor(images, tokenizer, patch_size=14, spatial_merge_size=2, chat_template=template)
 
 
 def _mllama_processor() -> Any:
     names = ["<|begin_of_text|>", "<|eot_id|>", "<|pad|>", "<|start_header_id|>", "<|end_header_id|>"]
     tokenizer = make_tokenizer(
-        [*names, "<|image|>", "<|python_tag|>"], eos_token="<|eot_id|>", pad_token="<|pad|>", bos_token=names[0]
+        [*names, "<|image|>", "<|python_tag|>"], bos=names[0], eos_token="<|eot_id|>", pad_token="<|pad|>"
     )
     head = "<|start_header_id|>{}<|end_header_id|>\n\n".format
     return transformers.MllamaProcessor(
         transformers.MllamaImageProcessorPil(size=_square(28), max_image_tiles=2),
         tokenizer,
-        chat_template=_template("<|image|>", head("user"), head("assistant"), "<|eot_id|>"),
+        chat_template=_template("<|image|>", head("user"), head("assistant"), "<|eot_id|>", BEGUN),
     )
+
+
+@contextmanager
+def spells_numbers() -> Iterator[None]:
+    """Let SmolVLM's processor be made where the package is missing with which it spells the lengths of videos."""
+    before = processing_smolvlm.num2words
+    processing_smolvlm.num2words = before or str
+    try:
+        yield
+    finally:
+        processing_smolvlm.num2words = before
 
 
 # ------------------------------------------------------------------------------------------------ configurations
@@ -226,10 +233,11 @@ class Tiny:
     """One family."""
 
     model_type: str
-    processor: Callable[[], Any]
+    processor: Callable[[], Any] | None
+    """None where transformers has none that works without torchvision."""
     config: Callable[[Ids], Parts]
     """From the ids of control tokens; sizes of vocabularies and ids of pad and end are filled in."""
-    published: tuple[tuple[str, str], ...] = ()
+    old_names: tuple[tuple[str, str], ...] = ()
     """Pattern and replacement, in order: a name in memory becomes that of the published repositories."""
     text_only: bool = True
     """Whether a question without an image can be asked."""
@@ -326,7 +334,7 @@ FAMILIES: dict[str, Tiny] = {
     ),
     "mistral3": Tiny(
         "mistral3",
-        _pixtral_processor,
+        None,
         _around(
             "[IMG]",
             _VISION | {"model_type": "pixtral", "image_size": 56, "head_dim": 8},
@@ -383,15 +391,20 @@ def make_family(family: str, seed: int = 0) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(config)
     spread_weights(model, seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_gate"):  # of cross-attention, shut in a fresh Mllama
+                parameter.fill_(1.0)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model.eval(), processor
 
 
 def tiny_family(directory: Path, family: str, layout: str = "save_pretrained", dtype: str = "float32") -> Path:
-    """Write a checkpoint; `layout` is `save_pretrained`, `published` or `native`, as in memory."""
+    """Write a checkpoint; `layout` is `save_pretrained`, `old_hub` or `native`, as in memory."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in _files(family, layout, dtype).items():
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(content)
     return directory
 
@@ -404,7 +417,7 @@ def _files(family: str, layout: str, dtype: str) -> dict[str, bytes]:
         folder = Path(scratch)
         model.save_pretrained(folder, save_original_format=layout == "save_pretrained")
         processor.save_pretrained(folder)
-        if layout == "published":
-            tensors = {renamed(name, FAMILIES[family].published): value for name, value in read_weights(folder).items()}
+        if layout == "old_hub":
+            tensors = {renamed(name, FAMILIES[family].old_names): value for name, value in read_weights(folder).items()}
             write_weights(folder, tensors)
         return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}

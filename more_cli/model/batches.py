@@ -122,15 +122,12 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
 def _stack_extras(sequences: Sequence[Encoded], longest: int) -> dict[str, Tensor]:
     stacked = {}
     for name in sorted({name for sequence in sequences for name in sequence.extras}):
-        parts = [sequence.extras.get(name) for sequence in sequences]
-        model = next(part for part in parts if part is not None)
+        parts = [sequence.extras[name] for sequence in sequences if name in sequence.extras]
         if name in PER_TOKEN:
-            stacked[name] = _stack_tokens(sequences, name, model.new_zeros(len(sequences), longest, *model.shape[2:]))
-        elif any(_CROSS in sequence.extras for sequence in sequences):
-            # Images that are attended to across have a row per sequence, also where there is none.
-            stacked[name] = _cat_padded([torch.zeros_like(model) if part is None else part for part in parts])
+            whole = parts[0].new_zeros(len(sequences), longest, *parts[0].shape[2:])
+            stacked[name] = _stack_tokens(sequences, name, whole)
         else:
-            stacked[name] = _cat_padded([part for part in parts if part is not None])
+            stacked[name] = _cat_padded(parts)
     return stacked
 
 

@@ -58,7 +58,7 @@ class Family:
         """Say, with a hint, why a question with so many images cannot be put; with `alone` none is never too few."""
         fewest, most = self.images
         if images < fewest and not (alone and not images):
-            return "this model answers no question without an image", "give the question an image"
+            return "questions to this model need an image", "add one, or leave the question out"
         if most is not None and images > most:
             return f"this model takes {most} image a question, not {images}", "ask about one image at a time"
         return None
@@ -146,7 +146,8 @@ FAMILIES: dict[str, Family] = {
     "idefics3": Family(_IDEFICS3),
     "smolvlm": Family(_IDEFICS3),
     "mistral3": Family(_MISTRAL3),
-    "mllama": Family(_MLLAMA),
+    # Text before its image attends to everything alike, also to what fills up a batch: each question has one image.
+    "mllama": Family(_MLLAMA, images=(1, 1)),
     "llama4": Family(_LLAMA4),
 }
 """By `model_type`."""

@@ -1,0 +1,79 @@
+"""Every family, from `init` to a merged checkpoint and an adapter, as it is saved and as it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import World, run
+from tiny import read_weights
+from tiny_families import FAMILIES, spells_numbers
+from transformers import AutoModelForImageTextToText
+
+from more_cli.evaluation.streams import request_of
+from more_cli.model.batches import Batch
+from more_cli.ops.session import Machine, Session, locate, open_session
+
+COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
+LAYOUTS = ["save_pretrained", "old_hub"]
+TOLERANCE = {"float32": 2e-4, "bfloat16": 0.25}
+"""Largest gap of a logit between branches beside the weights and weights that were rounded once with them."""
+
+
+@pytest.fixture(autouse=True)
+def _numbers() -> Iterator[None]:
+    with spells_numbers():
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("family", COMPLETE)
+def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> None:
+    world = World(tmp_path, family=family, layout=layout, dtype=dtype)
+    world.edits(2)
+    # Draws without end: on a random model the second edit breaks the first, and both are to hold.
+    assert run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30").code == 0
+    done = world.edit("--json")
+    assert done.code == 0, done.err + done.out
+    assert [entry["status"] for entry in world.entries()] == ["learnt", "learnt"]
+    scores = run("eval", world.model, "--json")
+    assert scores.json["metrics"]["rel.tf_exact"]["value"] == 1.0, scores.err
+    merged = run("merge", world.model, "-o", tmp_path / "merged", "--verify", "--json")
+    assert merged.code == 0, merged.err
+    assert merged.json["verification"]["lost"] == []
+    assert merged.json["verification"]["largest_logit_gap"] < TOLERANCE[dtype]
+    assert run("export", world.model, "-o", tmp_path / "adapter").code == 0
+
+    base, ours = read_weights(world.model), read_weights(tmp_path / "merged")
+    edited = {fold["disk_key"] for fold in merged.json["folds"]}
+    session = open_session(locate(world.model, None), Machine())
+    assert edited == {record.disk_key for record in session.editor.records}
+    assert {name for name, value in base.items() if not torch.equal(ours[name], value)} == edited
+    live, batches = said(session)
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", local_files_only=True)
+    assert gap(plain, batches, live) < TOLERANCE[dtype]
+    peft = pytest.importorskip("peft")
+    untouched = AutoModelForImageTextToText.from_pretrained(world.model, local_files_only=True)
+    assert gap(untouched, batches, live) > 0.5
+    adapted = peft.PeftModel.from_pretrained(untouched, tmp_path / "adapter")
+    assert gap(adapted, batches, live) < (1e-5 if dtype == "float32" else 0.1)
+
+
+def said(session: Session) -> tuple[list[torch.Tensor], list[Batch]]:
+    """Logits of the live state at the target of every edit, and the inputs they come from."""
+    requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
+    with session.attached():
+        encode = session.runtime.encode
+        batches = [session.runtime.batch([encode(request.query, request.target)]) for request in requests]
+        return [session.runtime.score(batch).logits for batch in batches], batches
+
+
+def gap(model: torch.nn.Module, batches: list[Batch], live: list[torch.Tensor]) -> float:
+    """Largest difference of a logit from the live state's."""
+    with torch.no_grad():
+        logits = [model.eval()(**batch.inputs, logits_to_keep=batch.keep).logits for batch in batches]
+    return max(float((one - other).abs().max()) for one, other in zip(logits, live, strict=True))
