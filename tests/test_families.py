@@ -10,12 +10,15 @@ import torch
 from PIL import Image
 from tiny_families import FAMILIES, make_family, spells_numbers
 
+from more_cli.core import basis
 from more_cli.errors import DataError
 from more_cli.images import ImageSource, locate_image
 from more_cli.model.batches import Query, collate
+from more_cli.model.branches import Branch
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_cli.model.structure import find_backbone, text_layers
 
 COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
 SIZES = {"red": (28, 28), "green": (90, 28), "blue": (60, 90)}
@@ -206,3 +209,57 @@ def test_an_answer_ends_as_the_template_ends_it(family: str, end: str, tmp_path:
     prompter = Prompter(processor)
     assert processor.tokenizer.convert_ids_to_tokens(prompter.eos) == end
     assert prompter.stops == (prompter.eos, processor.tokenizer.eos_token_id)
+
+
+@pytest.mark.parametrize("recorded", [1, 3])
+def test_gradients_and_keys_are_those_of_plain_torch(runtime: Runtime, pictures, recorded: int) -> None:
+    """Also where a family flattens its tokens, packs its images, or merges patches inside the tower."""
+    batch = runtime.batch([runtime.encode(*pair) for pair in pairs(pictures)[:recorded]])
+    made = branches(runtime)
+    with runtime.attached(made):
+        runtime.score(batch, record=True).nll().mean().backward()
+        gradients = {branch.name: branch.gradient().dense() for branch in made}
+        keys = {branch.name: branch.key(batch.answer if "text" in branch.name else None) for branch in made}
+    leaves, inputs, undo = {}, {}, []
+    for branch in made:
+        leaf = leaves[branch.name] = branch.B.clone().requires_grad_()
+
+        def hook(module, args, output, *, leaf=leaf, branch=branch):
+            inputs[branch.name] = args[0].detach()
+            return output + branch.scale * (args[0] @ branch.A.T) @ leaf.T
+
+        undo.append(runtime.model.get_submodule(branch.module).register_forward_hook(hook))
+    try:
+        logits = runtime.model(**batch.inputs).logits[:, batch.keep]
+    finally:
+        for handle in undo:
+            handle.remove()
+    picked = torch.log_softmax(logits, -1).gather(-1, batch.targets[..., None])[..., 0]
+    (-(picked * batch.mask).sum(1) / batch.mask.sum(1)).mean().backward()
+    for branch in made:
+        assert leaves[branch.name].grad.any()
+        torch.testing.assert_close(gradients[branch.name], leaves[branch.name].grad, atol=1e-4, rtol=2e-3)
+        Z = (inputs[branch.name] @ branch.A.T).reshape(-1, len(branch.A))
+        relevant = Z[batch.answer.reshape(-1)] if "text" in branch.name else Z
+        torch.testing.assert_close(keys[branch.name], relevant.double().mean(0), atol=1e-4, rtol=1e-3)
+
+
+def branches(runtime: Runtime) -> list[Branch]:
+    """Small ones at the last two feed-forward inputs and outputs, and at everything in the projector."""
+    backbone = find_backbone(runtime.model)
+    layers = text_layers(runtime.model, backbone)[-2:]
+    paths = [f"{layer}.{name}" for layer in layers for name in (*backbone.text_ffn_in, *backbone.text_ffn_out)]
+    paths += [
+        f"{root}.{name}".rstrip(".")
+        for root in backbone.projector
+        for name, module in runtime.model.get_submodule(root).named_modules()
+        if type(module) is torch.nn.Linear
+    ]
+    made = []
+    for number, path in enumerate(paths):
+        d_out, d_in = runtime.model.get_submodule(path).weight.shape
+        generator = torch.Generator().manual_seed(number)
+        B = 0.02 * torch.randn(d_out, 8, generator=generator)
+        kind = "text" if number < len(layers) * len((*backbone.text_ffn_in, *backbone.text_ffn_out)) else "visual"
+        made.append(Branch(f"{kind}.{path}", path, basis.draw_basis(8, d_in, number), B, 2.0))
+    return made
