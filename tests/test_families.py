@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 from PIL import Image
-from tiny_families import FAMILIES, make_family, spells_numbers
+from tiny_families import FAMILIES, make_family
 
 from more_cli.core import basis
 from more_cli.errors import DataError
@@ -36,12 +36,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ImageSource]
 
 @pytest.fixture(scope="module", params=COMPLETE)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
-    with spells_numbers():
-        if request.param in FAMILIES:
-            model, processor = make_family(request.param)
-        else:
-            processor = tiny.make_processor(request.param)
-            model = tiny.make_model(processor.tokenizer, 3, 0, request.param).eval()
+    if request.param in FAMILIES:
+        model, processor = make_family(request.param)
+    else:
+        processor = tiny.make_processor(request.param)
+        model = tiny.make_model(processor.tokenizer, 3, 0, request.param).eval()
     model.requires_grad_(False)
     return Runtime(model, Prompter(processor, family_of(model.config.model_type)))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import World, run
+from helpers import World, line, run
 from tiny import read_weights
-from tiny_families import FAMILIES, spells_numbers
+from tiny_families import FAMILIES
+from tiny_processors import spells_numbers
 from transformers import AutoModelForImageTextToText
 
 from more_cli.evaluation.streams import request_of
+from more_cli.model import families
 from more_cli.model.batches import Batch
 from more_cli.ops.session import Machine, Session, locate, open_session
 
@@ -77,3 +80,50 @@ def gap(model: torch.nn.Module, batches: list[Batch], live: list[torch.Tensor]) 
     with torch.no_grad():
         logits = [model.eval()(**batch.inputs, logits_to_keep=batch.keep).logits for batch in batches]
     return max(float((one - other).abs().max()) for one, other in zip(logits, live, strict=True))
+
+
+SITES = {
+    "llava": ["vision.ffn_out", r"re:.*language_model\.layers\.2\.self_attn\.o_proj"],
+    "blip-2": ["qformer", "vision.ffn_out"],
+    "instructblip": ["qformer", r"re:language_model\.model\.layers\.[12]\.self_attn\.(q|v)_proj"],
+    "qwen2_vl": ["vision.ffn_out", "projector"],
+    "qwen3_vl": ["projector", "vision.ffn_out", r"re:.*visual\.blocks\.2\.attn\.(qkv|proj)"],
+    "qwen3_5": [r"re:.*layers\.[01]\.linear_attn\.out_proj"],
+    "idefics3": ["vision.ffn_out", "text.ffn_out"],
+    "mllama": ["vision.ffn_out", r"re:.*cross_attn\.(q|o)_proj"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SITES)
+def test_other_sites_and_several_images(tmp_path: Path, family: str) -> None:
+    world = World(tmp_path, family=family)
+    most = families.FAMILIES[family].images[1]
+    images = ["img/red.png", "img/blue.png"][:most]
+    lines = [{"image": images, "question": "what colour ?", "target": "r"}, line(1)]
+    edits = world.write(lines)
+    sites = f"sites={json.dumps(SITES[family])}"
+    few = (
+        "--set",
+        "max_steps=3",
+        "--set",
+        "guard=false",
+        "--set",
+        "last=2",
+    )  # what is written counts, not what is learnt
+    done = run("init", world.model, "--set", sites, *few)
+    assert done.code == 0, done.err
+    assert {site["group"] for site in run("status", world.model, "--json").json["sites"]} == {*SITES[family]}
+    assert world.edit(edits=edits).code in (0, 3)
+    assert run("merge", world.model, "-o", tmp_path / "merged").code == 0
+    assert run("export", world.model, "-o", tmp_path / "adapter").code == 0
+    session = open_session(locate(world.model, None), Machine())
+    live, batches = said(session)
+    base, merged = (
+        AutoModelForImageTextToText.from_pretrained(folder, local_files_only=True)
+        for folder in (world.model, tmp_path / "merged")
+    )
+    assert gap(base, batches, live) > 0.05
+    assert gap(merged, batches, live) < TOLERANCE["float32"]
+    adapted = pytest.importorskip("peft").PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert gap(adapted, batches, live) < 1e-5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 from PIL import Image
-from tiny_families import qwen_processor
+from tiny_processors import qwen_processor
 from transformers import CLIPImageProcessorPil, LlavaOnevisionProcessor, LlavaProcessor, Qwen2VLProcessor
 from transformers import Qwen3VLProcessor as Qwen3
 
