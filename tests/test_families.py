@@ -17,7 +17,7 @@ from more_cli.model.batches import Query, collate
 from more_cli.model.branches import Branch
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
-from more_cli.model.runtime import Runtime
+from more_cli.model.runtime import Runtime, decoder_start
 from more_cli.model.structure import find_backbone, text_layers
 
 COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
@@ -42,7 +42,8 @@ def runtime(request: pytest.FixtureRequest) -> Runtime:
         processor = tiny.make_processor(request.param)
         model = tiny.make_model(processor.tokenizer, 3, 0, request.param).eval()
     model.requires_grad_(False)
-    return Runtime(model, Prompter(processor, family_of(model.config.model_type)))
+    start = decoder_start(model.config.get_text_config(decoder=True))
+    return Runtime(model, Prompter(processor, family_of(model.config.model_type), decoder_start=start))
 
 
 def pairs(pictures: dict[str, ImageSource]) -> list[tuple[Query, str]]:

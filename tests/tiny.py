@@ -98,8 +98,10 @@ def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int, fa
         return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def make_tokenizer(controls: Sequence[str], *, bos: str | None = None, **named: object) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer, trained here; `bos` is put before every text."""
+def make_tokenizer(
+    controls: Sequence[str], *, bos: str | None = None, end: str | None = None, **named: object
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer, trained here; `bos` is put before every text, or `end` behind it."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -113,6 +115,10 @@ def make_tokenizer(controls: Sequence[str], *, bos: str | None = None, **named: 
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bpe.token_to_id(bos))]
         )
         named["bos_token"] = bos
+    if end is not None:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, bpe.token_to_id(end))]
+        )
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         padding_side="left",

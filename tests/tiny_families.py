@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tiny import PINPOINTS, make_tokenizer, read_weights, renamed, spread_weight
 from tiny_processors import (
     Parts,
     blip2_processor,
+    blip2_t5_processor,
     gemma3_processor,
     idefics3_processor,
     instructblip_processor,
@@ -82,6 +83,8 @@ def _blip(text: Parts) -> Callable[[Ids], Parts]:
 
 _OPT = {"model_type": "opt", "hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 96, "num_hidden_layers": 3}
 _OPT |= {"num_attention_heads": 4, "max_position_embeddings": 512}
+_T5 = {"model_type": "t5", "d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 3, "num_heads": 4}
+_T5 |= {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 _QWEN3 = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "patch_size": 16}
 _QWEN3 |= {"num_position_embeddings": 64}
 
@@ -97,9 +100,6 @@ class Tiny:
     """From the ids of control tokens; sizes of vocabularies and ids of pad and end are filled in."""
     old_names: tuple[tuple[str, str], ...] = ()
     """Pattern and replacement, in order: a name in memory becomes that of the published repositories."""
-    text_only: bool = True
-    """Whether a question without an image can be asked."""
-    sites: tuple[str, ...] = field(default=("text.ffn_in", "text.ffn_out", "projector"))
 
 
 _OLD = (
@@ -124,8 +124,9 @@ FAMILIES: dict[str, Tiny] = {
         ),
         _OLD_CLIP,
     ),
-    "blip-2": Tiny("blip-2", blip2_processor, _blip(_OPT), text_only=False),
-    "instructblip": Tiny("instructblip", instructblip_processor, _blip(_LLAMA), text_only=False),
+    "blip-2": Tiny("blip-2", blip2_processor, _blip(_OPT)),
+    "blip-2 t5": Tiny("blip-2", blip2_t5_processor, _blip(_T5)),
+    "instructblip": Tiny("instructblip", instructblip_processor, _blip(_LLAMA)),
     "qwen2_vl": Tiny(
         "qwen2_vl",
         qwen_processor,
@@ -166,7 +167,6 @@ FAMILIES: dict[str, Tiny] = {
         paligemma_processor,
         _around("<image>", _SIGLIP, {"model_type": "gemma", "head_dim": 16}, projection_dim=64),
         _OLD_CLIP,
-        text_only=False,
     ),
     "gemma3": Tiny(
         "gemma3",
@@ -178,7 +178,6 @@ FAMILIES: dict[str, Tiny] = {
             mm_tokens_per_image=4,
         ),
         _OLD_CLIP,
-        sites=("text.ffn_in", "text.ffn_out"),
     ),
     "idefics3": Tiny(
         "idefics3",

@@ -85,6 +85,13 @@ def blip2_processor() -> Any:
     return transformers.Blip2Processor(images, _opt_tokenizer(), num_query_tokens=4)
 
 
+def blip2_t5_processor() -> Any:
+    images = transformers.BlipImageProcessorPil(size=_square(28))
+    controls = ["<pad>", "</s>", "<unk>", "<image>"]
+    tokenizer = make_tokenizer(controls, end="</s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
+    return transformers.Blip2Processor(images, tokenizer, num_query_tokens=4)
+
+
 def instructblip_processor() -> Any:
     images = transformers.BlipImageProcessorPil(size=_square(28))
     bert = make_tokenizer(["[PAD]", "[UNK]"], pad_token="[PAD]", unk_token="[UNK]")

@@ -54,11 +54,21 @@ class Encoded:
     `PER_TOKEN`, of its tokens."""
     answer_type: int = 0
     """Token type of what follows the prompt."""
+    decoder_start: int | None = None
+    """In an encoder-decoder, what an answer's own sequence starts with."""
 
     @property
     def bytes(self) -> int:
         """What it holds in memory."""
         return sum(value.numel() * value.element_size() for value in (self.input_ids, *self.extras.values()))
+
+    @property
+    def answering(self) -> tuple[Tensor, Span]:
+        """The sequence that the answer ends, and its place in it: the prompt's, or in an encoder-decoder its own."""
+        if self.decoder_start is None:
+            return self.input_ids, self.target
+        ids = torch.cat([self.input_ids.new_tensor([self.decoder_start]), self.input_ids[self.target.start :]])
+        return ids, Span(1, len(ids))
 
     def followed_by(self, answer: Sequence[int]) -> Encoded:
         """Return this prompt with an answer, given as tokens, for its target."""
@@ -78,9 +88,9 @@ class Batch:
     mask: Tensor
     """(N, K) bool, true at target tokens."""
     keep: Tensor
-    """(K,) positions of the sequence whose logits predict `targets`."""
+    """(K,) positions of the sequence that ends in the answer whose logits predict `targets`."""
     answer: Tensor
-    """(N, T) bool, true at the positions that predict a target token."""
+    """(N, T) bool, true at the positions of that sequence that predict a target token."""
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -88,27 +98,29 @@ class Batch:
 
 def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:
     """Pad sequences on the left and mark their answers; prompts without a target keep their last position."""
-    longest = max(len(sequence.input_ids) for sequence in sequences)
-    width = max(1, *(len(sequence.target) for sequence in sequences))
-    shape = (len(sequences), longest)
-    ids, attention = torch.full(shape, pad), torch.zeros(shape, dtype=torch.long)
-    answer = torch.zeros(shape, dtype=torch.bool)
-    targets = torch.zeros(len(sequences), width, dtype=torch.long)
-    mask = torch.zeros(len(sequences), width, dtype=torch.bool)
-    for row, sequence in enumerate(sequences):
-        offset = longest - len(sequence.input_ids)
-        ids[row, offset:] = sequence.input_ids
-        attention[row, offset:] = 1
-        if length := len(sequence.target):
-            predicting = answer_positions(sequence.target)
+    streams = [sequence.answering for sequence in sequences]
+    ids, attention = _padded([stream for stream, _ in streams], pad)
+    longest, width = ids.shape[1], max(1, *(len(span) for _, span in streams))
+    answer = torch.zeros(ids.shape, dtype=torch.bool)
+    targets = torch.zeros(len(streams), width, dtype=torch.long)
+    mask = torch.zeros(len(streams), width, dtype=torch.bool)
+    for row, (stream, span) in enumerate(streams):
+        if length := len(span):
+            offset = longest - len(stream)
+            predicting = answer_positions(span)
             answer[row, offset + predicting.start : offset + predicting.stop] = True
-            targets[row, width - length :] = sequence.input_ids[sequence.target.start : sequence.target.stop]
+            targets[row, width - length :] = stream[span.start : span.stop]
             mask[row, width - length :] = True
-    ends = {len(sequence.target) > 0 for sequence in sequences}
+    ends = {len(span) > 0 for _, span in streams}
     assert len(ends) == 1, "prompts with and without a target do not share a batch"
     # Answers end at the last position, which predicts nothing; a bare prompt is continued from it.
     last = longest - 1 if ends == {True} else longest
-    inputs = {"input_ids": ids, "attention_mask": attention} | _stack_extras(sequences, longest)
+    inputs = {"input_ids": ids, "attention_mask": attention}
+    if sequences[0].decoder_start is not None:
+        inputs = {"decoder_input_ids": ids, "decoder_attention_mask": attention}
+        prompts = [sequence.input_ids[: sequence.target.start] for sequence in sequences]
+        inputs["input_ids"], inputs["attention_mask"] = _padded(prompts, pad)
+    inputs |= _stack_extras(sequences, inputs["input_ids"].shape[1])
     return Batch(
         {name: value.to(device) for name, value in inputs.items()},
         tuple(sequences),
@@ -117,6 +129,16 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
         torch.arange(last - width, last, device=device),
         answer.to(device),
     )
+
+
+def _padded(sequences: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
+    """Return sequences padded on the left to the longest, (N, T), and what of it is theirs."""
+    longest = max(map(len, sequences))
+    ids, own = torch.full((len(sequences), longest), pad), torch.zeros(len(sequences), longest, dtype=torch.long)
+    for row, sequence in enumerate(sequences):
+        ids[row, longest - len(sequence) :] = sequence
+        own[row, longest - len(sequence) :] = 1
+    return ids, own
 
 
 def _stack_extras(sequences: Sequence[Encoded], longest: int) -> dict[str, Tensor]:

@@ -25,13 +25,20 @@ class Prompter:
     """Renders questions with the checkpoint's chat template, or its family's phrasing, and tokenises them."""
 
     def __init__(
-        self, processor: Any, family: Family | None = None, *, system: str = "", max_length: int | None = None
+        self,
+        processor: Any,
+        family: Family | None = None,
+        *,
+        system: str = "",
+        max_length: int | None = None,
+        decoder_start: int | None = None,
     ) -> None:
         self.processor = processor
         self.tokenizer = processor.tokenizer
         self.family = family or Family()
         self.system = system
         self.max_length = max_length
+        self.decoder_start = decoder_start
         self._chat = self._chat_template()
         phrasing = Phrasing("") if self._chat else self.family.phrasing
         if phrasing is None:
@@ -61,12 +68,8 @@ class Prompter:
         ids, extras = self._process(prompt, query)
         start = len(ids)
         if target is not None:
-            prompt += self._phrasing.appended
-            before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + self.inert(target))
-            # Both without images: the length of the target does not depend on how often its placeholder repeats.
-            common = _common_prefix(before, whole)
-            start -= len(before) - common
-            ids = torch.cat([ids[:start], ids.new_tensor([*whole[common:], self.eos])])
+            start, answer = self._answer(prompt, self.inert(target), start)
+            ids = torch.cat([ids[:start], ids.new_tensor([*answer, self.eos])])
         if self.max_length is not None and len(ids) > self.max_length:
             raise DataError(
                 f"question and target take {len(ids)} tokens, the model's context has {self.max_length}",
@@ -74,7 +77,7 @@ class Prompter:
             )
         extras = {name: value[:, :start] if name in PER_TOKEN else value for name, value in extras.items()}
         images = tuple(source.sha256 for source in query.images)
-        return Encoded(ids, Span(start, len(ids)), images, extras, self.family.answer_type)
+        return Encoded(ids, Span(start, len(ids)), images, extras, self.family.answer_type, self.decoder_start)
 
     def render(self, query: Query) -> str:
         """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
@@ -90,6 +93,16 @@ class Prompter:
     def text(self, ids: Sequence[int] | Tensor) -> str:
         """Return the text of an answer's tokens, without control tokens."""
         return str(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)).strip()
+
+    def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
+        """Return where in a prompt of so many tokens the target's begin, and these."""
+        if self.decoder_start is not None:
+            return length, list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
+        prompt += self._phrasing.appended
+        before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)
+        # Both without images: the length of the target does not depend on how often its placeholder repeats.
+        common = _common_prefix(before, whole)
+        return length - (len(before) - common), whole[common:]
 
     def _chat_template(self) -> str:
         found = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template or ""

@@ -153,16 +153,19 @@ class Runtime:
                 eos_token_id=list(self.prompter.stops),
                 pad_token_id=self.prompter.eos,
             )
-        return [self._until_end(row) for row in tokens[:, batch.inputs["input_ids"].shape[1] :].tolist()]
+        begun = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
+        return [self._until_end(row) for row in tokens[:, begun.shape[1] :].tolist()]
 
     def _until_end(self, ids: list[int]) -> list[int]:
         ends = [ids.index(stop) for stop in self.prompter.stops if stop in ids]
         return ids[: min(ends) + 1] if ends else ids
 
     def _forward(self, batch: Batch) -> Tensor:
-        model = self._asked(batch)
-        logits: Tensor = model(**batch.inputs, logits_to_keep=batch.keep, use_cache=False).logits
-        return logits
+        # A decoder of its own reads little beside the answer, and is not asked to leave logits out.
+        apart = "decoder_input_ids" in batch.inputs
+        kept = {} if apart else {"logits_to_keep": batch.keep}
+        logits: Tensor = self._asked(batch)(**batch.inputs, **kept, use_cache=False).logits
+        return logits[:, batch.keep] if apart else logits
 
     def _asked(self, batch: Batch) -> Any:
         """Return the model, or its language model alone where the model cannot do without an image."""
@@ -228,5 +231,19 @@ def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
     with quiet():
         processor = load_processor(checkpoint.path)
     config = meta_model(checkpoint).config
-    longest = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return Prompter(processor, family_of(config.model_type), system=system, max_length=longest)
+    text = config.get_text_config(decoder=True)
+    return Prompter(
+        processor,
+        family_of(config.model_type),
+        system=system,
+        max_length=getattr(text, "max_position_embeddings", None),
+        decoder_start=decoder_start(text),
+    )
+
+
+def decoder_start(text: Any) -> int | None:
+    """Return what a decoder of its own starts with, from the text's configuration; None where there is none."""
+    if not text.is_encoder_decoder:
+        return None
+    start: int = text.pad_token_id if text.decoder_start_token_id is None else text.decoder_start_token_id
+    return start
