@@ -135,7 +135,7 @@ def test_questions_without_an_image(runtime: Runtime, pictures) -> None:
     bare = Query((), "what is it ?")
     family = runtime.prompter.family
     if family.images[0] and not family.language_model:
-        with pytest.raises(DataError, match="need an image"):
+        with pytest.raises(DataError, match="takes no question without an image"):
             runtime.encode(bare, "red")
         return
     asked = [*pairs(pictures)[:2], (bare, "red")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import World, line, run
+from helpers import World, line, run, tree
 from tiny import read_weights
 from tiny_families import FAMILIES
 from tiny_processors import spells_numbers
@@ -128,3 +128,23 @@ def test_other_sites_and_several_images(tmp_path: Path, family: str) -> None:
     assert gap(merged, batches, live) < TOLERANCE["float32"]
     adapted = pytest.importorskip("peft").PeftModel.from_pretrained(base, tmp_path / "adapter")
     assert gap(adapted, batches, live) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_links_is_read_and_never_written(tmp_path: Path) -> None:
+    """As the hub's cache lays a checkpoint out, in shards."""
+    world = World(tmp_path, family="qwen2_vl", layout="old_hub", dtype="bfloat16", shards=3)
+    world.edits(2)
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate(sorted(world.model.iterdir())):
+        file.rename(blobs / str(number))
+        file.symlink_to(Path("..") / "blobs" / str(number))
+    before = tree(blobs)
+    state = ("--state", tmp_path / "elsewhere.more")
+    assert world.edit("--set", "max_steps=30", "--set", "rehearsal.draws=30", *state).code == 0
+    merged = run("merge", world.model, *state, "-o", tmp_path / "merged", "--verify", "--json")
+    assert (merged.code, merged.json["verification"]["lost"]) == (0, [])
+    assert not any(file.is_symlink() for file in (tmp_path / "merged").iterdir())
+    assert tree(blobs) == before
+    assert all(file.is_symlink() for file in world.model.iterdir())

@@ -58,7 +58,7 @@ class Family:
         """Say, with a hint, why a question with so many images cannot be put; with `alone` none is never too few."""
         fewest, most = self.images
         if images < fewest and not (alone and not images):
-            return "questions to this model need an image", "add one, or leave the question out"
+            return "this model takes no question without an image", "add one, or leave the question out"
         if most is not None and images > most:
             return f"this model takes {most} image a question, not {images}", "ask about one image at a time"
         return None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from more_cli.errors import StateError
 
+# How transformers names what is missing: "Package `x` is required", "requires the X library".
+_PACKAGE = re.compile(r"package `([\w-]+)`|requires the ([\w-]+) library")
 _NAMED_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
 
@@ -25,11 +28,13 @@ def load_processor(path: Path) -> Any:
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
     except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise StateError(
-            f"`{path}`: the processor does not load: {reason}",
-            "tokenizer, processor and chat template files of the model must lie beside its config.json",
-        ) from None
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = re.split(r"(?<=\.)\s", line)[0]  # transformers goes on about what to install and how
+        hint = "tokenizer, processor and chat template files of the model must lie beside its config.json"
+        if isinstance(error, ImportError):
+            package = _PACKAGE.search(reason.lower())
+            hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
+        raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
 
 
 @cache
