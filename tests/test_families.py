@@ -9,11 +9,12 @@ import tiny
 import torch
 from PIL import Image
 from tiny_families import FAMILIES, make_family
+from transformers import PixtralImageProcessorPil
 
 from more_cli.core import basis
 from more_cli.errors import DataError
 from more_cli.images import ImageSource, locate_image
-from more_cli.model.batches import Query, collate
+from more_cli.model.batches import Encoded, Query, Span, collate
 from more_cli.model.branches import Branch
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
@@ -263,3 +264,29 @@ def branches(runtime: Runtime) -> list[Branch]:
         kind = "text" if number < len(layers) * len((*backbone.text_ffn_in, *backbone.text_ffn_out)) else "visual"
         made.append(Branch(f"{kind}.{path}", path, basis.draw_basis(8, d_in, number), B, 2.0))
     return made
+
+
+def test_images_packed_into_one_sequence_are_cached_apart(pictures) -> None:
+    """Mistral 3, whose processor needs torchvision, from inputs made by hand."""
+    model, _ = make_family("mistral3")
+    model.requires_grad_(False)
+    images = PixtralImageProcessorPil(size={"longest_edge": 112}, patch_size=28)
+    asked = []
+    for number, colour in enumerate(SIZES):
+        made = images(pictures[colour].open().resize((56 * (number + 1), 56)), return_tensors="pt")
+        patches = int((made["image_sizes"][0] // 28).prod())
+        ids = torch.tensor([1, *[model.config.image_token_id] * patches, 50 + number, 60, 70, 80 + number, 2])
+        extras = {name: made[name] for name in ("pixel_values", "image_sizes")}
+        asked.append(Encoded(ids, Span(len(ids) - 2, len(ids)), (pictures[colour].sha256,), extras))
+    assert len({encoded.extras["pixel_values"].shape for encoded in asked}) > 1
+    runtime = Runtime(model, Prompter(tiny.make_processor()))
+    single = []
+    for encoded in asked:
+        batch = runtime.batch([encoded])
+        single.append(model(**batch.inputs).logits[0, batch.keep])
+    with runtime.attached([]):
+        batch = runtime.batch(asked)
+        for _ in range(2):
+            torch.testing.assert_close(runtime.score(batch).logits, torch.stack(single), atol=2e-4, rtol=1e-3)
+        assert runtime._vision.calls == 3
+        assert {tuple(outputs[2].shape[:1]) for outputs in runtime._vision._outputs.values()} == {(1,)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from tiny import PINPOINTS, make_tokenizer, read_weights, renamed, spread_weights, write_weights
+from tiny import PINPOINTS, make_processor, read_weights, renamed, spread_weights, write_weights
 from tiny_processors import (
     Parts,
     blip2_processor,
@@ -235,8 +235,8 @@ def make_family(family: str, *, tied: bool = False) -> tuple[Any, Any]:
     row = FAMILIES[family]
     with spells_numbers():
         processor = row.processor() if row.processor else None
-    tokenizer = processor.tokenizer if processor else make_tokenizer(["<pad>", "<s>", "</s>", "<image>"])
-    parts = row.config(tokenizer.convert_tokens_to_ids if processor else lambda token: 3)
+    tokenizer = (processor or make_processor()).tokenizer
+    parts = row.config(tokenizer.convert_tokens_to_ids if processor else lambda token: tokenizer.image_token_id)
     parts["text_config"] = parts["text_config"] | {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
