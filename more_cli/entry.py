@@ -51,7 +51,7 @@ class Entry(_Strict):
     """One line of the ledger.
 
     A "revert" line names an edit by `id` and takes it back; a "consolidate" line says that the edits from line
-    `since` on were written once more where they did not hold.
+    `since` on were written together where they did not hold.
     """
 
     seq: Annotated[int, Field(ge=1)]
@@ -81,6 +81,8 @@ class Entry(_Strict):
     answer_before: str | None = None
     answer_after: str | None = None
     right_after: bool | None = None
+    joint: bool = False
+    """Only its key was absorbed here: the next consolidation writes it, together with others."""
     writes: Count = 0
     cost: float | None = None
     """Samples sent forward and backward; only forward counts a third."""

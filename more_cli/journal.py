@@ -109,6 +109,7 @@ class Ledger:
         """Hash of the last line: the `prev` of the next."""
         self._marks: list[_Mark] = []
         self._made: dict[str, _Mark] = {}
+        self._righted: set[int] = set()
         self.entries: Sequence[Entry] = Entries(self.path, self._marks)
         """All lines, oldest first."""
         self.by_id: Mapping[str, Entry] = _ById(self.path, self._made)
@@ -181,9 +182,12 @@ class Ledger:
         """Return the status of every id as of the last line.
 
         An edit is superseded by a later one about the same images and question with another target, unless
-        that one was itself refused or reverted.
+        that one was itself refused or reverted. What was not learnt is once a consolidation found it right.
         """
         statuses = {mark.id: mark.status for mark in self._marks if mark.kind != "consolidate"}
+        for mark in self._made.values():
+            if statuses[mark.id] is Status.NOT_LEARNT and mark.seq in self._righted:
+                statuses[mark.id] = Status.LEARNT
         later: dict[bytes, set[bytes]] = {}
         for mark in sorted(self._made.values(), reverse=True):
             if statuses[mark.id] in (Status.REFUSED, Status.REVERTED):
@@ -264,6 +268,8 @@ class Ledger:
         self._marks.append(mark)
         if entry.kind == "edit":
             self._made[entry.id] = mark
+        if entry.kind == "consolidate":
+            self._righted |= {number for number, margin in entry.looks if margin > 0}
         self.head = sha256_bytes(line)
         self._size += len(line)
 

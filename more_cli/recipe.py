@@ -92,6 +92,9 @@ class AnchorUse(BaseModel):
     """Anchors k_a in every write, held to the base's answer distribution."""
     keys: bool = False
     """P of every site absorbs the anchors' keys when the state is made."""
+    file: Path | None = Field(default=None, exclude=True)
+    """JSON Lines of anchors, relative to the recipe's file, where `init --anchors` names none. The state keeps the
+    anchors themselves, not this name."""
 
 
 class Recipe(BaseModel):
@@ -252,6 +255,8 @@ def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
+    if file := values.get("anchors", {}).get("file"):
+        values["anchors"]["file"] = str(path.parent / str(file))
     for setting in settings:
         _apply_setting(values, setting)
     return parse_recipe({"name": path.stem} | values, str(path))

@@ -166,6 +166,7 @@ def edit(
         opt.Consolidate,
         typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits."),
     ] = opt.Consolidate.off,
+    batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     dry_run: opt.DryRun = False,
@@ -197,6 +198,7 @@ def edit(
         dry_run,
         store_images,
         consolidate.value,
+        batch,
     )
     target, machine = locate(model, state), Machine(device, dtype)
     with output.progress() as progress:

@@ -78,7 +78,7 @@ def show_edit(output: Output, report: EditReport) -> None:
     failed = [entry for entry in report.entries if entry.id in set(report.failed)]
     output.table(
         ("edit", "status", "question", "target", "answer", "reason"),
-        [(e.id, e.status, e.question, e.target, e.answer_after, e.reason) for e in failed[:_SHOWN]],
+        [(e.id, report.statuses[e.id], e.question, e.target, e.answer_after, e.reason) for e in failed[:_SHOWN]],
     )
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "no edits"
     output.line(
@@ -110,7 +110,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "dry_run": report.dry_run,
         "wall_seconds": round(report.wall_seconds, 3),
         "consolidation": _entry_values(report.consolidation) if report.consolidation else None,
-        "edits": [_entry_values(entry) for entry in report.entries],
+        "edits": [_entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries],
     }
 
 

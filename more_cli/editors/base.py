@@ -105,6 +105,10 @@ class Editor(ABC):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Learn one correction."""
 
+    def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Take note of a correction that is written later, together with others; most editors learn it at once."""
+        return self.edit(request, context)
+
     def prepare(self, query: Query) -> Route:
         """Decide, once and from the query alone, which edits apply."""
         return Route()

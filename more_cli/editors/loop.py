@@ -47,6 +47,15 @@ def learn(request: EditRequest, passes: Passes) -> EditOutcome:
     return _outcome(passes, first, passes.found[new])
 
 
+def admit(request: EditRequest, passes: Passes) -> EditOutcome:
+    """Look at one edit and let P absorb its key, without a write: `consolidate` writes it together with others."""
+    new = passes.context.number
+    passes.shelf.put(new, request)
+    passes.found = passes.look([new], record=True)
+    passes.sites.absorb(passes.sites.keys(passes.batch([new])))
+    return _outcome(passes, passes.found[new], passes.found[new])
+
+
 def consolidate(numbers: Iterable[int], passes: Passes) -> list[int]:
     """Look at all these edits and write those below the consolidation's margin together, until none is.
 
@@ -91,7 +100,7 @@ def _outcome(passes: Passes, first: Found, last: Found, refused: str = "") -> Ed
     status: Status = "learnt" if last.right else "not-learnt"
     if refused:
         status = "refused"
-    elif passes.writes == 0:
+    elif passes.writes == 0 and last.right:
         status = "already-right"
     text = passes.runtime.prompter.text
     return EditOutcome(

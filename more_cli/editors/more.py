@@ -19,7 +19,7 @@ from torch import Tensor
 from more_cli.core import recursion
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, Family
-from more_cli.editors.loop import consolidate, learn
+from more_cli.editors.loop import admit, consolidate, learn
 from more_cli.editors.passes import Passes, Shelf
 from more_cli.editors.sites import Sites, new_record
 from more_cli.model.backbones import Site
@@ -92,6 +92,10 @@ class MoreEditor(Editor):
         passes = self._passes(context)
         passes.alone = self.recipe.rehearsal.size == 0 and not (self._anchors and self.recipe.anchors.size)
         return learn(request, passes)
+
+    def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Absorb one correction's key; a later `consolidate` writes it, together with others."""
+        return admit(request, self._passes(context))
 
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
         """Look at past edits once more and write those that fail; see `loop.consolidate`."""

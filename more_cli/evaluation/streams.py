@@ -28,13 +28,21 @@ def request_of(edit: Edit) -> EditRequest:
 
 
 def apply_stream(
-    editor: Editor, edits: Sequence[Edit], on_progress: Callable[[int, int], None] = lambda done, total: None
+    editor: Editor,
+    edits: Sequence[Edit],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    joint: bool = False,
 ) -> Stream:
-    """Apply edits in order with what a session would remember of them; the editor must be attached."""
+    """Apply edits in order with what a session would remember of them; the editor must be attached.
+
+    With `joint` they are only admitted, for a consolidation to write.
+    """
     stream = Stream(Memory(lambda number: request_of(edits[number - 1])))
     for number, edit in enumerate(edits, 1):
         started = time.perf_counter()
-        outcome = editor.edit(request_of(edit), stream.memory.context(number, edit.subject, edit.content))
+        context = stream.memory.context(number, edit.subject, edit.content)
+        outcome = (editor.admit if joint else editor.edit)(request_of(edit), context)
         stream.seconds.append(time.perf_counter() - started)
         if outcome.status != "refused":
             stream.memory.add(number, edit.subject, edit.content)

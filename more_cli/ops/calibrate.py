@@ -23,9 +23,9 @@ from more_cli.ops.session import Progress, no_progress
 from more_cli.recipe import Recipe, parse_recipe
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
-    "default.lambda_rel": (0.005, 0.02, 0.1),
-    "margin": (1.0, 2.0),
-    "visual_share": (0.1, 0.2, 0.3),
+    "default.lambda_rel": (0.02, 0.2, 1.0),
+    "margin": (1.0, 2.0, 3.0),
+    "visual_share": (0.05, 0.1, 0.2),
 }
 """Tried one after the other, the best value of one kept for the next; what a recipe does not use is passed over."""
 MEASURED = (

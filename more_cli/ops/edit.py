@@ -61,6 +61,8 @@ class EditOptions:
     store_images: bool = True
     consolidate: Literal["off", "run", "all"] = "off"
     """After the stream, write once more what does not hold: of this run's edits, or of all."""
+    batch: bool = False
+    """Absorb every key first, then write all edits together, as a consolidation does."""
 
 
 @dataclass
@@ -204,7 +206,7 @@ def _run(
         _rehearse(target, edits, options, report)
         return report
     if not target.sidecar.exists():
-        report.created = initialise(target, options.recipe, options.settings)
+        report.created = initialise(target, options.recipe, options.settings, None, machine, progress)
     elif not target.folder.exists():
         open_session(target, machine)  # a sidecar that does not fit gets no folder beside it
     with writer_lock(target.lock), stoppable() as stop:
@@ -216,11 +218,14 @@ def _run(
             pending = iter(list(pending))
         pending = stop.before_each(pending)
         first = next(pending, None)
-        if first is not None or session.behind or options.consolidate == "all":
+        unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
+        if first is not None or session.behind or unfinished:
             _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry, stop)
         statuses = session.ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
         report.interrupted = stop.asked
+        if session.unwritten and not stop.asked:
+            report.notes.append("edits of an unfinished --batch wait to be written: run it again with --batch")
     report.wall_seconds = time.monotonic() - started
     return report
 
@@ -248,8 +253,8 @@ def _apply(
                 on_entry(entry)
                 if due():
                     session.save()
-            if not stop.asked and (options.consolidate == "all" or (options.consolidate == "run" and report.entries)):
-                since = report.entries[0].seq if options.consolidate == "run" else 1
+            since = _written_together(session, options, report)
+            if since is not None and not stop.asked:
                 report.consolidation = _consolidate(session, since)
         except DataError:
             session.save()  # the stream went wrong, between two edits
@@ -258,15 +263,26 @@ def _apply(
         session.save()
 
 
+def _written_together(session: Session, options: EditOptions, report: EditReport) -> int | None:
+    """Return the ledger line from which on edits are consolidated at the end of a stream; None for not at all."""
+    if options.consolidate == "all":
+        return 1
+    starts = [session.unwritten] if options.batch and session.unwritten else []
+    if options.consolidate == "run" and report.entries:
+        starts.append(report.entries[0].seq)
+    return min(starts, default=None)
+
+
 def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
     """Apply one edit and make it durable: its images, then its ledger line."""
     kept = session.ledger.keep(edit, store=options.store_images)
     started = time.monotonic()
-    outcome = session.apply(edit)
+    outcome = session.apply(edit, joint=options.batch)
+    measured = _measured(outcome) | {"joint": options.batch}
+    if options.batch:
+        measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it has no "after" of its own
     wall_ms = round(1000 * (time.monotonic() - started), 1)
-    entry = session.ledger.append(
-        kept | _measured(outcome) | {"wall_ms": wall_ms, "versions": versions(session.machine)}
-    )
+    entry = session.ledger.append(kept | measured | {"wall_ms": wall_ms, "versions": versions(session.machine)})
     session.count(entry)
     return entry
 
@@ -352,7 +368,7 @@ def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
     if options.recipe is None and not options.settings:
         return
     wanted = load_recipe(options.recipe or session.state.meta.recipe.name, options.settings)
-    if wanted != session.state.meta.recipe:
+    if wanted.canonical() != session.state.meta.recipe.canonical():
         raise StateError(
             f"`{session.target.sidecar}` was made with another recipe than the one named",
             "a changed recipe needs a new state: --state FILE",

@@ -82,14 +82,15 @@ class Inputs:
     """What a state is prepared with beside its recipe; the model is loaded if there is any of it."""
 
     anchors: Path | None = None
-    """Questions whose answers must not move."""
+    """Questions whose answers must not move; else those that the recipe names."""
     calibrate: Path | None = None
     """Corrections to choose constants by."""
     image_root: Path | None = None
 
-    def questions(self) -> Sequence[Probe]:
+    def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors."""
-        return read_probes(self.anchors, self.image_root) if self.anchors else ()
+        file = self.anchors or recipe.anchors.file
+        return read_probes(file, self.image_root if self.anchors else None) if file else ()
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
@@ -115,7 +116,7 @@ def initialise(
     """
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
-    questions, corrections = inputs.questions(), inputs.corrections()
+    questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
     if questions and not (chosen.recipe.anchors.size or chosen.recipe.anchors.keys):
         hint = "leave --anchors out, or add --set anchors.size=8 --set anchors.keys=true"
         raise UsageError(f"recipe `{chosen.recipe.name}` makes no use of anchors", hint)
@@ -182,7 +183,7 @@ def _found(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[
     calibrated = (found.meta.calibration or {}).get("edits")
     differs = {
         "base": found.meta.base != meta.base,
-        "recipe": not calibrated and found.meta.recipe != meta.recipe,
+        "recipe": not calibrated and found.meta.recipe.canonical() != meta.recipe.canonical(),
         "set of anchors": found.meta.anchors != meta.anchors,
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }

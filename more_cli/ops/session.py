@@ -127,6 +127,8 @@ class Session:
         self.progress = progress
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
+        self.unwritten: int | None = None
+        """Ledger line of the first edit that waits for a consolidation to write it."""
         self.ledger = Ledger(target.folder, self._on_line)
         self.editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P)
         self._runtime: Runtime | None = None
@@ -174,6 +176,10 @@ class Session:
     def _remember(self, entry: Entry) -> None:
         if entry.kind == "edit" and entry.status is not Status.REFUSED:
             self.memory.add(entry.seq, entry.subject, entry.content)
+            if entry.joint and self.unwritten is None:
+                self.unwritten = entry.seq
+        if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
+            self.unwritten = None
         self.memory.see(entry.seq, dict(entry.looks))
 
     def _recall(self, number: int) -> EditRequest:
@@ -187,8 +193,7 @@ class Session:
             if entry.kind == "consolidate":
                 self.consolidate(entry.since)
             elif entry.status is not Status.REFUSED:  # which left no trace
-                edit = self.ledger.edit_of(entry)
-                self.editor.edit(request_of(edit), self.memory.context(entry.seq, edit.subject, edit.content))
+                self._learn(self.ledger.edit_of(entry), joint=entry.joint)
             self.count(entry)
         return len(missing)
 
@@ -203,13 +208,19 @@ class Session:
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
 
-    def apply(self, edit: Edit) -> EditOutcome:
-        """Let the editor learn one correction; what cannot be turned into a prompt is refused with the reason."""
+    def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
+        """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
+
+        What cannot be turned into a prompt is refused with the reason.
+        """
         try:
-            context = self.memory.context(self.state.meta.edits + 1, edit.subject, edit.content)
-            return self.editor.edit(request_of(edit), context)
+            return self._learn(edit, joint=joint)
         except DataError as error:
             return EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+
+    def _learn(self, edit: Edit, *, joint: bool) -> EditOutcome:
+        context = self.memory.context(self.state.meta.edits + 1, edit.subject, edit.content)
+        return (self.editor.admit if joint else self.editor.edit)(request_of(edit), context)
 
 
 def open_session(target: Target, machine: Machine, progress: Progress = no_progress) -> Session:

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from offline import Nothing, train
-from streams import Run, anchors_of, pool, run_stream, runtime
+from streams import FAMILIES, Run, anchors_of, pool, run_stream, runtime
 
 from more_cli.edits import Edit
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.recipe import load_recipe
 
 RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
 METRICS = {
@@ -45,9 +46,13 @@ class Row:
     """One way to bring a stream of corrections into the model."""
 
     recipe: str = ""
+    family: str = "llava"
     settings: tuple[str, ...] = ()
     anchors: int = 0
     consolidate: str = "off"
+    batch: bool = False
+    left: bool = False
+    """Whether the rows of G P are scaled too."""
     epochs: int = 0
     rate: float = 1e-3
 
@@ -58,24 +63,28 @@ METHODS = {
     "before": Row(),
     "paper": Row("paper-llava"),
     "authors": Row("authors-llava"),
-    "naive": Row("paper-llava", ("precondition=false",)),
-    "polyak": Row("llava", (*ALONE, 'sites=["text.ffn_out","projector"]')),
+    "naive": Row("paper-llava", settings=("precondition=false",)),
+    "polyak": Row("llava", settings=(*ALONE, 'sites=["text.ffn_out","projector"]')),
     "default": LOOP,
     "default without anchors": Row("llava"),
     "default, consolidated": Row("llava", anchors=128, consolidate="all"),
+    "default, --batch": Row("llava", anchors=128, batch=True),
     "LoRA, 10 epochs": Row(epochs=10),
     "LoRA, 20 epochs, anchors": Row(epochs=20, anchors=128),
     "LoRA, 41 epochs": Row(epochs=41),
 }
 
 
+START = ("default.lambda_rel=0.02", "margin=2")
+
+
 def varied(*settings: str, **fields: Any) -> Row:
-    """The default with something changed."""
-    return Row("llava", settings, **({"anchors": 128} | fields))
+    """The default as it was before its last calibration, with something changed."""
+    return Row("llava", settings=(*START, *settings), **({"anchors": 128} | fields))
 
 
 ABLATION = {
-    "default": LOOP,
+    "start: lambda_rel 0.02, margin 2": varied(),
     "rehearsal 0": varied("rehearsal.size=0"),
     "rehearsal 4": varied("rehearsal.size=4"),
     "rehearsal 8": varied("rehearsal.size=8"),
@@ -88,25 +97,56 @@ ABLATION = {
     "one step for all sites": varied("visual_share="),
     "no guard": varied("guard=false"),
     "FFN-out only": varied('sites=["text.ffn_out","projector"]'),
+    "left factor": varied(left=True),
+    "consolidated, run or all": varied(consolidate="all"),
+    "--batch": varied(batch=True),
+    "--batch, P = I": varied("precondition=false", batch=True),
 }
-TABLES = {"main": METHODS, "all": METHODS, "emblems": METHODS, "ablation": ABLATION}
-SEEDS = {"main": (0, 1, 2), "all": (0,), "emblems": (0,), "ablation": (0, 1, 2)}
 
 
-def stream(table: str, seed: int) -> list[Edit]:
+def by_family() -> Iterator[tuple[str, Row]]:
+    """The three recipes of every backbone of the paper, and its model before."""
+    for family in FAMILIES:
+        name = "llava" if family == "llava" else family.partition("_")[0] + ("-vl" if family.endswith("vl") else "")
+        yield f"{family}: before", Row(family=family)
+        for recipe, anchors in ((f"paper-{name}", 0), (f"authors-{name}", 0), (name, 128)):
+            yield f"{family}: {recipe}", Row(recipe, family, anchors=anchors)
+
+
+# The last three of the four vision layers that are read, as in the paper.
+SITES = {
+    "projector + text": (),
+    "vision + projector": ('sites=["vision.ffn_out","projector"]', 'exclude=["vision.0.*"]'),
+    "all three": ('sites=["text.ffn_out","vision.ffn_out","projector"]', 'exclude=["vision.0.*"]'),
+}
+VISION = {f"paper: {name}": Row("paper-llava", settings=settings) for name, settings in SITES.items()}
+VISION |= {f"default: {name}": Row("llava", settings=settings, anchors=128) for name, settings in SITES.items()}
+TABLES = {
+    "main": METHODS,
+    "all": METHODS,
+    "emblems": METHODS,
+    "ablation": ABLATION,
+    "families": dict(by_family()),
+    "vision": VISION,
+}
+SEEDS = {"main": (0, 1, 2), "all": (0,), "emblems": (0,), "ablation": (0, 1, 2), "families": (0,), "vision": (0,)}
+
+
+def stream(table: str, seed: int, family: str) -> list[Edit]:
     """Records 1-100 of the evaluation pool, the whole pool, or its new emblems; a seed above 0 shuffles the order."""
     if table == "main":
         return pool("e-vqa-mini", "eval.json", 100, seed)
-    if table == "ablation":
-        return pool("e-vqa-mini", "eval.json", 100)
+    if table in ("ablation", "families", "vision"):
+        return pool("e-vqa-mini", "eval.json", 100, family=family)
     edits = pool("e-vqa-mini", "eval.json", None, seed)
     return [edit for edit in edits if edit.tags.get("kind", "").startswith("new-")] if table == "emblems" else edits
 
 
 def perform(table: str, name: str, seed: int) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
-    row, edits, lent, started = TABLES[table][name], stream(table, seed), runtime(), time.perf_counter()
-    anchors = anchors_of(lent, row.anchors) if row.anchors else []
+    row, started = TABLES[table][name], time.perf_counter()
+    edits, lent = stream(table, seed, row.family), runtime(row.family)
+    anchors = anchors_of(lent, row.anchors, row.family) if row.anchors else []
     run = Run([])
     if row.epochs:
         run.scores, cost = train(lent, edits, row.epochs, anchors, rate=row.rate, seed=seed)
@@ -116,7 +156,17 @@ def perform(table: str, name: str, seed: int) -> dict[str, Any]:
         drop = [setting[:-1] for setting in row.settings if setting.endswith("=")]
         draws = [f"rehearsal.seed={seed}"] if table == "ablation" else []
         run = run_stream(
-            lent, edits, row.recipe, [*settings, *draws], anchors, drop=drop, consolidate=row.consolidate, generate=True
+            lent,
+            edits,
+            row.recipe,
+            [*settings, *draws],
+            anchors,
+            drop=drop,
+            family=row.family,
+            consolidate=row.consolidate,
+            batch=row.batch,
+            left=row.left,
+            generate=True,
         )
     else:
         with lent.attached([]):
@@ -159,6 +209,8 @@ def show() -> Iterator[str]:
         "all": "The whole pool",
         "emblems": "New emblems alone",
         "ablation": "One thing changed, three draws of the rehearsal",
+        "families": "Records 1-100 of each family's own pool",
+        "vision": "Which side is edited: records 1-100 of the LLaVA's pool",
     }
     for table, title in titles.items():
         runs = [run for run in results() if run["table"] == table]
@@ -175,14 +227,18 @@ def show() -> Iterator[str]:
 
 
 def prices() -> Iterator[str]:
-    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits."""
-    yield "\n## Price of an edit against its number\n"
+    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits.
+
+    Counted from where rehearsal has as many past edits to draw as it wants: before that an edit is cheaper.
+    """
+    full = load_recipe("llava").rehearsal.size + 1
+    yield f"\n## Price of an edit against its number, from the {full}th on\n"
     yield "| run | of an edit | median | change over the stream, % of the median (95 % interval) |"
     yield "|---|---|---|---|"
     for run in results():
-        if run["table"] == "all" and len(run["cost"]) > 1 and run["row"].startswith("default"):
+        if run["table"] == "all" and len(run["cost"]) > 1 and run["row"] == "default":
             for label in ("cost", "writes", "seconds"):
-                values = np.asarray(run[label], dtype=float)
+                values = np.asarray(run[label], dtype=float)[full - 1 :]
                 change, low, high = (100 * value / np.median(values) for value in growth(values))
                 median = f"{np.median(values):.2f}"
                 name = f"{run['row']}, {run['edits']} edits"
@@ -230,7 +286,7 @@ def main() -> None:
     for seed in seeds:
         for name in names:
             made = {(run["table"], run["row"], run["seed"]) for run in results()}
-            if (arguments.table, name, seed) in made or (name == "before" and seed):
+            if (arguments.table, name, seed) in made or ("before" in name and seed):
                 continue
             run = perform(arguments.table, name, seed)
             with RESULTS.open("a") as file:

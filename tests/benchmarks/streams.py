@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from more_cli.checkpoint import open_checkpoint
+from more_cli.core.write import Gradient
 from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.editors import more as editing
 from more_cli.editors.anchors import Anchor, make_anchor
 from more_cli.editors.more import MoreEditor
+from more_cli.editors.sites import Sites, WrittenSite
 from more_cli.edits import Edit, read_edits, read_probes
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
@@ -35,24 +44,63 @@ class Run:
     """Cost of the consolidation."""
 
 
-def pool(name: str, file: str, records: int | None, seed: int = 0) -> list[Edit]:
+DATA = Path(__file__).parents[1] / "data"
+FAMILIES = ("llava", "blip2_opt", "qwen2_vl", "qwen3_vl")
+
+
+def model_of(family: str) -> Path:
+    """The embedded checkpoint of a family."""
+    return demo_model_dir() if family == "llava" else DATA / family
+
+
+def suite_of(family: str, name: str) -> Path:
+    """A mini-suite made of a family's own mistakes."""
+    return suite_dir(name) if family == "llava" else DATA / "suites" / family / name
+
+
+def pool(name: str, file: str, records: int | None, seed: int = 0, family: str = "llava") -> list[Edit]:
     """The first records of a suite's pool, in file order for seed 0, else shuffled."""
-    edits = list(read_edits(suite_dir(name) / file).edits[:records])
+    edits = list(read_edits(suite_of(family, name) / file).edits[:records])
     if seed:
         random.Random(seed).shuffle(edits)
     return edits
 
 
-def runtime() -> Runtime:
+def runtime(family: str = "llava") -> Runtime:
     """The embedded model in float32."""
-    return load_runtime(open_checkpoint(demo_model_dir()), dtype="float32")
+    return load_runtime(open_checkpoint(model_of(family)), dtype="float32")
 
 
-def anchors_of(runtime: Runtime, limit: int | None = None) -> list[Anchor]:
+def anchors_of(runtime: Runtime, limit: int | None = None, family: str = "llava") -> list[Anchor]:
     """The suites' anchors, asked of the untouched base."""
-    questions = read_probes(suite_dir("e-vqa-mini") / "anchors.jsonl", None)[:limit]
+    questions = read_probes(suite_of(family, "e-vqa-mini") / "anchors.jsonl", None)[:limit]
     with runtime.attached([]):
         return [make_anchor(runtime, Query((q.image,) if q.image else (), q.question), q.answer) for q in questions]
+
+
+class LeftFactored(Sites):
+    """Sites whose write is diag(v + 0.1)^-1 G P, v the running mean energy of G's rows over the mean of all rows."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._v: dict[str, tuple[int, Tensor]] = {}
+
+    def _direction(self, site: WrittenSite, gradient: Gradient) -> Tensor:
+        energy = gradient.dense().square().mean(dim=1)
+        count, v = self._v.get(site.record.name, (0, torch.zeros_like(energy)))
+        v = v + (energy / energy.mean().clamp_min(1e-30) - v) / (count + 1)
+        self._v[site.record.name] = count + 1, v
+        return super()._direction(site, gradient) / (v + 0.1)[:, None]
+
+
+@contextmanager
+def left_factored() -> Iterator[None]:
+    """Let editors that are attached meanwhile write with a left factor, which the product does not have."""
+    editing.Sites = LeftFactored
+    try:
+        yield
+    finally:
+        editing.Sites = Sites
 
 
 def run_stream(
@@ -62,27 +110,30 @@ def run_stream(
     settings: Sequence[str],
     anchors: Sequence[Anchor] = (),
     *,
+    family: str = "llava",
     drop: Sequence[str] = (),
     consolidate: str = "off",
+    batch: bool = False,
+    left: bool = False,
     generate: bool = False,
 ) -> Run:
     """Apply a stream from the untouched base and score all of it and its probes after the last edit."""
     chosen = load_recipe(recipe, settings).model_copy(update=dict.fromkeys(drop))
-    checkpoint = open_checkpoint(demo_model_dir())
+    checkpoint = open_checkpoint(model_of(family))
     model = meta_model(checkpoint)
     found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, chosen.sites, chosen.last)
     editor = MoreEditor.fresh(chosen, [site for site in found if not chosen.excludes(site.name)])
     run = Run([])
-    with editor.attach(runtime):
+    with left_factored() if left else nullcontext(), editor.attach(runtime):
         if anchors:
             editor.settle(anchors)
             editor.hold(anchors)
-        stream = apply_stream(editor, edits)
+        stream = apply_stream(editor, edits, joint=batch)
         run.cost = [outcome.cost for outcome in stream.outcomes]
         run.writes = [outcome.writes for outcome in stream.outcomes]
         run.statuses = dict(Counter(outcome.status for outcome in stream.outcomes))
         run.seconds = stream.seconds
-        if consolidate != "off":
+        if consolidate != "off" or batch:
             done = editor.consolidate(range(1, len(edits) + 1), stream.memory.context(len(edits) + 1))
             run.consolidation = done.cost
         run.scores = run_probes(
