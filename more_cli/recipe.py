@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from more_cli.errors import UsageError
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
+BY_PATH = "re:"
+"""Before a regular expression over module paths, in place of a group."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Step = Literal["polyak"] | Positive
@@ -110,7 +112,8 @@ class Recipe(BaseModel):
     """The editing method."""
 
     sites: tuple[str, ...] = ("text.ffn_out", "projector")
-    """Groups of editable weights: text.ffn_out, text.ffn_in, projector, vision.ffn_out, qformer."""
+    """Groups of editable weights: text.ffn_out, text.ffn_in, projector, vision.ffn_out, qformer, or `re:` and a
+    regular expression that matches whole module paths (`last` does not apply to it)."""
     last: int = Field(default=7, ge=1)
     """How many of the last layers of a stack are edited."""
     exclude: tuple[str, ...] = ()
@@ -175,12 +178,13 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        paths = [group.removeprefix(BY_PATH) for group in self.sites if group.startswith(BY_PATH)]
         for group in self.sites:
-            if group not in SITE_GROUPS:
-                raise ValueError(f"unknown site group `{group}` (known: {', '.join(SITE_GROUPS)})")
+            if group not in SITE_GROUPS and not group.startswith(BY_PATH):
+                raise ValueError(f"unknown site group `{group}` (known: {', '.join(SITE_GROUPS)}, or {BY_PATH}<regex>)")
         if not self.sites:
             raise ValueError("`sites` is empty")
-        for pattern in (*self.site, *self.exclude):
+        for pattern in (*self.site, *self.exclude, *paths):
             try:
                 re.compile(pattern)
             except re.error as error:

@@ -13,8 +13,8 @@ from tiny import make_model, make_processor, tiny_llava
 
 from more_cli.checkpoint import open_checkpoint
 from more_cli.model.backbones import Site, find_sites
-from more_cli.model.batches import Prompter
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 
 torch.set_num_threads(1)
@@ -33,4 +33,4 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> list[Site]:
 def runtime() -> Runtime:
     processor = make_processor()
     model = make_model(processor.tokenizer, text_layers=4, seed=0).eval()
-    return Runtime(model, Prompter(processor), "model.vision_tower")
+    return Runtime(model, Prompter(processor))

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny import tiny_llava
+from tiny_families import FAMILIES, tiny_family
 
 from more_cli.cli.app import main
 
@@ -51,11 +52,11 @@ class World:
 
     def __init__(self, root: Path, **kind: Any) -> None:
         self._name(root)
-        tiny_llava(self.model, **kind)
+        (tiny_family if kind.get("family") in FAMILIES else tiny_llava)(self.model, **kind)
         (root / "img").mkdir(parents=True)
         for number, colour in enumerate(COLOURS):
-            # Of several shapes, where it matters: a LLaVA-Next cuts them into different numbers of tiles.
-            size = ((28, 28), (90, 28), (90, 90))[number % 3] if kind.get("family") == "llava_next" else (28, 28)
+            # Of several shapes, where it matters: most families cut them into different numbers of tiles or patches.
+            size = ((28, 28), (90, 28), (90, 90))[number % 3] if "family" in kind else (28, 28)
             Image.new("RGB", size, colour).save(root / "img" / f"{colour}.png")
 
     @classmethod

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
+import tiny_families
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from more_cli.checkpoint import Checkpoint, TensorEntry, open_checkpoint
 from more_cli.errors import StateError, UsageError
-from more_cli.model import backbones
-from more_cli.model.backbones import (
-    FAMILIES,
-    Refusal,
-    Site,
-    find_backbone,
-    find_sites,
-    text_layers,
-    used_vision_layers,
-)
+from more_cli.model.backbones import Refusal, Site, find_sites
+from more_cli.model.families import FAMILIES, Family
 from more_cli.model.keymap import KeyMap, key_map, meta_model
+from more_cli.model.structure import find_backbone, layers_of, read_vision_layers, text_layers, used_vision_layers
 from more_cli.recipe import SITE_GROUPS
 
 TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 99}
@@ -34,38 +28,28 @@ MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 24, 
 VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 VISION |= {"image_size": 28, "patch_size": 14}
 CLIP = VISION | {"model_type": "clip_vision_model"}
-SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
 QWEN3 = {"depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 4}
 QWEN3 |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
-OPT = TEXT | {"model_type": "opt", "word_embed_proj_dim": 64, "ffn_dim": 96, "max_position_embeddings": 64}
 T5 = {"model_type": "t5", "d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 3, "num_heads": 4, "vocab_size": 99}
 QFORMER = VISION | {"encoder_hidden_size": 32, "vocab_size": 99}
-PINPOINTS = {"image_grid_pinpoints": [[28, 56]]}
-BLIP2 = {"vision_config": VISION, "qformer_config": QFORMER, "num_query_tokens": 4}
 LLAMA4 = LLAMA | {"model_type": "llama4_text", "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 2}
 LLAMA4_VISION = VISION | {"intermediate_size": 128, "image_size": 56, "projector_input_dim": 48}
 CONFIGS: dict[str, dict[str, object]] = {
     "llava": {"text_config": LLAMA, "vision_config": CLIP},
-    "llava_next": {"text_config": LLAMA, "vision_config": CLIP, **PINPOINTS},
-    "llava_onevision": {"text_config": LLAMA | {"model_type": "qwen2"}, "vision_config": SIGLIP, **PINPOINTS},
-    "blip-2": {**BLIP2, "text_config": OPT},
-    "blip-2 t5": {**BLIP2, "text_config": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}},
-    "qwen2_vl": {
-        "text_config": MROPE | {"model_type": "qwen2_vl_text"},
-        "vision_config": {"depth": 3, "embed_dim": 32, "hidden_size": 64, "num_heads": 4},
+    "llava_next": {"text_config": LLAMA, "vision_config": CLIP, "image_grid_pinpoints": [[28, 56]]},
+    "blip-2 t5": {
+        "vision_config": VISION,
+        "qformer_config": QFORMER,
+        "num_query_tokens": 4,
+        "text_config": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     },
-    "qwen3_vl": {"text_config": MROPE | {"model_type": "qwen3_vl_text"}, "vision_config": QWEN3},
     "qwen3_vl_moe": {"text_config": MROPE | MOE, "vision_config": QWEN3},
-    "gemma3": {
-        "text_config": LLAMA | {"model_type": "gemma3_text", "head_dim": 16},
-        "vision_config": SIGLIP | {"image_size": 56},
-        "mm_tokens_per_image": 4,
-    },
     "llama4": {
         "text_config": LLAMA4 | {"interleave_moe_layer_step": 2},
         "vision_config": LLAMA4_VISION | {"projector_output_dim": 48, "vision_output_dim": 48},
     },
 }
+CONFIGS |= {name: dict(row.config(lambda token: 7)) for name, row in tiny_families.FAMILIES.items()}
 
 
 def build(family: str, **change: object) -> tuple[transformers.PreTrainedModel, KeyMap, Checkpoint]:
@@ -130,7 +114,7 @@ def test_both_branches_of_a_gated_mlp_are_ffn_in() -> None:
 def test_last_vision_layer_is_the_last_used_one(layer: int | list[int], used: list[int]) -> None:
     model, keys, disk = build("llava", vision_feature_layer=layer)
     prefix = "model.vision_tower.encoder.layers"
-    assert used_vision_layers(model) == [f"{prefix}.{index}" for index in used]
+    assert used_vision_layers(model, find_backbone(model)) == [f"{prefix}.{index}" for index in used]
     found = find_sites(model, keys, disk, ["vision.ffn_out"], last=1)
     assert modules(found) == [f"{prefix}.{used[-1]}.mlp.fc2"]
 
@@ -142,7 +126,9 @@ def test_unused_vision_layer_has_no_gradient(tmp_path: Path) -> None:
     model(input_ids=text, pixel_values=image, labels=text).loss.backward()
     layers = model.model.vision_tower.encoder.layers
     moved = [index for index, layer in enumerate(layers) if layer.mlp.fc2.weight.grad is not None]
-    assert [f"model.vision_tower.encoder.layers.{index}" for index in moved] == used_vision_layers(model)
+    assert [f"model.vision_tower.encoder.layers.{index}" for index in moved] == used_vision_layers(
+        model, find_backbone(model)
+    )
 
 
 def test_quantised_linear_is_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
@@ -253,13 +239,18 @@ def test_bad_requests() -> None:
 
 # ------------------------------------------------------------------------------------------------ families
 
+LLAVA_LIKE = ["text.2.down_proj", "projector.linear_1", "projector.linear_2", "vision.2.fc2"]
+BLIP_LIKE = ["projector.language_projection", "vision.2.fc2"]
+IDEFICS_LIKE = ["text.2.down_proj", "projector.modality_projection.proj", "vision.2.fc2"]
 EXPECTED = {
-    "llava": ["text.2.down_proj", "projector.linear_1", "projector.linear_2", "vision.1.fc2"],
-    "llava_next": ["text.2.down_proj", "projector.linear_1", "projector.linear_2", "vision.1.fc2"],
-    "llava_onevision": ["text.2.down_proj", "projector.linear_1", "projector.linear_2", "vision.2.fc2"],
-    "blip-2": ["text.2.fc2", "projector.language_projection", "vision.2.fc2"],
-    "blip-2 t5": ["text.2.wo", "projector.language_projection", "vision.2.fc2"],
+    "llava": [*LLAVA_LIKE[:3], "vision.1.fc2"],
+    "llava_next": [*LLAVA_LIKE[:3], "vision.1.fc2"],
+    "llava_onevision": LLAVA_LIKE,
+    "blip-2": ["text.2.fc2", *BLIP_LIKE],
+    "blip-2 t5": ["text.2.wo", *BLIP_LIKE],
+    "instructblip": ["text.2.down_proj", *BLIP_LIKE],
     "qwen2_vl": ["text.2.down_proj", "projector.mlp.0", "projector.mlp.2", "vision.2.fc2"],
+    "qwen2_5_vl": ["text.2.down_proj", "projector.mlp.0", "projector.mlp.2", "vision.2.down_proj"],
     "qwen3_vl": [
         "text.2.down_proj",
         "projector.merger.linear_fc1",
@@ -267,6 +258,19 @@ EXPECTED = {
         *(f"projector.deepstack_merger_list.{k}.linear_fc{n}" for k in (0, 1) for n in (1, 2)),
         "vision.2.linear_fc2",
     ],
+    "qwen3_5": ["text.2.down_proj", "projector.linear_fc1", "projector.linear_fc2", "vision.2.linear_fc2"],
+    "internvl": LLAVA_LIKE,
+    "paligemma": ["text.2.down_proj", "projector.linear", "vision.2.fc2"],
+    "idefics3": IDEFICS_LIKE,
+    "smolvlm": IDEFICS_LIKE,
+    "mistral3": [
+        "text.2.down_proj",
+        "projector.patch_merger.merging_layer",
+        "projector.linear_1",
+        "projector.linear_2",
+        "vision.2.down_proj",
+    ],
+    "mllama": ["text.2.down_proj", "projector.multi_modal_projector", "vision.4.fc2"],
     "llama4": [
         "text.2.down_proj",
         "projector.vision_adapter.mlp.fc1",
@@ -284,30 +288,53 @@ def test_structure_finds_the_sites_of_a_family(family: str) -> None:
     assert all(site.disk_key == f"{site.module}.weight" for site in sites)
 
 
+def test_every_listed_family_is_built_here() -> None:
+    assert {*FAMILIES} <= {*CONFIGS}
+
+
 def test_text_side_of_an_encoder_decoder_is_its_decoder() -> None:
     model, keys, disk = build("blip-2 t5")
-    assert text_layers(model) == [f"language_model.decoder.block.{index}" for index in range(3)]
+    assert text_layers(model, find_backbone(model)) == [f"language_model.decoder.block.{index}" for index in range(3)]
     sites, _ = find_sites(model, keys, disk, ["text.ffn_in"], last=1)
     assert [site.name for site in sites] == ["text.2.wi_0", "text.2.wi_1"]
 
 
 def test_qformer() -> None:
     sites, _ = find_sites(*build("blip-2"), ["qformer"], last=2)
-    assert [site.name for site in sites] == ["qformer.1.output_query.dense", "qformer.2.output_query.dense"]
+    assert [site.name for site in sites] == ["qformer.0.output_query.dense", "qformer.1.output_query.dense"]
     assert {site.modality for site in sites} == {"visual"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_and_structure_agree(family: str) -> None:
     model, _, _ = build(family)
-    found = find_backbone(model)
-    stated = [field.name for field in fields(found) if getattr(FAMILIES[family], field.name)]
-    assert {name: getattr(found, name) for name in stated} == {name: getattr(FAMILIES[family], name) for name in stated}
+    assert find_backbone(model) == FAMILIES[family].backbone
+
+
+def test_a_family_that_nobody_listed_is_found_by_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [site.name for site in find_sites(*build("internvl"), ["projector", "vision.ffn_out"], last=1)[0]]
+    monkeypatch.delitem(FAMILIES, "internvl")
+    model, keys, disk = build("internvl")
+    assert [site.name for site in find_sites(model, keys, disk, ["projector", "vision.ffn_out"], last=1)[0]] == before
+    # Which layers its features come from nobody said: every one counts as read.
+    layers = layers_of(model, find_backbone(model).vision_layers)
+    assert read_vision_layers(model, find_backbone(model), layers) == layers
+
+
+@pytest.mark.parametrize(
+    ("family", "read"),
+    [("llava", [1]), ("internvl", [2]), ("qwen2_vl", [2]), ("qwen3_vl", [0, 1, 2]), ("mllama", [0, 1, 4])],
+)
+def test_vision_layers_that_something_else_reads(family: str, read: list[int]) -> None:
+    model, _, _ = build(family)
+    backbone = find_backbone(model)
+    layers = layers_of(model, backbone.vision_layers)
+    assert read_vision_layers(model, backbone, layers) == [layers[index] for index in read]
 
 
 def test_table_that_disagrees_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = replace(FAMILIES["llava"], text_ffn_out=("mlp.up_proj",))
-    monkeypatch.setitem(backbones.FAMILIES, "llava", wrong)
+    wrong = replace(FAMILIES["llava"].backbone, text_ffn_out=("mlp.up_proj",))
+    monkeypatch.setitem(FAMILIES, "llava", Family(wrong))
     with pytest.raises(StateError, match="text_ffn_out is"):
         find_backbone(build("llava")[0])
 
@@ -319,3 +346,41 @@ def test_table_is_silent_about_a_variant() -> None:
     assert find_backbone(model).vision_layers == ("model.vision_tower.transformer.layers",)
     sites, _ = find_sites(model, keys, disk, ["text.ffn_out", "vision.ffn_out"], last=1)
     assert [site.name for site in sites] == ["text.2.down_proj", "vision.2.down_proj"]
+
+
+# ------------------------------------------------------------------------------------------------ by path
+
+
+def test_sites_by_a_regular_expression() -> None:
+    sites, refusals = find_sites(*build("llava"), [r"re:.*language_model.*\.[12]\.self_attn\.o_proj"], last=1)
+    assert [(site.name, site.modality) for site in sites] == [("text.1.o_proj", "text"), ("text.2.o_proj", "text")]
+    assert not refusals
+    sites, _ = find_sites(*build("llava"), [r"re:.*vision_tower.*\.0\.self_attn\.out_proj"], last=None)
+    assert [(site.name, site.modality) for site in sites] == [("vision.0.out_proj", "visual")]
+
+
+def test_a_module_is_a_site_once() -> None:
+    sites, _ = find_sites(*build("llava"), ["text.ffn_out", r"re:.*layers\.2\.mlp\.(up|down)_proj"], last=1)
+    assert [(site.name, site.group) for site in sites] == [
+        ("text.2.down_proj", "text.ffn_out"),
+        ("text.2.up_proj", r"re:.*layers\.2\.mlp\.(up|down)_proj"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "pattern", "reason"),
+    [
+        ("llava", r".*layers\.2\.(mlp\.down_proj|input_layernorm)", "LlamaRMSNorm, not a plain Linear"),
+        ("llava", r"lm_head|.*layers\.2\.mlp\.down_proj", "neither in a text layer nor on an image's way"),
+        ("mllama", r".*\.1\.(mlp\.down_proj|cross_attn\.k_proj)", "reads image features inside a text layer"),
+    ],
+)
+def test_what_a_regular_expression_names_and_cannot_be_edited(family: str, pattern: str, reason: str) -> None:
+    sites, refusals = find_sites(*build(family), [f"re:{pattern}"], last=None)
+    assert any(site.name.endswith("down_proj") for site in sites)
+    assert reason in [refusal.reason.partition(" with")[0] for refusal in refusals]
+
+
+def test_a_regular_expression_that_matches_nothing() -> None:
+    with pytest.raises(StateError, match=r"nothing to edit in re:layers"):
+        find_sites(*build("llava"), ["re:layers"], last=None)

@@ -10,7 +10,8 @@ from tiny import IMAGE_SIZE, make_processor
 
 from more_cli.errors import DataError
 from more_cli.images import ImageSource, locate_image
-from more_cli.model.batches import Prompter, Query, Span, answer_positions, collate
+from more_cli.model.batches import Query, Span, answer_positions, collate
+from more_cli.model.prompts import Prompter
 
 
 def picture(folder: Path, colour: str = "red") -> ImageSource:
@@ -82,7 +83,7 @@ def test_padding_is_on_the_left_and_masks_agree(prompter: Prompter, tmp_path: Pa
         assert torch.equal(batch.answer[row].nonzero()[:, 0], batch.keep[batch.mask[row]])
     assert len(batch.keep) == width
     assert int(batch.inputs["attention_mask"][1].sum()) == len(short.input_ids)
-    assert batch.images == long.images
+    assert batch.sequences == (long, short)
 
 
 def test_a_bare_prompt_keeps_its_last_position(prompter: Prompter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import sys
 import warnings
@@ -13,34 +14,17 @@ import pytest
 import tiny
 import torch
 import transformers
+from tiny_families import FAMILIES, tiny_family
 from transformers import AutoModelForImageTextToText
 
 from more_cli.checkpoint import Checkpoint, open_checkpoint
 from more_cli.errors import StateError
+from more_cli.model.backbones import find_sites
 from more_cli.model.keymap import KeyMap, key_map, meta_model, quiet
 
-BLIP2 = transformers.Blip2Config(
-    vision_config={
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "image_size": 28,
-        "patch_size": 14,
-    }
-    | {"num_attention_heads": 4},
-    qformer_config={"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    | {"encoder_hidden_size": 32, "vocab_size": 99},
-    text_config={"model_type": "opt", "hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 96}
-    | {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99, "max_position_embeddings": 64},
-    num_query_tokens=4,
-    image_token_index=98,
-)
 QWEN = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 QWEN |= {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}
 TOKENS = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
-QWEN2_VL = transformers.Qwen2VLConfig(
-    text_config=dict(QWEN), vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 4}, **TOKENS
-)
 QWEN3_VL_MOE = transformers.Qwen3VLMoeConfig(
     text_config=QWEN | {"head_dim": 16, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 24},
     vision_config={"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 4}
@@ -78,15 +62,29 @@ def test_llava(tmp_path: Path, layout: str, shards: int, dtype: str) -> None:
     assert not keys.unexpected
 
 
-@pytest.mark.parametrize("config", [BLIP2, QWEN2_VL], ids=lambda config: config.model_type)
-@pytest.mark.parametrize("native", [False, True])
-def test_other_families(tmp_path: Path, config: transformers.PreTrainedConfig, native: bool) -> None:
-    torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(config)
-    for parameter in model.parameters():
-        parameter.data.normal_()
-    model.save_pretrained(tmp_path, save_original_format=not native)
-    assert_true(tmp_path, mapped(tmp_path)[1])
+@pytest.mark.parametrize("layout", ["save_pretrained", "old_hub", "native"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families(tmp_path: Path, family: str, layout: str) -> None:
+    path = tiny_family(tmp_path, family, layout, shards=3, tied=layout == "old_hub")
+    _, keys = mapped(path)
+    assert_true(path, keys)
+    assert not keys.disputed
+    assert not keys.unexpected
+
+
+@pytest.mark.parametrize("family", ["blip-2", "qwen2_vl", "gemma3", "paligemma"])
+def test_both_copies_of_a_tied_tensor(tmp_path: Path, family: str) -> None:
+    """As older repositories have them: neither is a site, and every other tensor keeps its place."""
+    path = tiny_family(tmp_path, family, "native", tied=True)
+    tensors = tiny.read_weights(path)
+    aliases = meta_model(open_checkpoint(path)).all_tied_weights_keys
+    assert aliases
+    tiny.write_weights(path, tensors | {alias: tensors[source].clone() for alias, source in aliases.items()})
+    opened, keys = mapped(path)
+    assert_true(path, keys)
+    head = next(iter(aliases)).removesuffix(".weight")
+    with pytest.raises(StateError, match=r"nothing to edit in re:.*tied to"):
+        find_sites(meta_model(opened), keys, opened, [f"re:{re.escape(head)}"], last=None)
 
 
 def test_fused_experts_are_not_mapped_when_converted(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from tiny import make_model, make_processor
 
 from more_cli.images import locate_image
-from more_cli.model.batches import Prompter, Query
+from more_cli.model.batches import Query
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 
 
@@ -26,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def runtime() -> Runtime:
     processor = make_processor("llava_next")
     model = make_model(processor.tokenizer, 2, 0, "llava_next").eval()
-    return Runtime(model, Prompter(processor), "model.vision_tower")
+    return Runtime(model, Prompter(processor))
 
 
 def test_images_of_different_shapes_share_a_batch(runtime: Runtime, world: World) -> None:
@@ -34,7 +35,7 @@ def test_images_of_different_shapes_share_a_batch(runtime: Runtime, world: World
         runtime.encode(Query((locate_image(f"{colour}.png", world.root / "img"),), "what colour ?"), colour[0])
         for colour in COLOURS[:3]
     ]
-    assert len({sequence.tiles for sequence in encoded}) > 1
+    assert len({sequence.extras["pixel_values"].shape for sequence in encoded}) > 1
     alone = []
     for sequence in encoded:
         batch = runtime.batch([sequence])

@@ -127,7 +127,7 @@ def side_by_side(world: World, out: Path) -> dict[str, tuple[Scored, Scored]]:
     """Every edit's target under the live state, and under the merged folder as anybody would load it."""
     session = open_session(locate(world.model, None), Machine())
     model = AutoModelForImageTextToText.from_pretrained(out, local_files_only=True).eval()
-    plain = Runtime(model, load_prompter(session.checkpoint), None)
+    plain = Runtime(model, load_prompter(session.checkpoint))
     requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
     with session.attached():
         live = [scored(session.runtime, request) for request in requests]

@@ -28,8 +28,28 @@ def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:
     assert (authors.last, authors.max_steps, authors.top_k, authors.absorb) == (12, 5, 7, "write")
 
 
-def test_an_architecture_picks_its_recipe_and_an_unknown_one_the_general() -> None:
-    assert pick_recipe("llava") == "llava"
+def test_the_other_backbones_have_llavas_numbers_or_their_own() -> None:
+    for family in ("qwen2-vl", "qwen3-vl"):
+        for kind in ("paper", "authors"):
+            ours, llava = load_recipe(f"{kind}-{family}"), load_recipe(f"{kind}-llava")
+            assert ours.model_copy(update={"name": llava.name}) == llava
+    for kind in ("paper", "authors"):
+        recipe = load_recipe(f"{kind}-blip2")
+        assert recipe.constants_of("text.31.fc2", "text") == Constants(step=0.06, ridge=5000.0)
+        assert recipe.constants_of("projector.language_projection", "visual") == Constants(step=0.03, ridge=20000.0)
+        assert (recipe.rank, recipe.scale, recipe.stop_early) == (128, 2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "recipe"),
+    [
+        *(("llava", "llava"), ("llava_next", "llava"), ("blip-2", "blip2"), ("instructblip", "blip2")),
+        *(("qwen2_vl", "qwen2-vl"), ("qwen2_5_vl", "qwen2-vl"), ("qwen3_vl", "qwen3-vl"), ("qwen3_5", "qwen3-vl")),
+        *(("gemma3", "gemma3"), ("internvl", "default")),
+    ],
+)
+def test_an_architecture_picks_its_recipe_and_an_unknown_one_the_general(model_type: str, recipe: str) -> None:
+    assert pick_recipe(model_type) == recipe
     assert pick_recipe("never-heard-of") == "default"
 
 
@@ -62,6 +82,7 @@ def test_settings_change_single_values() -> None:
         ("[default]\nstep = 'polyak'\nlambda = 1.0\n[visual]\nstep = 0.1", "do not mix"),
         ("normalisation = 'paper'", "needs an absolute `lambda`"),
         ("[site.'(']\nlambda = 1.0", "not a regular expression"),
+        ("sites = ['re:(']", "not a regular expression"),
         ("max_steps = nan", "max_steps"),
         ("x = [", "r.toml"),
     ],

@@ -10,8 +10,9 @@ from test_batches import picture
 from tiny import make_model, make_processor
 
 from more_cli.core import basis
-from more_cli.model.batches import Prompter, Query
+from more_cli.model.batches import Query
 from more_cli.model.branches import Branch
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 
 
@@ -30,7 +31,7 @@ PLACES = {
 def runtime() -> Runtime:
     processor = make_processor()
     model = make_model(processor.tokenizer, text_layers=4, seed=0).eval()
-    return Runtime(model, Prompter(processor), "model.vision_tower")
+    return Runtime(model, Prompter(processor))
 
 
 def branches(runtime: Runtime, *, size: float) -> list[Branch]:
@@ -135,7 +136,8 @@ def test_the_model_is_given_back_as_it_was(runtime: Runtime, batch) -> None:
         assert {name: len(module._forward_hooks) for name, module in model.named_modules()} == hooks
         assert {name: p.requires_grad for name, p in model.named_parameters()} == flags
         assert all(torch.equal(p, weights[name]) for name, p in model.named_parameters())
-        assert "forward" not in model.get_submodule("model.vision_tower").__dict__
+        layers = model.get_submodule("model.vision_tower.encoder.layers")
+        assert not any("forward" in layer.__dict__ for layer in layers)
         assert torch.equal(torch.get_rng_state(), random)
     finally:
         model.eval().requires_grad_(False)
@@ -154,20 +156,41 @@ def test_the_cache_keeps_only_what_is_read_and_as_much_as_fits(runtime: Runtime,
     with runtime.attached([]):
         first = runtime.score(batch).logits
         cache = runtime._vision
-        for output in cache._outputs.values():
-            states = output["hidden_states"]
-            assert [layer for layer, state in enumerate(states) if state is not None] == [len(states) - 2]
-        assert len(cache._outputs) == 2
+        # The features come from the last layer but one of four: the others are neither kept nor run again.
+        assert [sorted(outputs) for outputs in cache._outputs.values()] == [[2], [2]]
         cache.capacity = 1
         assert torch.equal(runtime.score(batch).logits, first)
-        cache._output("another", lambda: torch.zeros(3))
-        assert list(cache._outputs) == ["another"]
-        assert cache._bytes == 12
+        other = runtime.batch([runtime.encode(Query((), "what ?"), "red"), batch.sequences[0], batch.sequences[1]])
+        runtime.score(other)
+        cache._found(("another",), lambda: None)
+        assert list(cache._outputs) == [("another",)]
+        assert cache._bytes == 0
 
 
-def test_a_branch_inside_the_tower_switches_the_cache_off(runtime: Runtime) -> None:
-    inside = Branch("vision", "model.vision_tower.encoder.layers.1.mlp.fc2", torch.eye(4, 48), torch.zeros(32, 4), 2.0)
+def test_what_nobody_reads_would_be_seen_if_somebody_did(runtime: Runtime, batch) -> None:
+    tower = runtime.model.model.vision_tower
+    with runtime.attached([]):
+        runtime.score(batch)
+        with runtime._serving(batch), torch.no_grad():
+            states = tower(batch.inputs["pixel_values"], output_hidden_states=True).hidden_states
+    assert [bool(state.isnan().any()) for state in states] == [False, True, True, False, True]
+
+
+def test_layers_before_an_edited_one_are_kept(runtime: Runtime, batch) -> None:
+    tower = "model.vision_tower.encoder.layers"
+    generator = torch.Generator().manual_seed(0)
+    inside = Branch(
+        "vision", f"{tower}.1.mlp.fc2", torch.eye(4, 48), 0.05 * torch.randn(32, 4, generator=generator), 2.0
+    )
+    expected = folded(runtime, [inside])(**batch.inputs, logits_to_keep=batch.keep).logits
     with runtime.attached([inside]):
+        for _ in range(2):
+            torch.testing.assert_close(runtime.score(batch).logits, expected, atol=1e-4, rtol=1e-4)
+        assert [sorted(outputs) for outputs in runtime._vision._outputs.values()] == [[0], [0]]
+        runtime.score(batch, record=True).nll().mean().backward()
+        assert inside.gradient().dense().any()
+    first = Branch("vision", f"{tower}.0.mlp.fc2", torch.eye(4, 48), torch.zeros(32, 4), 2.0)
+    with runtime.attached([first]):
         assert runtime._vision is None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -97,30 +98,45 @@ def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int, fa
         return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor:
-    """A byte-level BPE tokenizer, trained here, and the PIL backend of CLIP's image processor."""
-    controls = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
+def make_tokenizer(
+    controls: Sequence[str], *, bos: str | None = None, end: str | None = None, **named: object
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer, trained here; `bos` is put before every text, or `end` behind it."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=controls, initial_alphabet=alphabet, show_progress=False
+        vocab_size=400, special_tokens=list(controls), initial_alphabet=alphabet, show_progress=False
     )
     bpe.train_from_iterator(CORPUS * 20, trainer)
-    bpe.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", bpe.token_to_id("<s>"))]
-    )
-    tokenizer = PreTrainedTokenizerFast(
+    if bos is not None:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bpe.token_to_id(bos))]
+        )
+        named["bos_token"] = bos
+    if end is not None:
+        bpe.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, bpe.token_to_id(end))]
+        )
+    return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
-        bos_token="<s>",
+        padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        **named,
+    )
+
+
+def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor:
+    """LLaVA's processor with the PIL backend of CLIP's image processor."""
+    tokenizer = make_tokenizer(
+        ["<unk>", "<s>", "</s>", "<pad>", "<image>"],
+        bos="<s>",
         eos_token="</s>",
         pad_token="<pad>",
         unk_token="<unk>",
         extra_special_tokens={"image_token": "<image>"},
-        padding_side="left",
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
     )
     square = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
     shared = {
@@ -174,27 +190,36 @@ def make_model(
         "vision_feature_select_strategy": "default",
         "tie_word_embeddings": False,
     }
-    generator = torch.Generator().manual_seed(seed)
     if family == "llava_next":
         model = LlavaNextForConditionalGeneration(LlavaNextConfig(image_grid_pinpoints=PINPOINTS, **shared))
     else:
         model = LlavaForConditionalGeneration(LlavaConfig(**shared))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            # Unit gain through every matrix; norms stay near one; every tensor is unlike any other.
-            spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.05
-            centre = 0.0 if parameter.dim() > 1 else parameter.mean()
-            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+    spread_weights(model, seed)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
 
 
-def old_hub_name(name: str) -> str:
-    """The name in the -hf repositories of a parameter as it is named in memory."""
-    for pattern, replacement in _OLD_HUB:
+def spread_weights(model: torch.nn.Module, seed: int) -> None:
+    """Unit gain through every matrix; norms stay near one; every tensor is unlike any other."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.05
+            centre = 0.0 if parameter.dim() > 1 else parameter.mean()
+            parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
+
+
+def renamed(name: str, rules: Sequence[tuple[str, str]]) -> str:
+    """A name after every rule in its order."""
+    for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def old_hub_name(name: str) -> str:
+    """The name in the -hf repositories of a parameter as it is named in memory."""
+    return renamed(name, _OLD_HUB)
 
 
 def read_weights(directory: Path) -> dict[str, torch.Tensor]:

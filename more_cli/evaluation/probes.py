@@ -124,7 +124,7 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
             for answer, probe in zip(answers, probes, strict=True)
         ]
         values["gen_exact"] = list(map(float, same))
-        values["gen_stops"] = [float(bool(ids) and ids[-1] == runtime.prompter.eos) for ids in tokens]
+        values["gen_stops"] = [float(bool(ids) and ids[-1] in runtime.prompter.stops) for ids in tokens]
     scores = _scores(probes, values, answers, [""] * len(probes))
     if keep:
         for score, row, mask in zip(scores, scored.logits, scored.mask, strict=True):

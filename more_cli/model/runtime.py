@@ -13,11 +13,13 @@ from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint
 from more_cli.errors import ResourceError, StateError
-from more_cli.model.backbones import find_backbone
-from more_cli.model.batches import Batch, Encoded, Prompter, Query, collate
+from more_cli.model.batches import Batch, Encoded, Query, collate
 from more_cli.model.branches import Branch, attached
+from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.processors import load_processor
+from more_cli.model.prompts import Prompter
+from more_cli.model.structure import find_backbone, frozen_vision_layers, read_vision_layers, text_layers
 from more_cli.model.vision import VisionCache
 
 logger = logging.getLogger(__name__)
@@ -68,11 +70,11 @@ class Scored:
 class Runtime:
     """A model with its prompts, lent to an editor at a time."""
 
-    def __init__(self, model: Any, prompter: Prompter, vision_tower: str | None) -> None:
+    def __init__(self, model: Any, prompter: Prompter) -> None:
         self.model = model
         self.prompter = prompter
         self.device: torch.device = model.get_input_embeddings().weight.device
-        self._vision_tower = vision_tower
+        self._backbone = find_backbone(model)
         self._vision: VisionCache | None = None
         self._branches: tuple[Branch, ...] = ()
 
@@ -80,23 +82,23 @@ class Runtime:
     def attached(self, branches: Sequence[Branch]) -> Iterator[None]:
         """Carry an editor's branches; one editor at a time.
 
-        Features of the vision tower are kept across passes unless a branch lies inside the tower.
+        What the vision layers before the first edited one put out is kept across passes.
         """
         assert not self._branches, "another editor is attached"
-        tower = self._vision_tower
-        cached = tower is not None and not any(branch.module.startswith(tower) for branch in branches)
         with attached(self.model, branches):
             self._branches = tuple(branches)
-            self._vision = VisionCache(self.model.get_submodule(tower), self._layers()) if cached and tower else None
+            self._vision = self._cache(branches)
             try:
                 yield
             finally:
                 self._branches, self._vision = (), None
 
-    def _layers(self) -> list[int]:
-        """Return the tower's layers that the model reads, as its config names them."""
-        layers = getattr(self.model.config, "vision_feature_layer", None)
-        return [layers] if isinstance(layers, int) else list(layers or ())
+    def _cache(self, branches: Sequence[Branch]) -> VisionCache | None:
+        frozen = frozen_vision_layers(self.model, self._backbone, [branch.module for branch in branches])
+        if not frozen:
+            return None
+        kept = read_vision_layers(self.model, self._backbone, frozen)
+        return VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -143,30 +145,46 @@ class Runtime:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
         batch = self.batch([self.encode(query) for query in queries])
         with torch.no_grad(), self._serving(batch):
-            tokens = self.model.generate(
+            tokens = self._asked(batch).generate(
                 **batch.inputs,
                 do_sample=False,
                 num_beams=1,
                 max_new_tokens=max_new_tokens,
-                eos_token_id=self.prompter.eos,
+                eos_token_id=list(self.prompter.stops),
                 pad_token_id=self.prompter.eos,
             )
-        return [self._until_end(row) for row in tokens[:, batch.inputs["input_ids"].shape[1] :].tolist()]
+        begun = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
+        return [self._until_end(row) for row in tokens[:, begun.shape[1] :].tolist()]
 
     def _until_end(self, ids: list[int]) -> list[int]:
-        end = self.prompter.eos
-        return ids[: ids.index(end) + 1] if end in ids else ids
+        ends = [ids.index(stop) for stop in self.prompter.stops if stop in ids]
+        return ids[: min(ends) + 1] if ends else ids
 
     def _forward(self, batch: Batch) -> Tensor:
-        logits: Tensor = self.model(**batch.inputs, logits_to_keep=batch.keep, use_cache=False).logits
-        return logits
+        # A decoder of its own reads little beside the answer, and is not asked to leave logits out.
+        apart = "decoder_input_ids" in batch.inputs
+        kept = {} if apart else {"logits_to_keep": batch.keep}
+        logits: Tensor = self._asked(batch)(**batch.inputs, **kept, use_cache=False).logits
+        return logits[:, batch.keep] if apart else logits
+
+    def _asked(self, batch: Batch) -> Any:
+        """Return the model, or its language model alone where the model cannot do without an image."""
+        alone = self.prompter.family.language_model
+        seen = any(sequence.images for sequence in batch.sequences)
+        return self.model if seen or not alone else self.model.get_submodule(alone)
 
     @contextmanager
     def _serving(self, batch: Batch) -> Iterator[None]:
-        if self._vision is None or not batch.images:
+        shown = [sequence for sequence in batch.sequences if sequence.images]
+        if self._vision is None or not shown:
             yield
             return
-        with self._vision.serving(batch.images, batch.tiles):
+
+        def look(place: int) -> None:
+            with self.base():
+                self.model(**self.batch([shown[place]]).inputs, use_cache=False)
+
+        with self._vision.serving([sequence.images for sequence in shown], look):
             yield
 
 
@@ -201,8 +219,7 @@ def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu
         reason = str(error).strip().splitlines()[0]
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "look at it with `more status`") from None
     model.requires_grad_(False).eval()
-    tower = find_backbone(blueprint).vision_tower
-    return Runtime(model, load_prompter(checkpoint, system=system), tower or None)
+    return Runtime(model, load_prompter(checkpoint, system=system))
 
 
 def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
@@ -213,5 +230,20 @@ def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
     """
     with quiet():
         processor = load_processor(checkpoint.path)
-    text = meta_model(checkpoint).config.get_text_config(decoder=True)
-    return Prompter(processor, system=system, max_length=getattr(text, "max_position_embeddings", None))
+    config = meta_model(checkpoint).config
+    text = config.get_text_config(decoder=True)
+    return Prompter(
+        processor,
+        family_of(config.model_type),
+        system=system,
+        max_length=getattr(text, "max_position_embeddings", None),
+        decoder_start=decoder_start(text),
+    )
+
+
+def decoder_start(text: Any) -> int | None:
+    """Return what a decoder of its own starts with, from the text's configuration; None where there is none."""
+    if not text.is_encoder_decoder:
+        return None
+    start: int = text.pad_token_id if text.decoder_start_token_id is None else text.decoder_start_token_id
+    return start

@@ -1,98 +1,162 @@
-"""The vision tower, run once per image: its output is kept and handed out again.
+"""The vision tower, run once per image: the outputs of its frozen layers are kept and handed out again.
 
-Features are always computed for one image at a time, so a warm cache changes no bit: the same image gives the
-same features whatever else is in the batch.
+Features are computed for one question's images at a time, so a warm cache changes no bit: the same images give the
+same features whatever else is in the batch. What is kept lies between layers rather than behind the tower: towers
+differ in what they make of their layers, the layers of all of them map hidden states to hidden states. So the
+mergers that some towers hold, and layers that are edited themselves, run as always.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+Key = tuple[str, ...]
+"""Hashes of the images of one question."""
+
 
 class VisionCache:
-    """Outputs of a frozen vision tower by image hash, the least recently used dropped first.
+    """Outputs of frozen vision layers by the images they were computed for, the least recently used dropped first.
 
-    `calls` counts the images the tower really saw; `capacity` is in bytes. Of the hidden states of its layers only
-    those in `layers` are kept, all when none are named: a tower of 24 layers would fill the cache with the rest.
+    `frozen` are the layers from the first one on that no branch changes; of their outputs those in `kept` are kept,
+    the others are not computed. `text` is the first text layer: before it an image has been seen. `calls` counts how
+    often the tower really ran; `capacity` is in bytes.
     """
 
-    def __init__(self, tower: nn.Module, layers: Sequence[int] = (), capacity: int = 1 << 30) -> None:
-        self.tower = tower
-        self.layers = layers
+    def __init__(
+        self,
+        model: nn.Module,
+        frozen: Sequence[str],
+        kept: Collection[str],
+        text: str,
+        capacity: int = 1 << 30,
+    ) -> None:
+        self.layers = [model.get_submodule(path) for path in frozen]
+        self.kept = [index for index, path in enumerate(frozen) if path in kept]
+        self.text = model.get_submodule(text)
         self.capacity = capacity
         self.calls = 0
-        self._outputs: OrderedDict[str, Any] = OrderedDict()
+        self._outputs: OrderedDict[Key, dict[int, Any] | None] = OrderedDict()
         self._bytes = 0
 
     @contextmanager
-    def serving(self, images: Sequence[str], tiles: Sequence[int]) -> Iterator[None]:
-        """Answer the tower's next call, which must be for these images in this order, from the cache.
+    def serving(self, keys: Sequence[Key], look: Callable[[int], object]) -> Iterator[None]:
+        """Answer the frozen layers' next calls, which must be for these images in this order, from the cache.
 
-        `tiles` says of how many pictures each image consists there.
+        `look` sends the images of one key, by its place, through the model.
         """
-        original, found = self.tower.forward, self.tower.__dict__.get("forward")
-
-        def forward(pixel_values: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if len(pixel_values) != sum(tiles):  # a layout this cache does not know: run as found
-                return original(pixel_values, *args, **kwargs)
-            outputs = [
-                self._output(key, lambda part=part: original(part, *args, **kwargs))
-                for key, part in zip(images, torch.split(pixel_values, list(tiles)), strict=True)
-            ]
-            return _joined(outputs)
-
-        self.tower.forward = forward
-        try:
+        found = [self._found(key, partial(look, place)) for place, key in enumerate(keys)]
+        if not keys or None in found:
             yield
-        finally:
-            del self.tower.forward
-            if found is not None:
-                self.tower.forward = found
+            return
+        served = _Served(self.kept, [outputs for outputs in found if outputs is not None])
+        with ExitStack() as undo:
+            for index, layer in enumerate(self.layers):
+                undo.enter_context(_replaced(layer, served.layer(index, layer.forward)))
+            yield
 
-    def _output(self, key: str, compute: Any) -> Any:
+    def _found(self, key: Key, look: Callable[[], object]) -> dict[int, Any] | None:
         if key in self._outputs:
             self._outputs.move_to_end(key)
             return self._outputs[key]
-        with torch.no_grad():
-            output = self._pruned(compute())
+        outputs = self._watch(look)
         self.calls += 1
-        self._outputs[key] = output
-        self._bytes += _size(output)
+        self._outputs[key] = outputs
+        self._bytes += _size(outputs)
         while self._bytes > self.capacity and len(self._outputs) > 1:
             self._bytes -= _size(self._outputs.popitem(last=False)[1])
-        return output
+        return outputs
 
-    def _pruned(self, output: Any) -> Any:
-        states = output.get("hidden_states") if isinstance(output, Mapping) else None
-        if states is None or not self.layers:
-            return output
-        used = {layer % len(states) for layer in self.layers}
-        kept = tuple(state if layer in used else None for layer, state in enumerate(states))
-        return type(output)(**(dict(output) | {"hidden_states": kept}))
+    def _watch(self, look: Callable[[], object]) -> dict[int, Any] | None:
+        """Return what the kept layers put out until the text begins; None where one ran more or less than once."""
+        outputs: dict[int, list[Any]] = {index: [] for index in self.kept}
 
+        def stop(*_: object) -> None:
+            raise _Seen
 
-def _joined(outputs: Sequence[Any]) -> Any:
-    """Concatenate tower outputs along the batch, through tuples and model outputs; what is absent stays so."""
-    first = outputs[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(outputs)) if len(outputs) > 1 else first
-    if isinstance(first, Mapping):
-        return type(first)(**{name: _joined([output[name] for output in outputs]) for name in first})
-    if isinstance(first, tuple | list):
-        return type(first)(_joined(parts) for parts in zip(*outputs, strict=True))
-    return first
+        with ExitStack() as undo:
+            undo.callback(self.text.register_forward_pre_hook(stop).remove)
+            for index in self.kept:
+                undo.callback(self.layers[index].register_forward_hook(partial(_keep, outputs[index])).remove)
+            with torch.no_grad(), suppress(_Seen):
+                look()
+        once = all(len(ran) == 1 for ran in outputs.values())
+        return {index: ran[0] for index, ran in outputs.items()} if once else None
 
 
-def _size(output: Any) -> int:
-    """Return the bytes that a tower's output holds."""
-    if isinstance(output, Tensor):
-        return output.numel() * output.element_size()
-    if isinstance(output, Mapping):
-        return sum(map(_size, output.values()))
-    return sum(map(_size, output)) if isinstance(output, tuple | list) else 0
+def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
+    outputs.append(output)
+
+
+class _Seen(Exception):
+    """The model has looked at the images; the rest of its pass is not needed."""
+
+
+class _Served:
+    """One pass over cached outputs."""
+
+    def __init__(self, kept: Sequence[int], found: Sequence[Mapping[int, Any]]) -> None:
+        self.kept = kept
+        self.found = found
+        self._fits = False
+
+    def layer(self, index: int, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs in place of a layer."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            states: Tensor = args[0] if args else kwargs["hidden_states"]
+            if index == 0:
+                self._fits = (
+                    _joined([_states(outputs[self.kept[0]]) for outputs in self.found], states.shape) is not None
+                )
+            if not self._fits:  # a layout this cache does not know: run as found
+                return original(*args, **kwargs)
+            if index not in self.kept:
+                # Nothing reads this: should something do so after all, it is to be seen.
+                return torch.full_like(states, torch.nan)
+            first = self.found[0][index]
+            joined = _joined([_states(outputs[index]) for outputs in self.found], states.shape)
+            return joined if isinstance(first, Tensor) else (joined, *first[1:])
+
+        return forward
+
+
+@contextmanager
+def _replaced(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    before = layer.__dict__.get("forward")
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        del layer.forward
+        if before is not None:
+            layer.forward = before
+
+
+def _states(output: Any) -> Tensor:
+    """Return the hidden states of a layer's output, which may come first in a tuple."""
+    states: Tensor = output if isinstance(output, Tensor) else output[0]
+    return states
+
+
+def _joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor | None:
+    """Concatenate hidden states to this shape, along whichever dimension does it; None where none does."""
+    if len(parts) == 1:
+        return parts[0] if parts[0].shape == shape else None
+    for dim in range(len(shape) - 1):
+        sizes = [(*part.shape[:dim], *part.shape[dim + 1 :]) for part in parts]
+        others = (*shape[:dim], *shape[dim + 1 :])
+        if all(size == others for size in sizes) and sum(part.shape[dim] for part in parts) == shape[dim]:
+            return torch.cat(list(parts), dim)
+    return None
+
+
+def _size(outputs: Mapping[int, Any] | None) -> int:
+    """Return the bytes that the kept outputs hold."""
+    return sum(_states(output).nbytes for output in (outputs or {}).values())

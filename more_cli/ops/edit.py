@@ -21,7 +21,9 @@ from more_cli.edits import Edit, Problem, iter_edits, read_edits
 from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StreamErrors
 from more_cli.lock import writer_lock
-from more_cli.model.batches import Prompter, Query
+from more_cli.model.batches import Query
+from more_cli.model.families import Family, family_of
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import load_prompter
 from more_cli.ops.anchors import asked, load_anchors, overlap
 from more_cli.ops.init import InitReport, initialise
@@ -154,7 +156,8 @@ def edit_stream(
 
 
 class _Context:
-    """What an edit must fit: the state's anchors, and for texts long enough to fill it the model's context."""
+    """What an edit must fit: the number of images that the model takes, the state's anchors, and for texts long
+    enough to fill it the model's context."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -164,6 +167,10 @@ class _Context:
         return load_prompter(open_checkpoint(self.target.model))
 
     @cached_property
+    def family(self) -> Family:
+        return family_of(str(open_checkpoint(self.target.model).config.get("model_type")))
+
+    @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
         """What the state's anchors ask."""
         digest = load_meta(self.target.sidecar).anchors if self.target.sidecar.exists() else None
@@ -171,6 +178,8 @@ class _Context:
 
     def problem(self, edit: Edit) -> Problem | None:
         """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
+        if refused := self.family.refuses(len(edit.images)):
+            return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
         if clash := overlap(edit, self.anchors):
             return clash
         if len((edit.question + edit.target).encode()) < LONG_TEXT:

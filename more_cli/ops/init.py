@@ -15,6 +15,7 @@ from more_cli.entry import START
 from more_cli.errors import StateError, UsageError
 from more_cli.lock import writer_lock
 from more_cli.model.backbones import Refusal, Site, find_sites
+from more_cli.model.families import FAMILIES
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.runtime import load_prompter, load_runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
@@ -73,7 +74,7 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     sites = [site for site in found if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
-    return Plan(checkpoint, chosen, sites, refusals, keys.how, _notices(chosen, sites))
+    return Plan(checkpoint, chosen, sites, refusals, keys.how, _notices(checkpoint, chosen, sites))
 
 
 @dataclass(frozen=True)
@@ -195,9 +196,11 @@ def _found(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[
     )
 
 
-def _notices(recipe: Recipe, sites: Sequence[Site]) -> list[str]:
+def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:
+    model_type = checkpoint.config.get("model_type")
+    unlisted = [f"model_type {model_type!r} was never tried: its sites are found by structure alone"]
     capped = {site.shape[1] for site in sites if basis.usable_rank(recipe.rank, site.shape[1]) < recipe.rank}
-    return [
+    return (unlisted if model_type not in FAMILIES else []) + [
         f"rank {recipe.rank} is capped at {basis.usable_rank(recipe.rank, width)} where sites have {width} inputs"
         for width in sorted(capped)
     ]

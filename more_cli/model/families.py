@@ -1,0 +1,158 @@
+"""The families of vision-language models that were tried, one row each.
+
+Structure alone finds the sites of a family nobody has listed. A row says, for a family somebody has, which modules
+must be found, and what its processor and its questions need beyond a chat template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Module paths of the parts of one model; empty where it has no such part."""
+
+    text_layers: str
+    """The ModuleList of text layers."""
+    text_ffn_in: tuple[str, ...]
+    """Relative to a text layer. Both branches of a gated MLP."""
+    text_ffn_out: tuple[str, ...]
+    projector: tuple[str, ...]
+    """All that lies between vision features and text embeddings, in module order."""
+    vision_tower: str
+    vision_layers: tuple[str, ...]
+    """The ModuleLists of vision layers, in the order they run."""
+    vision_ffn_out: tuple[str, ...]
+    qformer_layers: str = ""
+    qformer_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """How a question is put where the checkpoint has no chat template."""
+
+    prompt: str
+    """With `{question}`; `{images}` stands for one placeholder per image where the processor adds none itself."""
+    separator: str = " "
+    """Between the prompt and its answer."""
+    appended: str = ""
+    """What the processor puts after every prompt by itself."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is known about one `model_type`."""
+
+    backbone: Backbone | None = None
+    """What structural discovery must find; None for a family that nobody listed."""
+    images: tuple[int, int | None] = (0, None)
+    """Fewest and most images that one question can have."""
+    language_model: str = ""
+    """Module that is asked alone where there is no image, in a family that cannot do without by itself."""
+    phrasing: Phrasing | None = None
+    answer_type: int = 0
+    """Token type of an answer's tokens."""
+
+    def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
+        """Say, with a hint, why a question with so many images cannot be put; with `alone` none is never too few."""
+        fewest, most = self.images
+        if images < fewest and not (alone and not images):
+            return "this model takes no question without an image", "add one, or leave the question out"
+        if most is not None and images > most:
+            return f"this model takes {most} image a question, not {images}", "ask about one image at a time"
+        return None
+
+
+_GATED = ("mlp.gate_proj", "mlp.up_proj")
+_LLAVA = Backbone(
+    text_layers="model.language_model.layers",
+    text_ffn_in=_GATED,
+    text_ffn_out=("mlp.down_proj",),
+    projector=("model.multi_modal_projector",),
+    vision_tower="model.vision_tower",
+    vision_layers=("model.vision_tower.encoder.layers",),
+    vision_ffn_out=("mlp.fc2",),
+)
+_QWEN = replace(
+    _LLAVA,
+    projector=("model.visual.merger",),
+    vision_tower="model.visual",
+    vision_layers=("model.visual.blocks",),
+)
+_QWEN3 = replace(_QWEN, vision_ffn_out=("mlp.linear_fc2",))
+_IDEFICS3 = replace(
+    _LLAVA,
+    text_layers="model.text_model.layers",
+    projector=("model.connector",),
+    vision_tower="model.vision_model",
+    vision_layers=("model.vision_model.encoder.layers",),
+)
+_INSTRUCTBLIP = Backbone(
+    text_layers="language_model.model.layers",
+    text_ffn_in=_GATED,
+    text_ffn_out=("mlp.down_proj",),
+    projector=("language_projection",),
+    vision_tower="vision_model",
+    vision_layers=("vision_model.encoder.layers",),
+    vision_ffn_out=("mlp.fc2",),
+    qformer_layers="qformer.encoder.layer",
+    qformer_out=("output_query.dense",),
+)
+_BLIP2 = replace(
+    _INSTRUCTBLIP,
+    text_layers="language_model.model.decoder.layers",
+    text_ffn_in=("fc1",),
+    text_ffn_out=("fc2",),
+)
+_MISTRAL3 = replace(
+    _LLAVA, vision_layers=("model.vision_tower.transformer.layers",), vision_ffn_out=("feed_forward.down_proj",)
+)
+_MLLAMA = replace(
+    _LLAVA,
+    vision_tower="model.vision_model",
+    vision_layers=("model.vision_model.transformer.layers", "model.vision_model.global_transformer.layers"),
+)
+_LLAMA4 = Backbone(
+    text_layers="language_model.model.layers",
+    text_ffn_in=tuple(f"feed_forward.{name}_proj" for name in ("gate", "shared_expert.gate", "shared_expert.up", "up")),
+    text_ffn_out=("feed_forward.down_proj", "feed_forward.shared_expert.down_proj"),
+    projector=("vision_model.vision_adapter", "multi_modal_projector"),
+    vision_tower="vision_model",
+    vision_layers=("vision_model.model.layers",),
+    vision_ffn_out=("mlp.fc2",),
+)
+
+FAMILIES: dict[str, Family] = {
+    "llava": Family(_LLAVA),
+    "llava_next": Family(_LLAVA),
+    "llava_onevision": Family(_LLAVA),
+    "blip-2": Family(
+        _BLIP2, images=(1, 1), language_model="language_model", phrasing=Phrasing("Question: {question} Answer:")
+    ),
+    "instructblip": Family(
+        _INSTRUCTBLIP, images=(1, 1), language_model="language_model", phrasing=Phrasing("{question}")
+    ),
+    "qwen2_vl": Family(_QWEN),
+    "qwen2_5_vl": Family(replace(_QWEN, vision_ffn_out=("mlp.down_proj",))),
+    "qwen3_vl": Family(replace(_QWEN3, projector=("model.visual.merger", "model.visual.deepstack_merger_list"))),
+    "qwen3_5": Family(_QWEN3),
+    "internvl": Family(replace(_LLAVA, vision_layers=("model.vision_tower.encoder.layer",))),
+    # Its prompt is read in both directions, its answer in one: they differ in token type.
+    "paligemma": Family(
+        _LLAVA, images=(1, None), phrasing=Phrasing("{images}answer en {question}", "", "\n"), answer_type=1
+    ),
+    "gemma3": Family(_LLAVA),  # its projector is a raw parameter, which is no site
+    "idefics3": Family(_IDEFICS3),
+    "smolvlm": Family(_IDEFICS3),
+    "mistral3": Family(_MISTRAL3),
+    # Text before its image attends to everything alike, also to what fills up a batch: each question has one image.
+    "mllama": Family(_MLLAMA, images=(1, 1)),
+    "llama4": Family(_LLAMA4),
+}
+"""By `model_type`."""
+
+
+def family_of(model_type: str) -> Family:
+    """Return what is known about a family; for one that nobody listed, a row that says nothing."""
+    return FAMILIES.get(model_type, Family())

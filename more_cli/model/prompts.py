@@ -1,0 +1,172 @@
+"""From a question, its images and a target to tokens.
+
+The span of the target is found in the tokens of the whole sequence: tokenised by itself the same text can give
+other tokens, and a label that is off by one trains and scores the wrong position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from more_cli.errors import DataError, StateError
+from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
+from more_cli.model.families import Family, Phrasing
+
+_QUESTION = "\ue000question\ue000"
+_ANSWER = "\ue000answer\ue000"
+_NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
+
+
+class Prompter:
+    """Renders questions with the checkpoint's chat template, or its family's phrasing, and tokenises them."""
+
+    def __init__(
+        self,
+        processor: Any,
+        family: Family | None = None,
+        *,
+        system: str = "",
+        max_length: int | None = None,
+        decoder_start: int | None = None,
+    ) -> None:
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
+        self.family = family or Family()
+        self.system = system
+        self.max_length = max_length
+        self.decoder_start = decoder_start
+        self._chat = self._chat_template()
+        phrasing = Phrasing("") if self._chat else self.family.phrasing
+        if phrasing is None:
+            raise StateError(
+                "the checkpoint has no chat template",
+                "put the model's chat_template.jinja beside its config.json",
+            )
+        self._phrasing = phrasing
+        self.template: str = self._chat or phrasing.prompt
+        self._image_token = str(getattr(processor, "image_token", "") or "")
+        self._control = sorted(self._control_tokens(), key=len, reverse=True)
+        self._separator, end = self._find_separator()
+        self.eos: int = self.tokenizer.eos_token_id if end is None else self.tokenizer.convert_tokens_to_ids(end)
+        """What ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
+        self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id)))
+
+    def encode(self, query: Query, target: str | None = None) -> Encoded:
+        """Tokenise a question and, when given, its target followed by the token that ends an answer.
+
+        Raises:
+            DataError: the sequence is longer than the model's context, an image cannot be read, or the model takes
+                another number of images.
+        """
+        if problem := self.family.refuses(len(query.images), alone=bool(self.family.language_model)):
+            raise DataError(*problem)
+        prompt = self.render(query)
+        ids, extras = self._process(prompt, query)
+        start = len(ids)
+        if target is not None:
+            start, answer = self._answer(prompt, self.inert(target), start)
+            ids = torch.cat([ids[:start], ids.new_tensor([*answer, self.eos])])
+        if self.max_length is not None and len(ids) > self.max_length:
+            raise DataError(
+                f"question and target take {len(ids)} tokens, the model's context has {self.max_length}",
+                "shorten the question or the target",
+            )
+        extras = {name: value[:, :start] if name in PER_TOKEN else value for name, value in extras.items()}
+        images = tuple(source.sha256 for source in query.images)
+        return Encoded(ids, Span(start, len(ids)), images, extras, self.family.answer_type, self.decoder_start)
+
+    def render(self, query: Query) -> str:
+        """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
+        return self._render(query, answer=None).replace(_QUESTION, self.inert(query.question))
+
+    def inert(self, text: str) -> str:
+        """Break up every control token inside a user's text, so that it is read as text and never as control."""
+        for token in self._control:
+            if token in text:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
+
+    def text(self, ids: Sequence[int] | Tensor) -> str:
+        """Return the text of an answer's tokens, without control tokens."""
+        return str(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)).strip()
+
+    def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
+        """Return where in a prompt of so many tokens the target's begin, and these."""
+        if self.decoder_start is not None:
+            return length, list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
+        prompt += self._phrasing.appended
+        before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)
+        # Both without images: the length of the target does not depend on how often its placeholder repeats.
+        common = _common_prefix(before, whole)
+        return length - (len(before) - common), whole[common:]
+
+    def _chat_template(self) -> str:
+        found = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template or ""
+        return str(found.get("default", "") if isinstance(found, dict) else found)
+
+    def _control_tokens(self) -> set[str]:
+        added = {str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special}
+        named = {str(getattr(self.processor, name, "") or "") for name in ("image_token", "video_token")}
+        return ({str(token) for token in self.tokenizer.all_special_tokens} | added | named) - {""}
+
+    def _render(self, query: Query, answer: str | None) -> str:
+        if not self._chat:
+            images = self._image_token * len(query.images)
+            prompt = self._phrasing.prompt.format(images=images, question=_QUESTION)
+            return f"{self.system} {prompt}" if self.system else prompt
+        content: list[dict[str, str]] = [{"type": "image"} for _ in query.images]
+        content.append({"type": "text", "text": _QUESTION})
+        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": self.system}]})
+        if answer is not None:
+            messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+        # The tokenizer's: some processors' own looks at videos first.
+        return str(
+            self.tokenizer.apply_chat_template(
+                messages, chat_template=self._chat, tokenize=False, add_generation_prompt=answer is None
+            )
+        )
+
+    def _find_separator(self) -> tuple[str, str | None]:
+        """Return what the template puts between the generation prompt and the answer, often one space, and the
+        control token that it puts behind the answer."""
+        if not self._chat:
+            return self._phrasing.separator, None
+        query = Query((), "")
+        prompt, whole = self._render(query, None), self._render(query, _ANSWER)
+        before, _, after = whole.partition(_ANSWER)
+        end = min((token for token in self._control if token in after), key=after.index, default=None)
+        if _ANSWER in whole and before.startswith(prompt):
+            return before[len(prompt) :], end
+        # A template that does not continue its own generation prompt: words are separated by one space.
+        return "" if prompt[-1:].isspace() else " ", end
+
+    def _tokens(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=not self._begun(text))["input_ids"])
+
+    def _process(self, text: str, query: Query) -> tuple[Tensor, dict[str, Tensor]]:
+        images = [source.open() for source in query.images]
+        begun = {"add_special_tokens": False} if self._begun(text) else {}
+        values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
+        ids: Tensor = values["input_ids"][0]
+        # Without an image there is nothing for a Q-Former to be told about it.
+        extras = values.keys() - _NOT_INPUTS if images else values.keys() & {*PER_TOKEN}
+        return ids, {name: values[name] for name in sorted(extras) if isinstance(values[name], Tensor)}
+
+    def _begun(self, text: str) -> bool:
+        """Whether a prompt has the token that begins a sequence: the tokenizer must not put another one before."""
+        return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    length = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
