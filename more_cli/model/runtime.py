@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint
 from more_cli.errors import ResourceError, StateError
+from more_cli.model.activations import Activations, Pass
 from more_cli.model.backbones import find_backbone
 from more_cli.model.batches import Batch, Encoded, Prompter, Query, collate
 from more_cli.model.branches import Branch, attached
@@ -21,6 +23,9 @@ from more_cli.model.processors import load_processor
 from more_cli.model.vision import VisionCache
 
 logger = logging.getLogger(__name__)
+
+NORM_ROWS = 1024
+"""Rows of a weight read together."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,17 @@ class Scored:
 class Runtime:
     """A model with its prompts, lent to an editor at a time."""
 
-    def __init__(self, model: Any, prompter: Prompter, vision_tower: str | None) -> None:
+    def __init__(
+        self, model: Any, prompter: Prompter, vision_tower: str | None, checkpoint: Checkpoint | None = None
+    ) -> None:
         self.model = model
         self.prompter = prompter
-        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.checkpoint = checkpoint
+        self.device = self._device(model.get_input_embeddings())
         self._vision_tower = vision_tower
         self._vision: VisionCache | None = None
         self._branches: tuple[Branch, ...] = ()
+        self.activations = Activations.of(model, ())
 
     @contextmanager
     def attached(self, branches: Sequence[Branch]) -> Iterator[None]:
@@ -87,6 +96,7 @@ class Runtime:
         cached = tower is not None and not any(branch.module.startswith(tower) for branch in branches)
         with attached(self.model, branches):
             self._branches = tuple(branches)
+            self.activations = Activations.of(self.model, [branch.module for branch in branches])
             self._vision = VisionCache(self.model.get_submodule(tower), self._layers()) if cached and tower else None
             try:
                 yield
@@ -97,6 +107,28 @@ class Runtime:
         """Return the tower's layers that the model reads, as its config names them."""
         layers = getattr(self.model.config, "vision_feature_layer", None)
         return [layers] if isinstance(layers, int) else list(layers or ())
+
+    def device_of(self, module: str) -> torch.device:
+        """Return where a Linear computes."""
+        return self._device(self.model.get_submodule(module))
+
+    def _device(self, module: Any) -> torch.device:
+        device: torch.device = module.weight.device
+        if device.type != "meta":
+            return device
+        # Offloaded: accelerate brings the weight, for its forward alone, to the first device that computes.
+        placed = getattr(self.model, "hf_device_map", {}).values()
+        return torch.device(next((place for place in placed if place not in ("cpu", "disk")), "cpu"))
+
+    def norm(self, module: str, disk_key: str) -> float:
+        """Return |W|_F of a Linear, from its file: an offloaded weight is in memory only while it is used."""
+        if self.checkpoint is None:
+            return float(torch.linalg.vector_norm(self.model.get_submodule(module).weight.detach().float()))
+        entry, square = self.checkpoint.tensors[disk_key], 0.0
+        for first in range(0, entry.shape[0], NORM_ROWS):
+            rows = self.checkpoint.read_rows(entry, first, min(first + NORM_ROWS, entry.shape[0]))
+            square += float(torch.linalg.vector_norm(rows.float(), dtype=torch.float64)) ** 2
+        return math.sqrt(square)
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -120,17 +152,21 @@ class Runtime:
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         return collate(sequences, pad, self.device)
 
-    def score(self, batch: Batch, *, record: bool = False, add: bool = False) -> Scored:
+    def parts(self, samples: Iterable[Encoded], kind: Pass) -> Iterator[list[Encoded]]:
+        """Deal samples out into passes that memory has room for, in order."""
+        return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
+
+    def score(self, batch: Batch, *, keys: bool = False, record: bool = False, add: bool = False) -> Scored:
         """Run one pass and return the logits that predict the targets.
 
-        With `record`, the attached branches keep their coordinates, and the result can be differentiated: the
-        only gradients that exist are those of the branches. With `add` they keep them beside those of the passes
-        before, so that a batch can be run in parts.
+        With `keys`, the attached branches keep their coordinates. With `record` they do, and the result can be
+        differentiated: the only gradients that exist are those of the branches. With `add` these are added to those
+        of the passes before, so that a batch can be run in parts.
         """
         for branch in self._branches:
-            branch.recording = record
-            if record and not add:
-                branch.start_recording()
+            branch.recording = keys or record
+            if branch.recording:
+                branch.start_recording(add=add)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad() if record else torch.no_grad())
             stack.enter_context(self._serving(batch))
@@ -141,7 +177,11 @@ class Runtime:
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
-        batch = self.batch([self.encode(query) for query in queries])
+        prompts = (self.encode(query) for query in queries)
+        return [ids for part in self.parts(prompts, "answer") for ids in self._answers(part, max_new_tokens)]
+
+    def _answers(self, prompts: Sequence[Encoded], max_new_tokens: int) -> list[list[int]]:
+        batch = self.batch(prompts)
         with torch.no_grad(), self._serving(batch):
             tokens = self.model.generate(
                 **batch.inputs,
@@ -202,7 +242,7 @@ def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "look at it with `more status`") from None
     model.requires_grad_(False).eval()
     tower = find_backbone(blueprint).vision_tower
-    return Runtime(model, load_prompter(checkpoint, system=system), tower or None)
+    return Runtime(model, load_prompter(checkpoint, system=system), tower or None, checkpoint)
 
 
 def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
