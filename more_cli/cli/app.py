@@ -122,6 +122,8 @@ def init(
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -140,11 +142,13 @@ def init(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.init import Inputs, initialise
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     inputs = Inputs(anchors, calibrate, image_root)
     with output.progress() as progress:
-        report = initialise(locate(model, state), recipe, set_ or (), inputs, Machine(device, dtype), progress)
+        report = initialise(
+            locate(model, state), recipe, set_ or (), inputs, opt.machine(device, dtype, device_map, memory), progress
+        )
     reports.show_init(output, report)
 
 
@@ -168,6 +172,8 @@ def edit(
     ] = opt.Consolidate.off,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -185,7 +191,7 @@ def edit(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.edit import EditOptions, edit_file, edit_stream
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     chosen = EditOptions(
         recipe,
@@ -198,7 +204,7 @@ def edit(
         store_images,
         consolidate.value,
     )
-    target, machine = locate(model, state), Machine(device, dtype)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
         if str(edits) == "-":
             report = edit_stream(target, sys.stdin.buffer, chosen, machine, progress)
@@ -219,6 +225,8 @@ def evaluate(
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -233,9 +241,9 @@ def evaluate(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
-    target, machine = locate(model, state), Machine(device, dtype)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
         if probes is None:
             report = evaluate_state(target, machine, progress)
@@ -255,6 +263,8 @@ def merge(
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -270,13 +280,13 @@ def merge(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.merge import merge as run
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     with output.progress() as progress:
         report = run(
             locate(model, state),
             out,
-            Machine(device, dtype),
+            opt.machine(device, dtype, device_map, memory),
             force=force,
             verify=verify,
             rounding=rounding.value,
@@ -300,6 +310,8 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -314,10 +326,17 @@ def export(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.export import export as run
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     with output.progress() as progress:
-        report = run(locate(model, state), out, format.value, Machine(device, dtype), force=force, progress=progress)
+        report = run(
+            locate(model, state),
+            out,
+            format.value,
+            opt.machine(device, dtype, device_map, memory),
+            force=force,
+            progress=progress,
+        )
     reports.show_export(output, report)
 
 

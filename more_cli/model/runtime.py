@@ -19,6 +19,7 @@ from more_cli.model.backbones import find_backbone
 from more_cli.model.batches import Batch, Encoded, Prompter, Query, collate
 from more_cli.model.branches import Branch, attached
 from more_cli.model.keymap import meta_model, quiet
+from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor
 from more_cli.model.vision import VisionCache
 
@@ -210,8 +211,10 @@ class Runtime:
             yield
 
 
-def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu", dtype: str = "auto") -> Runtime:
-    """Load a checkpoint's weights and processor.
+def load_runtime(
+    checkpoint: Checkpoint, machine: Machine | None = None, *, system: str = "", reserve: int = 0
+) -> Runtime:
+    """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
     Raises:
         StateError: the files do not make a model.
@@ -221,6 +224,7 @@ def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # ours says how far a command is
+    machine = machine or Machine()
     blueprint = meta_model(checkpoint)
     # Named here, so that a config cannot ask for a kernel that would have to be fetched.
     attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
@@ -228,12 +232,15 @@ def load_runtime(checkpoint: Checkpoint, *, system: str = "", device: str = "cpu
         with quiet():
             model: Any = AutoModelForImageTextToText.from_pretrained(
                 checkpoint.path,
-                dtype=dtype,
+                dtype=machine.dtype,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
                 attn_implementation=attention,
-            ).to(device)
+                **machine.placement(reserve),
+            )
+            if not machine.device_map:
+                model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
         hint = "use --dtype bfloat16 or another --device"
         raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
