@@ -113,13 +113,12 @@ class Runtime:
         """Return where a Linear computes."""
         return self._device(self.model.get_submodule(module))
 
-    def _device(self, module: Any) -> torch.device:
+    @staticmethod
+    def _device(module: Any) -> torch.device:
         device: torch.device = module.weight.device
         if device.type != "meta":
             return device
-        # Offloaded: accelerate brings the weight, for its forward alone, to the first device that computes.
-        placed = getattr(self.model, "hf_device_map", {}).values()
-        return torch.device(next((place for place in placed if place not in ("cpu", "disk")), "cpu"))
+        return torch.device(module._hf_hook.execution_device)  # offloaded: accelerate brings the weight there
 
     def norm(self, module: str, disk_key: str) -> float:
         """Return |W|_F of a Linear, from its file: an offloaded weight is in memory only while it is used."""
@@ -200,7 +199,7 @@ class Runtime:
 
     def _forward(self, batch: Batch) -> Tensor:
         logits: Tensor = self.model(**batch.inputs, logits_to_keep=batch.keep, use_cache=False).logits
-        return logits
+        return logits.to(self.device)  # the last layer may lie elsewhere than the targets
 
     @contextmanager
     def _serving(self, batch: Batch) -> Iterator[None]:
