@@ -62,6 +62,8 @@ DeviceMap = Annotated[
 Memory = Annotated[
     float | None, typer.Option(min=0, metavar="GIB", help="Memory that may be used; by default what is free.")
 ]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Add what editing takes in memory, part by part.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Length of a sequence, for --estimate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; errors and --json stay.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More messages on stderr; -vv for all.")]

@@ -268,6 +268,7 @@ def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> N
 
 def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:
     """Load the result like anybody would, and compare its verdict on every edit with the live state's."""
+    session.unload()
     merged = open_checkpoint(out)
     runtime = load_runtime(merged, session.machine, system=session.state.meta.recipe.system)
     with runtime.attached([]):

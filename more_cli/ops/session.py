@@ -27,6 +27,7 @@ from more_cli.journal import Ledger, content_digest, extend
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
+from more_cli.ops.estimate import estimate, require
 from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
 
 
@@ -123,8 +124,17 @@ class Session:
     def runtime(self) -> Runtime:
         """The loaded model."""
         if self._runtime is None:
-            self._runtime = load_runtime(self.checkpoint, self.machine, system=self.state.meta.recipe.system)
+            meta = self.state.meta
+            needed = estimate(self.checkpoint, meta.sites, meta.recipe, self.machine, anchors=len(self.anchors))
+            require(needed, self.checkpoint)
+            self._runtime = load_runtime(
+                self.checkpoint, self.machine, system=meta.recipe.system, reserve=needed.beside_weights
+            )
         return self._runtime
+
+    def unload(self) -> None:
+        """Let go of the model, whose memory another one needs; it is loaded again when something asks for it."""
+        self._runtime = None
 
     @contextmanager
     def attached(self, *, writing: bool = False) -> Iterator[int]:
