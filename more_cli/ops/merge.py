@@ -180,11 +180,16 @@ def _patches(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[Fo
 def _patch(
     record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
 ) -> Callable[[Tensor, int], Tensor]:
-    A = rebuild_basis(record)
+    A: Tensor | None = None
 
     def patch(W: Tensor, first_row: int) -> Tensor:
+        nonlocal A
+        if A is None:  # only while its tensor is copied: those of all sites together are as large as B
+            A = rebuild_basis(record)
         rows = B[first_row : first_row + len(W)]
         exact = fold(W, A, rows, record.scale)
+        if first_row + len(W) == record.shape[0]:
+            A = None
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()

@@ -2,7 +2,8 @@
 
 python tests/benchmarks/large.py FOLDER [demo] [270M] [7B]    # 7B: 30 GB of disk there, 22 GiB of memory; see SIZES.md
 
-Weights are random bfloat16. The 7B shapes and the names on disk are those of llava-hf/llava-1.5-7b-hf; the tokenizer is a small byte-level one.
+Weights are random bfloat16. The 7B shapes and the names on disk are those of llava-hf/llava-1.5-7b-hf; the tokenizer
+is a small byte-level one.
 """
 
 import json
