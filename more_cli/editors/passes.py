@@ -131,10 +131,8 @@ class Passes:
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run what a write on these edits needs, backward too, and return L = mean NLL + KL(base || edited)."""
         if self.alone:
-            loss = self.scored.nll().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
             self.cost += 2 / 3  # it was sent forward when it was looked at
-            return float(loss.detach())
+            return self.runtime.backward(self.scored.nll().mean())
         key = self.recipe.rehearsal.seed, self.context.number, self.writes
         anchors = draw_anchors(self.anchors, self.recipe.anchors.size, *key)
         samples = [self.shelf.get(number, self.context) for number in chosen] + [anchor.encoded for anchor in anchors]
@@ -145,8 +143,7 @@ class Passes:
             loss = scored[:edits].nll().sum() / len(chosen)
             if held := anchors[start + edits - len(chosen) :][: len(part) - edits]:
                 loss = loss + drift(scored[edits:], held).sum() / len(anchors)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+            total += self.runtime.backward(loss)
             start += len(part)
         self.passes += len(samples)
         self.cost += len(samples)

@@ -29,6 +29,8 @@ class Branch:
         self.B = B
         self.recording = False
         self.enabled = True
+        self.loss_scale = 1.0
+        """By what the loss of a backward pass was multiplied."""
         self._Z: list[Tensor] = []
         self._gradient = self._zero()
 
@@ -97,7 +99,7 @@ class Branch:
         # In the last layer only answer positions have one: the rest of G's sum is zeros.
         rows = D.any(dim=1)
         # Summed at once: the rows of a batch run in parts would be larger than G.
-        self._gradient += Gradient.of(D[rows], Z[rows], self.scale)
+        self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
 
 
 class _RecordedBranch(torch.autograd.Function):

@@ -25,6 +25,12 @@ from more_cli.model.vision import VisionCache
 
 logger = logging.getLogger(__name__)
 
+LOSS_SCALE = 1024.0
+"""By what the loss of a float16 model is multiplied before its backward pass, a power of two.
+
+Output gradients of a nearly learnt edit lie below the smallest float16: unscaled, a loss of 0.01 nats on the demo
+model gives a G that is wrong by 8 %, one of 0.001 by half.
+"""
 NORM_ROWS = 1024
 """Rows of a weight read together."""
 
@@ -81,6 +87,7 @@ class Runtime:
         self.prompter = prompter
         self.checkpoint = checkpoint
         self.device = self._device(model.get_input_embeddings())
+        self.loss_scale = LOSS_SCALE if model.dtype == torch.float16 else 1.0
         self._vision_tower = vision_tower
         self._vision: VisionCache | None = None
         self._branches: tuple[Branch, ...] = ()
@@ -97,6 +104,8 @@ class Runtime:
         cached = tower is not None and not any(branch.module.startswith(tower) for branch in branches)
         with attached(self.model, branches):
             self._branches = tuple(branches)
+            for branch in branches:
+                branch.loss_scale = self.loss_scale
             self.activations = Activations.of(self.model, [branch.module for branch in branches])
             self._vision = VisionCache(self.model.get_submodule(tower), self._layers()) if cached and tower else None
             try:
@@ -174,6 +183,11 @@ class Runtime:
         for branch in self._branches:
             branch.recording = False
         return Scored(output, batch.targets, batch.mask)
+
+    def backward(self, loss: Tensor) -> float:
+        """Send the loss of a recorded pass back to the branches, and return it."""
+        (self.loss_scale * loss).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
