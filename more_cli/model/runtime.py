@@ -255,7 +255,7 @@ def load_runtime(
             if not machine.device_map:
                 model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
-        hint = "use --dtype bfloat16 or another --device"
+        hint = "use --dtype bfloat16, another --device or --device-map auto"
         raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
