@@ -31,7 +31,7 @@ def as_user_error(error: Exception) -> MoreError | None:
         return error
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
-            "out of memory", "use --dtype bfloat16, --device-map auto, or fewer sites; see `status --estimate`"
+            "out of memory", "use --dtype bfloat16, --device-map auto or fewer sites; see `status --estimate`"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError(f"disk full: {error.filename or ''}", "free some space and run the same command again")
