@@ -145,7 +145,8 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     adapted = peft.PeftModel.from_pretrained(model, out).eval()
     from more_cli.evaluation.streams import request_of
     from more_cli.model.batches import Query
-    from more_cli.ops.session import Machine, locate, open_session
+    from more_cli.model.machine import Machine
+    from more_cli.ops.session import locate, open_session
 
     session = open_session(locate(world.model, None), Machine())
     edits = [session.ledger.edit_of(entry) for entry in session.ledger.standing()]

@@ -12,6 +12,7 @@ from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import MoreEditor
 from more_cli.editors.passes import Passes, Shelf
+from more_cli.model import activations
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
@@ -97,14 +98,20 @@ def test_a_lone_edit_needs_one_pass_a_write(runtime, sites, tmp_path, monkeypatc
 def test_a_large_batch_is_written_in_parts(runtime, sites, tmp_path, monkeypatch) -> None:
     edits = requests(tmp_path)
     states = []
-    for size in (32, 2):
-        monkeypatch.setattr("more_cli.editors.passes.BATCH", size)
+    sizes: list[set[int]] = []
+    original = Runtime._forward
+    monkeypatch.setattr(Runtime, "_forward", lambda self, batch: (sizes[-1].add(len(batch)), original(self, batch))[1])
+    for bound in (activations.PART, 1):
+        sizes.append(set())
+        monkeypatch.setattr(activations, "PART", bound)
         editor = MoreEditor.fresh(recipe(max_steps=2, margin=50.0), sites)
         with editor.attach(runtime):
             asked = [make_anchor(runtime, Query((picture(tmp_path, "white"),), "a photo of"), None)] * 3
             editor.hold(asked)
             stream(editor, edits[:4])
         states.append(editor.state_dict())
+    assert max(sizes[0]) > 1
+    assert sizes[1] == {1}
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], atol=2e-4, rtol=2e-3)
 

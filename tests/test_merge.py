@@ -19,9 +19,10 @@ from more_cli import files, patching
 from more_cli.editors.base import EditRequest
 from more_cli.editors.sites import rebuild_basis
 from more_cli.evaluation.streams import request_of
+from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import merge as merging
-from more_cli.ops.session import Machine, locate, open_session
+from more_cli.ops.session import locate, open_session
 from more_cli.state import load_state
 
 LAYOUTS = list(product(["save_pretrained", "old_hub"], [1, 3], ["float32", "bfloat16"]))

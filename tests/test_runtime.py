@@ -114,9 +114,38 @@ def test_the_last_layer_keeps_only_rows_with_a_gradient(runtime: Runtime, batch)
     made = branches(runtime, size=0.0)
     with runtime.attached(made):
         runtime.score(batch, record=True).nll().mean().backward()
-        rows = {branch.name: branch._rows[0][0].shape[0] for branch in made}
-    assert rows["last"] == int(batch.mask.sum())
-    assert rows["text"] > rows["last"]
+        last, text = made[2].gradient(), made[1].gradient()
+    assert last.D is not None
+    assert len(last.D) == int(batch.mask.sum())
+    assert text.built is not None, "so many rows that G is smaller"
+
+
+@pytest.mark.parametrize("split", [(1, 1, 1, 1), (3, 1), (2, 2)])
+def test_parts_of_a_batch_add_up_to_its_gradient(runtime: Runtime, tmp_path: Path, split: tuple[int, ...]) -> None:
+    query, targets = Query((picture(tmp_path),), "what colour is it ?"), ("red", "blue", "a dog", "7")
+    samples = [runtime.encode(query, target) for target in targets]
+    made = branches(runtime, size=0.05)
+    with runtime.attached(made):
+        runtime.score(runtime.batch(samples), record=True).nll().sum().backward()
+        whole = {branch.name: branch.gradient().dense() for branch in made}
+        start = 0
+        for size in split:
+            part = runtime.batch(samples[start : start + size])
+            runtime.score(part, record=True, add=start > 0).nll().sum().backward()
+            start += size
+        for branch in made:
+            torch.testing.assert_close(branch.gradient().dense(), whole[branch.name], atol=1e-5, rtol=1e-3)
+            assert len(branch._Z) == 1, "of the parts before no key is kept"
+
+
+def test_keys_alone_build_no_graph_and_are_those_of_a_recorded_pass(runtime: Runtime, batch) -> None:
+    made = branches(runtime, size=0.05)
+    with runtime.attached(made):
+        assert runtime.score(batch, record=True).logits.requires_grad
+        recorded = [branch.key(None) for branch in made]
+        assert not runtime.score(batch, keys=True).logits.requires_grad
+        for branch, key in zip(made, recorded, strict=True):
+            torch.testing.assert_close(branch.key(None), key, atol=1e-6, rtol=1e-5)
 
 
 def test_the_model_is_given_back_as_it_was(runtime: Runtime, batch) -> None:

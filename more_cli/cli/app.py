@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so `more --help` is instant.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from pathlib import Path
@@ -16,8 +15,9 @@ import typer.core
 
 from more_cli import __version__
 from more_cli.cli import options as opt
+from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
-from more_cli.errors import MoreError, ResourceError, UsageError
+from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, every edit of the stream stands; 1 bug; 2 usage or recipe; 3 some edits are not
 learnt or refused, or lost by a merge; 4 bad input data; 5 model or state does not fit; 6 a gate was missed; 7 out
@@ -25,9 +25,6 @@ of memory or disk; 130 interrupted, state saved."""
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
-
-_Misuse: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
-"""What Typer raises for a wrong command line; it has no public name."""
 
 
 class _Commands(typer.core.TyperGroup):
@@ -56,36 +53,15 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. Bugs are not caught: they keep their traceback."""
     try:
         code: int | None = app(args=argv, prog_name="more", standalone_mode=False)
-    except _Misuse as misuse:
-        return _show_misuse(misuse)
+    except MISUSE as misuse:
+        return show_misuse(misuse)
     except (MoreError, MemoryError, RuntimeError, OSError) as error:
-        known = _as_user_error(error)
+        known = as_user_error(error)
         if known is None or os.environ.get("MORE_DEBUG") == "1":
             raise
         fail(known)
         return known.exit_code
     return code or 0
-
-
-def _show_misuse(misuse: Any) -> int:
-    """Print a wrong command line like every other error; `more` alone shows its help."""
-    if type(misuse).__name__ == "NoArgsIsHelpError":
-        misuse.show()
-    else:
-        message = misuse.format_message().rstrip(".")
-        command = misuse.ctx.command_path if misuse.ctx else "more"
-        fail(UsageError(message[:1].lower() + message[1:], f"see `{command} --help`"))
-    return UsageError.exit_code
-
-
-def _as_user_error(error: Exception) -> MoreError | None:
-    if isinstance(error, MoreError):
-        return error
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return ResourceError("out of memory", "use --dtype bfloat16, another --device, or a recipe with a smaller rank")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(f"disk full: {error.filename or ''}", "free some space and run the same command again")
-    return None
 
 
 def _exit(code: int) -> NoReturn:
@@ -122,6 +98,8 @@ def init(
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -140,11 +118,13 @@ def init(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.init import Inputs, initialise
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     inputs = Inputs(anchors, calibrate, image_root)
     with output.progress() as progress:
-        report = initialise(locate(model, state), recipe, set_ or (), inputs, Machine(device, dtype), progress)
+        report = initialise(
+            locate(model, state), recipe, set_ or (), inputs, opt.machine(device, dtype, device_map, memory), progress
+        )
     reports.show_init(output, report)
 
 
@@ -169,6 +149,8 @@ def edit(
     batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -186,7 +168,7 @@ def edit(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.edit import EditOptions, edit_file, edit_stream
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     chosen = EditOptions(
         recipe,
@@ -200,7 +182,7 @@ def edit(
         consolidate.value,
         batch,
     )
-    target, machine = locate(model, state), Machine(device, dtype)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
         if str(edits) == "-":
             report = edit_stream(target, sys.stdin.buffer, chosen, machine, progress)
@@ -221,6 +203,8 @@ def evaluate(
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -235,9 +219,9 @@ def evaluate(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
-    target, machine = locate(model, state), Machine(device, dtype)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
         if probes is None:
             report = evaluate_state(target, machine, progress)
@@ -257,6 +241,8 @@ def merge(
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -272,13 +258,13 @@ def merge(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.merge import merge as run
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     with output.progress() as progress:
         report = run(
             locate(model, state),
             out,
-            Machine(device, dtype),
+            opt.machine(device, dtype, device_map, memory),
             force=force,
             verify=verify,
             rounding=rounding.value,
@@ -302,6 +288,8 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -316,10 +304,17 @@ def export(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.export import export as run
-    from more_cli.ops.session import Machine, locate
+    from more_cli.ops.session import locate
 
     with output.progress() as progress:
-        report = run(locate(model, state), out, format.value, Machine(device, dtype), force=force, progress=progress)
+        report = run(
+            locate(model, state),
+            out,
+            format.value,
+            opt.machine(device, dtype, device_map, memory),
+            force=force,
+            progress=progress,
+        )
     reports.show_export(output, report)
 
 
@@ -327,6 +322,12 @@ def export(
 def status(
     model: opt.Model = None,
     state: opt.StateFile = None,
+    estimate: opt.Estimate = False,
+    tokens: opt.Tokens = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -336,13 +337,18 @@ def status(
     \b
     Examples:
       more status llava/
+      more status llava/ --estimate
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.session import locate
+    from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
 
-    reports.show_status(output, run(locate(model, state)))
+    report = run(locate(model, state))
+    if estimate:
+        report = estimated(report, opt.machine(device, dtype, device_map, memory), tokens)
+    reports.show_status(output, report)
 
 
 @app.command(epilog=EXIT_CODES)

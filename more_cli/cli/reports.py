@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from more_cli.entry import Entry
     from more_cli.evaluation.metrics import Estimate
     from more_cli.ops.edit import EditReport
+    from more_cli.ops.estimate import Estimate as MemoryEstimate
     from more_cli.ops.evaluate import EvalReport
     from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
     from more_cli.ops.status import StatusReport
 
+GIB = 1 << 30
 _SHOWN = 20
 """Rows of a list of edits that people see; `--json` has them all."""
 
@@ -258,6 +260,7 @@ def show_status(output: Output, report: StatusReport) -> None:
             "sites": [site.model_dump() for site in state.meta.sites] if state else [asdict(s) for s in plan.sites],
             "refusals": [asdict(refusal) for refusal in plan.refusals],
             "key_method": plan.key_method,
+            "estimate": _estimate_values(report.estimate) if report.estimate else None,
         },
     )
     if state is None:
@@ -285,7 +288,30 @@ def show_status(output: Output, report: StatusReport) -> None:
             ],
             numbers=("rank", "lambda", "keys"),
         )
+    if report.estimate is not None:
+        _show_estimate(output, report.estimate)
     _notices(output, plan)
+
+
+def _show_estimate(output: Output, found: MemoryEstimate) -> None:
+    """Show what editing takes in memory."""
+    rows = [(part.name, f"{part.bytes / GIB:.2f}", part.note) for part in found.parts]
+    rows.append(("together", f"{found.total / GIB:.2f}", f"sequences of {found.tokens} tokens"))
+    output.line()
+    output.table(("memory", "GiB", "what for"), rows, numbers=("GiB",))
+    free = "not known" if found.free is None else f"{found.free / GIB:.2f} GiB"
+    output.line(f"free: {free}; the state on disk: {found.state / GIB:.2f} GiB")
+
+
+def _estimate_values(found: MemoryEstimate) -> dict[str, Any]:
+    return {
+        "parts": {part.name: part.bytes for part in found.parts},
+        "total": found.total,
+        "free": found.free,
+        "tokens": found.tokens,
+        "samples": found.samples,
+        "state": found.state,
+    }
 
 
 def show_demo(output: Output, report: DemoReport) -> None:

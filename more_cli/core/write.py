@@ -37,6 +37,12 @@ class Gradient:
             return Gradient(scale, D=D, Z=Z)
         return Gradient(scale, built=scale * (D.T @ Z))
 
+    def __add__(self, other: Gradient) -> Gradient:
+        """Return the gradient of both losses together; as factors only while these are few rows."""
+        if self.D is None or self.Z is None or other.D is None or other.Z is None:
+            return Gradient(self.scale, built=self.dense() + other.dense())
+        return Gradient.of(torch.cat([self.D, other.D]), torch.cat([self.Z, other.Z]), self.scale)
+
     def dense(self) -> Tensor:
         """Return G, (d_out, r)."""
         if self.built is not None:

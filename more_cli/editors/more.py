@@ -114,7 +114,7 @@ class MoreEditor(Editor):
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])
-            runtime.score(batch, record=True)
+            runtime.score(batch, keys=True)
             keys.append(sites.keys(batch))
         sites.settle(keys)
         if self.recipe.anchors.keys:

@@ -17,8 +17,6 @@ from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.recipe import Recipe
 
-BATCH = 32
-"""Samples sent through the model together."""
 KEPT = 256 << 20
 """Bytes of past edits kept as tokens and pixels."""
 
@@ -116,14 +114,15 @@ class Passes:
         return self.runtime.batch([self.shelf.get(number, self.context) for number in numbers])
 
     def look(self, numbers: Sequence[int], *, record: bool = False) -> dict[int, Found]:
-        """Send edits forward; with `record`, which is for one batch, the pass can be differentiated."""
-        found: dict[int, Found] = {}
-        for start in range(0, len(numbers), BATCH):
-            part = numbers[start : start + BATCH]
-            self.scored = self.runtime.score(self.batch(part), record=record)
+        """Send edits forward; with `record`, which is for one edit, its keys are kept, and what a write needs."""
+        rows: list[Found] = []
+        for part in self.runtime.parts((self.shelf.get(number, self.context) for number in numbers), "forward"):
+            both_ways = record and self.alone
+            self.scored = self.runtime.score(self.runtime.batch(part), keys=record, record=both_ways)
             columns = self.scored.nll().tolist(), self.scored.margins().tolist(), self.scored.all_right().tolist()
             said = [row[mask] for row, mask in zip(self.scored.predicted(), self.scored.mask, strict=True)]
-            found |= {number: Found(*row) for number, row in zip(part, zip(*columns, said, strict=True), strict=True)}
+            rows += [Found(*row) for row in zip(*columns, said, strict=True)]
+        found = dict(zip(numbers, rows, strict=True))
         self.looks |= {number: seen.margin for number, seen in found.items()}
         self.passes += len(numbers)
         self.cost += len(numbers) / 3
@@ -132,23 +131,20 @@ class Passes:
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run what a write on these edits needs, backward too, and return L = mean NLL + KL(base || edited)."""
         if self.alone:
-            loss = self.scored.nll().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
             self.cost += 2 / 3  # it was sent forward when it was looked at
-            return float(loss.detach())
+            return self.runtime.backward(self.scored.nll().mean())
         key = self.recipe.rehearsal.seed, self.context.number, self.writes
         anchors = draw_anchors(self.anchors, self.recipe.anchors.size, *key)
         samples = [self.shelf.get(number, self.context) for number in chosen] + [anchor.encoded for anchor in anchors]
-        total = 0.0
-        for start in range(0, len(samples), BATCH):
-            batch = self.runtime.batch(samples[start : start + BATCH])
-            scored = self.runtime.score(batch, record=True, add=start > 0)
-            edits = min(max(len(chosen) - start, 0), len(batch))
+        total, start = 0.0, 0
+        for part in self.runtime.parts(samples, "both ways"):
+            scored = self.runtime.score(self.runtime.batch(part), record=True, add=start > 0)
+            edits = min(max(len(chosen) - start, 0), len(part))
             loss = scored[:edits].nll().sum() / len(chosen)
-            if held := anchors[start + edits - len(chosen) :][: len(batch) - edits]:
+            if held := anchors[start + edits - len(chosen) :][: len(part) - edits]:
                 loss = loss + drift(scored[edits:], held).sum() / len(anchors)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+            total += self.runtime.backward(loss)
+            start += len(part)
         self.passes += len(samples)
         self.cost += len(samples)
         return total

@@ -68,8 +68,6 @@ class WrittenSite:
     record: SiteRecord
     branch: Branch
     P: Tensor
-    limit: float
-    """Largest |Delta B|_F of one write: `max_write` |W|_F / s, since A's rows are orthonormal."""
 
     @property
     def layer(self) -> str:
@@ -98,9 +96,9 @@ class Sites:
         runtime: Runtime,
     ) -> None:
         self.recipe = recipe
-        self._sites = {
-            record.name: _site(record, B[record.name], P[record.name], recipe, runtime) for record in records
-        }
+        self._runtime = runtime
+        self._limits: dict[str, float] = {}
+        self._sites = {record.name: _site(record, B[record.name], P[record.name], runtime) for record in records}
 
     def __iter__(self) -> Iterator[WrittenSite]:
         return iter(self._sites.values())
@@ -172,7 +170,7 @@ class Sites:
             name, modality = site.record.name, site.record.modality
             step = self.recipe.constants_of(name, modality).step
             eta = step if isinstance(step, float) else polyak[modality]
-            steps[name] = capped(-eta * directions[name], site.limit)
+            steps[name] = capped(-eta * directions[name], self._limit(site.record))
         return steps
 
     def write(self, before: Snapshot, steps: Mapping[str, Tensor], share: float = 1.0) -> None:
@@ -183,6 +181,13 @@ class Sites:
     def finite(self) -> bool:
         """Whether every B is."""
         return all(bool(torch.isfinite(site.branch.B).all()) for site in self)
+
+    def _limit(self, record: SiteRecord) -> float:
+        """Return the largest |Delta B|_F of one write: `max_write` |W|_F / s, since A's rows are orthonormal."""
+        if record.name not in self._limits:
+            norm = self._runtime.norm(record.module, record.disk_key)
+            self._limits[record.name] = self.recipe.max_write * norm / record.scale
+        return self._limits[record.name]
 
     def _polyak(
         self,
@@ -234,9 +239,7 @@ class Sites:
         return max(relative * record.energy / record.keys, 1e-12)
 
 
-def _site(record: SiteRecord, B: Tensor, P: Tensor, recipe: Recipe, runtime: Runtime) -> WrittenSite:
-    weight = runtime.model.get_submodule(record.module).weight
-    A = rebuild_basis(record).to(weight.device)
-    branch = Branch(record.name, record.module, A, B.to(weight.device), record.scale)
-    limit = recipe.max_write * float(torch.linalg.vector_norm(weight.detach().float())) / record.scale
-    return WrittenSite(record, branch, P.to(weight.device), limit)
+def _site(record: SiteRecord, B: Tensor, P: Tensor, runtime: Runtime) -> WrittenSite:
+    device = runtime.device_of(record.module)
+    branch = Branch(record.name, record.module, rebuild_basis(record).to(device), B.to(device), record.scale)
+    return WrittenSite(record, branch, P.to(device))

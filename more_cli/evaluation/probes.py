@@ -12,7 +12,7 @@ from more_cli.editors.base import Editor
 from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
 from more_cli.evaluation import metrics
-from more_cli.model.batches import Query
+from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime, Scored
 
 Kind = Literal["rel", "gen_text", "gen_image", "loc_text", "loc_image"]
@@ -108,13 +108,13 @@ def _batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
 def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate: bool, keep: bool) -> list[ProbeScore]:
     queries = [_routed(editor, probe) for probe in probes]
     encoded = [runtime.encode(query, probe.target) for query, probe in zip(queries, probes, strict=True)]
-    scored = runtime.score(runtime.batch(encoded))
+    parts = _scored(runtime, encoded)
     values = {
-        "tf_exact": metrics.tf_exact(scored),
-        "tf_token_acc": metrics.tf_token_acc(scored),
-        "target_nll": metrics.target_nll(scored),
+        "tf_exact": [value for part in parts for value in metrics.tf_exact(part)],
+        "tf_token_acc": [value for part in parts for value in metrics.tf_token_acc(part)],
+        "target_nll": [value for part in parts for value in metrics.target_nll(part)],
     }
-    answers = _forced_answers(runtime, scored)
+    answers = [answer for part in parts for answer in _forced_answers(runtime, part)]
     if generate:
         longest = max(len(sequence.target) for sequence in encoded)
         tokens = runtime.generate(queries, longest + SPARE_TOKENS)
@@ -127,8 +127,9 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
         values["gen_stops"] = [float(bool(ids) and ids[-1] in runtime.prompter.stops) for ids in tokens]
     scores = _scores(probes, values, answers, [""] * len(probes))
     if keep:
-        for score, row, mask in zip(scores, scored.logits, scored.mask, strict=True):
-            score.logits = row[mask].float().cpu()
+        rows = [row[mask] for part in parts for row, mask in zip(part.logits, part.mask, strict=True)]
+        for score, row in zip(scores, rows, strict=True):
+            score.logits = row.float().cpu()
     return scores
 
 
@@ -138,17 +139,20 @@ def _locality(runtime: Runtime, editor: Editor, probes: Sequence[Probe]) -> list
         tokens = runtime.generate([probe.query for probe in probes], ANSWER_TOKENS)
         before = [runtime.prompter.text(ids) for ids in tokens]
         encoded = [runtime.encode(probe.query).followed_by(ids) for probe, ids in zip(probes, tokens, strict=True)]
-        batch = runtime.batch(encoded)
-        base = runtime.score(batch)
+        base = _scored(runtime, encoded)
     queries = [_routed(editor, probe) for probe in probes]
-    edited = runtime.score(batch)
+    pairs = list(zip(_scored(runtime, encoded), base, strict=True))
     after = [runtime.prompter.text(ids) for ids in runtime.generate(queries, ANSWER_TOKENS)]
     values = {
-        "loc_top1_answer": metrics.loc_top1_answer(edited, base),
-        "loc_expkl_answer": metrics.loc_expkl_answer(edited, base),
+        "loc_top1_answer": [value for pair in pairs for value in metrics.loc_top1_answer(*pair)],
+        "loc_expkl_answer": [value for pair in pairs for value in metrics.loc_expkl_answer(*pair)],
         "loc_gen_same": [float(a == b) for a, b in zip(after, before, strict=True)],
     }
     return _scores(probes, values, after, before)
+
+
+def _scored(runtime: Runtime, samples: Sequence[Encoded]) -> list[Scored]:
+    return [runtime.score(runtime.batch(part)) for part in runtime.parts(samples, "forward")]
 
 
 def _routed(editor: Editor, probe: Probe) -> Query:

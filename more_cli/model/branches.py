@@ -29,8 +29,10 @@ class Branch:
         self.B = B
         self.recording = False
         self.enabled = True
+        self.loss_scale = 1.0
+        """By what the loss of a backward pass was multiplied."""
         self._Z: list[Tensor] = []
-        self._rows: list[tuple[Tensor, Tensor]] = []
+        self._gradient = self._zero()
 
     @property
     def B(self) -> Tensor:
@@ -42,9 +44,11 @@ class Branch:
         self._B = value
         self._written = bool(value.any())
 
-    def start_recording(self) -> None:
-        """Forget what earlier passes left and keep what the next one yields."""
-        self._Z, self._rows = [], []
+    def start_recording(self, *, add: bool = False) -> None:
+        """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
+        self._Z = []
+        if not add:
+            self._gradient = self._zero()
         self.recording = True
 
     @property
@@ -53,10 +57,8 @@ class Branch:
         return bool(self._Z)
 
     def gradient(self) -> Gradient:
-        """Return dL/dB of the last recorded backward pass."""
-        D = torch.cat([self.B.new_zeros(0, self.B.shape[0]), *(rows for rows, _ in self._rows)])
-        Z = torch.cat([self.B.new_zeros(0, self.B.shape[1]), *(coordinates for _, coordinates in self._rows)])
-        return Gradient.of(D, Z, self.scale)
+        """Return dL/dB of the recorded backward passes, summed."""
+        return self._gradient
 
     def key(self, relevant: Tensor | None) -> Tensor:
         """Return the pooled key of the last recorded pass, (r,); every token is relevant when no mask is given."""
@@ -74,7 +76,7 @@ class Branch:
         if not self.enabled or not (self._written or self.recording):
             return output
         # float32: B's entries are far smaller than W's, in bf16 most of their effect would be rounded away.
-        x = args[0].float()
+        x = args[0].to(output.device, torch.float32)
         if self.recording and torch.is_grad_enabled():
             delta: Tensor = _RecordedBranch.apply(x, self.B.detach().requires_grad_(), self)  # type: ignore[no-untyped-call]
         else:
@@ -83,6 +85,9 @@ class Branch:
                 self._Z.append(Z)
             delta = self.scale * (Z @ self.B.T)
         return (output.float() + delta).to(output.dtype)
+
+    def _zero(self) -> Gradient:
+        return Gradient.of(self.B.new_zeros(0, self.B.shape[0]), self.B.new_zeros(0, self.B.shape[1]), self.scale)
 
     def keep_coordinates(self, Z: Tensor) -> None:
         """Keep the coordinates of a recorded forward pass, (..., r)."""
@@ -93,7 +98,8 @@ class Branch:
         D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
         # In the last layer only answer positions have one: the rest of G's sum is zeros.
         rows = D.any(dim=1)
-        self._rows.append((D[rows], Z[rows]))
+        # Summed at once: the rows of a batch run in parts would be larger than G.
+        self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
 
 
 class _RecordedBranch(torch.autograd.Function):

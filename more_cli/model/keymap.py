@@ -93,16 +93,18 @@ def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back what transformers and the warnings module say, and put both back as they were."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Hold back what transformers, accelerate and the warnings module say, and put all back as they were."""
+    loggers = [logging.getLogger(name) for name in ("transformers", "accelerate")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _why_not(config: Mapping[str, Any], error: Exception) -> str:

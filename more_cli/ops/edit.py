@@ -23,13 +23,13 @@ from more_cli.errors import DataError, StreamErrors
 from more_cli.lock import writer_lock
 from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
+from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import load_prompter
 from more_cli.ops.anchors import asked, load_anchors, overlap
 from more_cli.ops.init import InitReport, initialise
 from more_cli.ops.session import (
     Every,
-    Machine,
     Progress,
     Session,
     Target,

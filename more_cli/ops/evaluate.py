@@ -12,8 +12,9 @@ from more_cli.errors import DataError
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.probes import Kind, Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.model.batches import Query
+from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
-from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
 
 STATE = "state"
 """What is scored when it is no file."""
@@ -145,6 +146,6 @@ def _reproduce(session: Session) -> dict[str, Any]:
         "recipe": session.state.meta.recipe.canonical(),
         "base": session.state.meta.base,
         "template": session.state.meta.template,
-        "device": session.machine.device,
+        "device": session.machine.place,
         "dtype": session.machine.dtype,
     }

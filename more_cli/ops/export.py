@@ -23,7 +23,8 @@ from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, write_new
 from more_cli.model.keymap import meta_model
-from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.model.machine import Machine
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
 from more_cli.state import SiteRecord
 
 Format = Literal["peft", "delta"]

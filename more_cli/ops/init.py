@@ -17,11 +17,12 @@ from more_cli.lock import writer_lock
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.machine import Machine
 from more_cli.model.runtime import load_prompter, load_runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
+from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import (
-    Machine,
     Progress,
     Target,
     anchors_cache,
@@ -145,9 +146,9 @@ def _prepare(
     progress: Progress,
 ) -> None:
     meta = state.meta
-    runtime = load_runtime(
-        open_checkpoint(target.model), system=meta.recipe.system, device=machine.device, dtype=machine.dtype
-    )
+    needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(questions))
+    require(needed, chosen.checkpoint)
+    runtime = load_runtime(chosen.checkpoint, machine, system=meta.recipe.system, reserve=needed.beside_weights)
     anchors: list[Anchor] = []
     if questions:
         with runtime.attached([]):

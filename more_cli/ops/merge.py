@@ -25,8 +25,9 @@ from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.files import canonical_json, check_free, replacing_directory, write_new
+from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.session import Machine, Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
 from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched
 from more_cli.state import SiteRecord
 
@@ -179,11 +180,16 @@ def _patches(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[Fo
 def _patch(
     record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
 ) -> Callable[[Tensor, int], Tensor]:
-    A = rebuild_basis(record)
+    A: Tensor | None = None
 
     def patch(W: Tensor, first_row: int) -> Tensor:
+        nonlocal A
+        if A is None:  # only while its tensor is copied: those of all sites together are as large as B
+            A = rebuild_basis(record)
         rows = B[first_row : first_row + len(W)]
         exact = fold(W, A, rows, record.scale)
+        if first_row + len(W) == record.shape[0]:
+            A = None
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()
@@ -267,13 +273,9 @@ def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> N
 
 def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:
     """Load the result like anybody would, and compare its verdict on every edit with the live state's."""
+    session.unload()
     merged = open_checkpoint(out)
-    runtime = load_runtime(
-        merged,
-        system=session.state.meta.recipe.system,
-        device=session.machine.device,
-        dtype=session.machine.dtype,
-    )
+    runtime = load_runtime(merged, session.machine, system=session.state.meta.recipe.system)
     with runtime.attached([]):
         scores = _score_edits(session, runtime)
     pairs = list(zip(live, scores, strict=True))

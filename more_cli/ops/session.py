@@ -24,11 +24,11 @@ from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.evaluation.streams import request_of
 from more_cli.journal import Ledger, content_digest, extend
+from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
+from more_cli.ops.estimate import estimate, require
 from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class Progress(Protocol):
@@ -40,24 +40,6 @@ class Progress(Protocol):
 
 def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where the model runs."""
-
-    device: str = "cpu"
-    dtype: str = "auto"
-    """`auto` keeps the checkpoint's."""
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise UsageError(f"`--dtype {self.dtype}` is not one of {', '.join(DTYPES)}")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UsageError(f"`--device {self.device}` cannot be used: {reason}", "cpu always works") from None
 
 
 @dataclass(frozen=True)
@@ -144,13 +126,17 @@ class Session:
     def runtime(self) -> Runtime:
         """The loaded model."""
         if self._runtime is None:
+            meta = self.state.meta
+            needed = estimate(self.checkpoint, meta.sites, meta.recipe, self.machine, anchors=len(self.anchors))
+            require(needed, self.checkpoint)
             self._runtime = load_runtime(
-                self.checkpoint,
-                system=self.state.meta.recipe.system,
-                device=self.machine.device,
-                dtype=self.machine.dtype,
+                self.checkpoint, self.machine, system=meta.recipe.system, reserve=needed.beside_weights
             )
         return self._runtime
+
+    def unload(self) -> None:
+        """Let go of the model, whose memory another one needs; it is loaded again when something asks for it."""
+        self._runtime = None
 
     @contextmanager
     def attached(self, *, writing: bool = False) -> Iterator[int]:
@@ -241,7 +227,7 @@ def versions(machine: Machine) -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "numpy": version("numpy"),
-        "device": machine.device,
+        "device": machine.place,
         "dtype": machine.dtype,
         "threads": str(torch.get_num_threads()),
     }

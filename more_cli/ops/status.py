@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from more_cli.journal import Ledger
+from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
+from more_cli.ops.estimate import Estimate, estimate
 from more_cli.ops.init import Plan, plan
 from more_cli.ops.session import Target, check_ledger, open_base
 from more_cli.recipe import Recipe
@@ -26,6 +28,8 @@ class StatusReport:
     sidecar_bytes: int
     ledger_bytes: int
     anchors: int = 0
+    estimate: Estimate | None = None
+    """What editing takes in memory, when that was asked for."""
 
     @property
     def extensions(self) -> list[str]:
@@ -49,6 +53,18 @@ def extensions(recipe: Recipe, anchors: int) -> list[str]:
         keys = " and in P" if recipe.anchors.keys else ""
         found.append(f"held by {anchors} anchors, {recipe.anchors.size} a write{keys}")
     return found
+
+
+def estimated(report: StatusReport, machine: Machine, tokens: int | None = None) -> StatusReport:
+    """Return the report with what editing takes on this machine, for sequences of so many tokens."""
+    plan, state = report.plan, report.state
+    if state is None:
+        recipe, anchors = plan.recipe, plan.recipe.anchors.size
+        found = estimate(plan.checkpoint, plan.sites, recipe, machine, anchors=anchors, tokens=tokens)
+    else:
+        meta = state.meta
+        found = estimate(plan.checkpoint, meta.sites, meta.recipe, machine, anchors=report.anchors, tokens=tokens)
+    return replace(report, estimate=found)
 
 
 def status(target: Target) -> StatusReport:

@@ -26,6 +26,7 @@ from more_cli.evaluation.streams import apply_stream
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.recipe import load_recipe
 
@@ -68,7 +69,7 @@ def pool(name: str, file: str, records: int | None, seed: int = 0, family: str =
 
 def runtime(family: str = "llava") -> Runtime:
     """The embedded model in float32."""
-    return load_runtime(open_checkpoint(model_of(family)), dtype="float32")
+    return load_runtime(open_checkpoint(model_of(family)), Machine(dtype="float32"))
 
 
 def anchors_of(runtime: Runtime, limit: int | None = None, family: str = "llava") -> list[Anchor]:

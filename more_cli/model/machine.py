@@ -1,0 +1,111 @@
+"""Where a model runs, and how much memory there is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from more_cli.errors import UsageError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the model runs."""
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    """`auto` keeps the checkpoint's."""
+    device_map: str = ""
+    """`auto` spreads the model over every device, then main memory, then disk, through accelerate."""
+    memory: float | None = None
+    """GiB of main memory, or of `device`, that may be used; absent, what is free."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise UsageError(f"`--dtype {self.dtype}` is not one of {', '.join(DTYPES)}")
+        if self.device_map not in ("", "auto"):
+            raise UsageError(f"`--device-map {self.device_map}` is not `auto`", "leave it out to use one --device")
+        if self.device_map and self.device != "cpu":
+            raise UsageError("`--device-map` and `--device` were both given", "leave one of them out")
+        if self.device_map and find_spec("accelerate") is None:
+            raise UsageError("`--device-map` needs accelerate", 'pip install "more-cli[large]"')
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"`--device {self.device}` cannot be used: {reason}", "cpu always works") from None
+
+    @property
+    def place(self) -> str:
+        """What to call it in a ledger."""
+        return f"map {self.device_map}" if self.device_map else self.device
+
+    def placement(self, reserve: int) -> dict[str, Any]:
+        """Return the arguments of `from_pretrained` that put a model here, `reserve` bytes of a device left free."""
+        if not self.device_map:
+            return {}
+        from accelerate.utils import get_max_memory
+
+        room = {place: max(0, free - (0 if place == "cpu" else reserve)) for place, free in get_max_memory().items()}
+        room["cpu"] = max(0, self.main_memory() - (reserve if len(room) == 1 else 0))
+        return {"device_map": self.device_map, "max_memory": room}
+
+    def main_memory(self) -> int:
+        """Return the bytes of main memory that may be used."""
+        return int(self.memory * GIB) if self.memory is not None and self.device == "cpu" else free_memory()
+
+    def free(self) -> int | None:
+        """Return the bytes that may be used where the model runs; None where nothing is known or the disk has room."""
+        if self.device_map:
+            return None
+        if self.memory is not None:
+            return int(self.memory * GIB)
+        kind = torch.device(self.device).type
+        if kind == "cuda":
+            return int(torch.cuda.mem_get_info(self.device)[0])
+        return free_memory() if kind == "cpu" else None
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of main memory that can be had, by the system's account and that of the control group.
+
+    `root` is where `proc` and `sys` are mounted. Where there is no such account, all memory counts as free.
+    """
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    fields = _fields(root / "proc/meminfo")
+    if "MemAvailable:" in fields:
+        found.append(1024 * fields["MemAvailable:"])
+    groups = root / "sys/fs/cgroup"
+    for group, limit, used, cache in (
+        (groups, "memory.max", "memory.current", "inactive_file"),
+        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, now = _number(group / limit), _number(group / used)
+        if most is not None and now is not None:
+            found.append(max(0, most - now + _fields(group / "memory.stat").get(cache, 0)))
+    return min(found)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None where it is absent or says `max`."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Return the first number of every line, by its first word."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}

@@ -1,0 +1,172 @@
+"""How much memory editing takes, worked out from config, headers and recipe before a weight is loaded."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from more_cli.checkpoint import FLOATS, Checkpoint
+from more_cli.core import basis
+from more_cli.errors import ResourceError
+from more_cli.files import sha256_bytes
+from more_cli.images import ImageSource
+from more_cli.model.activations import Activations
+from more_cli.model.backbones import Site
+from more_cli.model.batches import Encoded, Query
+from more_cli.model.keymap import meta_model
+from more_cli.model.machine import GIB, Machine
+from more_cli.model.runtime import load_prompter
+from more_cli.recipe import Recipe
+from more_cli.state import SiteRecord
+
+LIBRARIES = 400 << 20
+"""Bytes of Python, torch and transformers, as measured."""
+ANSWER = 8
+"""Tokens of an answer."""
+COPIES = 4
+"""Of B, beside B itself, while a write is made: the gradient, the step, and B before the edit and before the write."""
+QUESTION = "What is in the image, and what is it called?"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one thing takes."""
+
+    name: str
+    bytes: int
+    note: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Memory that editing takes where the model runs, part by part."""
+
+    parts: tuple[Part, ...]
+    free: int | None
+    """Bytes that may be used there; None where that is not known."""
+    tokens: int
+    """Of a sequence."""
+    samples: int
+    """In one write: the edit, past edits and anchors."""
+    state: int
+    """Bytes of the sidecar."""
+
+    @property
+    def total(self) -> int:
+        """All parts together, in bytes."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def beside_weights(self) -> int:
+        """What is needed beside the weights, in bytes."""
+        return sum(part.bytes for part in self.parts if part.name != "weights")
+
+
+def estimate(
+    checkpoint: Checkpoint,
+    sites: Sequence[Site | SiteRecord],
+    recipe: Recipe,
+    machine: Machine,
+    *,
+    anchors: int = 0,
+    tokens: int | None = None,
+) -> Estimate:
+    """Estimate the memory of editing; loads no weights.
+
+    Args:
+        checkpoint: What is edited.
+        sites: Where.
+        recipe: Says rank, rehearsal and anchors of a write.
+        machine: Where the model runs, and in which dtype.
+        anchors: How many the state has.
+        tokens: Length of a sequence; absent, that of a question about one picture.
+    """
+    model = meta_model(checkpoint)
+    model = model.to(_dtype(checkpoint, model, machine))
+    size = model.dtype.itemsize
+    sample = _sample(checkpoint, recipe)
+    length = tokens or len(sample.input_ids)
+    samples = 1 + recipe.rehearsal.size + min(anchors, recipe.anchors.size)
+    activations = Activations.of(model, [site.module for site in sites])
+    passes = list(activations.parts(range(samples), "both ways", lambda _: length))
+    most = max(map(len, passes))
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    logits = most * ANSWER * vocabulary * (size + 3 * 4)
+    A, B, P = _site_bytes(sites, recipe)
+    images = samples * (sample.bytes + _features(model, sample))
+    held = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
+    parts = (
+        Part("weights", sum(size * weight.numel() for weight in model.parameters()), f"in {_name(model.dtype)}"),
+        Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
+        Part("writes", COPIES * B, "gradients, steps, and B to go back to"),
+        Part(
+            "passes", activations.bytes(most * length, "both ways") + logits, f"{most} of {samples} samples at a time"
+        ),
+        Part("images", images + held, f"of {samples} samples" + (f" and {anchors} anchors" if anchors else "")),
+        Part("libraries", LIBRARIES, "Python, torch, transformers"),
+    )
+    return Estimate(parts, machine.free(), length, samples, B + P)
+
+
+def require(found: Estimate, checkpoint: Checkpoint) -> None:
+    """Refuse what does not fit, before a weight is loaded.
+
+    Raises:
+        ResourceError: more memory is needed than may be used.
+    """
+    if found.free is None or found.total <= found.free:
+        return
+    raise ResourceError(
+        f"editing `{checkpoint.path}` takes about {found.total / GIB:.1f} GiB and {found.free / GIB:.1f} GiB are free "
+        f"(weights {found.parts[0].bytes / GIB:.1f}, sequences of {found.tokens} tokens)",
+        "`more status MODEL --estimate` says what for; --dtype bfloat16, another --device, --device-map auto or fewer "
+        'sites (--set last=3, --set sites=["text.ffn_out"]) take less; --memory GIB overrules what counts as free',
+    )
+
+
+def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
+    """Return what the weights are loaded in, by the rule of `from_pretrained`."""
+    if machine.dtype != "auto":
+        return getattr(torch, machine.dtype)  # type: ignore[no-any-return]
+    named = model.config.dtype
+    if isinstance(named, torch.dtype):
+        return named
+    return next((FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS), torch.float32)
+
+
+def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:
+    """Return a question about one grey picture as the model sees it."""
+    file = io.BytesIO()
+    Image.new("RGB", (640, 480), "grey").save(file, "PNG")
+    picture = ImageSource("a grey picture", None, sha256_bytes(file.getvalue()), file.getvalue())
+    return load_prompter(checkpoint, system=recipe.system).encode(Query((picture,), QUESTION), "a short answer")
+
+
+def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:
+    """Return the bytes of A and B in float32 and of P in float64, over all sites."""
+    A = B = P = 0
+    for site in sites:
+        d_out, d_in = site.shape
+        rank = basis.usable_rank(recipe.rank, d_in)
+        A, B, P = A + 4 * rank * d_in, B + 4 * d_out * rank, P + 8 * rank * rank
+    return A, B, P
+
+
+def _features(model: Any, sample: Encoded) -> int:
+    """Return the bytes that are kept of a picture's vision features: two hidden states."""
+    vision = getattr(model.config, "vision_config", None)
+    pixels = sample.extras.get("pixel_values")
+    if vision is None or pixels is None:
+        return 0
+    patch = getattr(vision, "patch_size", None) or 14
+    width = getattr(vision, "hidden_size", None) or getattr(vision, "embed_dim", 0)
+    return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * patch**2))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
