@@ -166,7 +166,7 @@ def main() -> None:
     for name, arguments in {
         "demo": (12, False, []),
         "270M": (2, True, small),
-        # Two writes, since random weights go on to a third and a fourth that a trained model would not need.
+        # Two writes: on these random weights the default recipe goes on to a fifth, and then refuses the edit.
         "7B": (1, False, ["--set", "max_steps=2", "--set", "margin=0.1"]),
     }.items():
         if name in sys.argv[2:] or len(sys.argv) == 2:
