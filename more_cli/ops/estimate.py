@@ -24,7 +24,7 @@ from more_cli.model.runtime import load_prompter
 from more_cli.recipe import Recipe
 from more_cli.state import SiteRecord
 
-LIBRARIES = 400 << 20
+LIBRARIES = 500 << 20
 """Bytes of Python, torch and transformers, as measured."""
 ANSWER = 8
 """Tokens of an answer."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import torch
@@ -32,6 +33,8 @@ from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched
 from more_cli.state import SiteRecord
 
 PROVENANCE = "more.json"
+_BUILDING = Lock()
+"""Held while a basis is built, which for a moment takes several times its memory: shards are written side by side."""
 COMPARED = 1 << 20
 """Bytes compared at a time."""
 Rounding = Literal["nearest", "stochastic"]
@@ -185,7 +188,8 @@ def _patch(
     def patch(W: Tensor, first_row: int) -> Tensor:
         nonlocal A
         if A is None:  # only while its tensor is copied: those of all sites together are as large as B
-            A = rebuild_basis(record)
+            with _BUILDING:
+                A = rebuild_basis(record)
         rows = B[first_row : first_row + len(W)]
         exact = fold(W, A, rows, record.scale)
         if first_row + len(W) == record.shape[0]:
