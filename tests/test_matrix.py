@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import World, line, run, tree
-from tiny import read_weights
+from tiny import make_processor, read_weights, spread_weights
 from tiny_families import FAMILIES
 from tiny_processors import spells_numbers
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from more_cli.evaluation.streams import request_of
 from more_cli.model import families
@@ -148,3 +148,28 @@ def test_a_snapshot_of_links_is_read_and_never_written(tmp_path: Path) -> None:
     assert not any(file.is_symlink() for file in (tmp_path / "merged").iterdir())
     assert tree(blobs) == before
     assert all(file.is_symlink() for file in world.model.iterdir())
+
+
+@pytest.mark.slow
+def test_an_architecture_that_nobody_listed(tmp_path: Path) -> None:
+    """ViP-LLaVA, whose features come from several vision layers that its config names in a way of its own."""
+    world = World(tmp_path)
+    world.edits(2)
+    processor = make_processor()
+    llava = json.loads((world.model / "config.json").read_text())
+    parts = {name: llava[name] for name in ("text_config", "vision_config")}
+    config = AutoConfig.for_model(
+        "vipllava", vision_feature_layers=[-2, -3], image_token_id=processor.tokenizer.image_token_id, **parts
+    )
+    model = AutoModelForImageTextToText.from_config(config)
+    spread_weights(model, seed=0)
+    model.save_pretrained(world.model)
+    init = run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30")
+    assert init.code == 0, init.err
+    assert "model_type 'vipllava' was never tried: its sites are found by structure alone" in init.err + init.out
+    assert run("status", world.model, "--json").json["recipe"]["name"] == "default"
+    assert world.edit().code == 0
+    assert run("merge", world.model, "-o", tmp_path / "merged", "--verify").code == 0
+    live, batches = said(open_session(locate(world.model, None), Machine()))
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", local_files_only=True)
+    assert gap(plain, batches, live) < TOLERANCE["float32"]
