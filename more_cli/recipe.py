@@ -243,25 +243,50 @@ def shipped_recipes() -> dict[str, Path]:
 def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
     """Read a shipped recipe by name or a TOML file by path, with `key=value` settings on top.
 
+    A file whose `extends` names another recipe has that one's values where it has none itself.
+
     Raises:
         UsageError: unknown name, unreadable file, or values that do not pass, all of them listed.
     """
+    path = _recipe_file(name_or_path, Path())
+    values = _values(path)
+    for setting in settings:
+        _apply_setting(values, setting)
+    return parse_recipe(values, str(path))
+
+
+def _recipe_file(name_or_path: str, folder: Path) -> Path:
     shipped = shipped_recipes()
-    path = shipped.get(name_or_path, Path(name_or_path))
+    path = shipped.get(name_or_path, folder / name_or_path)
     if not path.is_file():
         raise UsageError(
             f"no recipe `{name_or_path}`",
             f"shipped recipes: {', '.join(shipped)}; or give the path of a .toml file",
         )
+    return path
+
+
+def _values(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return what a recipe file says, over what the recipe says that it extends."""
+    if path in above:
+        raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
-    if file := values.get("anchors", {}).get("file"):
-        values["anchors"]["file"] = str(path.parent / str(file))
-    for setting in settings:
-        _apply_setting(values, setting)
-    return parse_recipe({"name": path.stem} | values, str(path))
+    values = {"name": path.stem} | values
+    anchors = values.get("anchors")
+    if isinstance(anchors, dict) and "file" in anchors:
+        anchors["file"] = str(path.parent / str(anchors["file"]))
+    if (base := values.pop("extends", None)) is None:
+        return values
+    return _over(_values(_recipe_file(str(base), path.parent), (*above, path)), values)
+
+
+def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return both, tables merged, `values` where both have a key."""
+    tables = [key for key in below.keys() & values if isinstance(below[key], dict) and isinstance(values[key], dict)]
+    return below | values | {key: _over(below[key], values[key]) for key in tables}
 
 
 def parse_recipe(values: dict[str, Any], where: str) -> Recipe:

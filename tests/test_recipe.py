@@ -104,6 +104,26 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
     assert len(caught.value.message.split("\nerror: ")) == 3
 
 
+def test_a_recipe_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('extends = "default"\nmargin = 3.0\n[rehearsal]\nsize = 4\n')
+    (tmp_path / "own.toml").write_text('extends = "below.toml"\n[rehearsal]\ndraws = 5\n')
+    own, default = load_recipe(str(tmp_path / "own.toml")), load_recipe("default")
+    assert (own.name, own.margin, own.rehearsal.size, own.rehearsal.draws) == ("own", 3.0, 4, 5)
+    assert own.anchors == default.anchors
+    assert load_recipe("llava").canonical() == default.canonical() | {"name": "llava"} | {
+        "backbones": list(load_recipe("llava").backbones)
+    }
+
+
+def test_a_recipe_that_extends_nothing_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('extends = "b.toml"')
+    with pytest.raises(UsageError, match=r"no recipe `b\.toml`"):
+        load_recipe(str(tmp_path / "a.toml"))
+    (tmp_path / "b.toml").write_text('extends = "a.toml"')
+    with pytest.raises(UsageError, match="extends itself"):
+        load_recipe(str(tmp_path / "a.toml"))
+
+
 def test_an_unknown_recipe_lists_the_shipped_ones() -> None:
     with pytest.raises(UsageError) as caught:
         load_recipe("llama")
