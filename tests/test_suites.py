@@ -315,6 +315,7 @@ def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, said: 
         (("e-ic", "--image-root", "nowhere"), 4, "no such folder: `nowhere`"),
         (("mme", "--data-root", "."), 4, "`.` holds no questions of mme"),
         (("absent.jsonl",), 4, "file not found: `absent.jsonl`"),
+        (("mme", "--image-root", "."), 2, "mme keeps its images with its questions"),
         (("vlkeb",), 2, "suite `vlkeb` does not come with `more`"),
         (("e-vpa",), 2, "unknown suite `e-vpa`"),
     ],

@@ -34,17 +34,16 @@ class EditPool(Sequence[Edit]):
     """
 
     path: Path
+    sha256: str
+    """Of the file, 64 hex digits."""
+    size: int
+    """Of the file, bytes."""
     images: ImageCache
     annotations: tuple[Annotation, ...]
     records: int
     """In the file; those that repeat an earlier correction are not edits."""
     trimmed: Mapping[str, int]
     """Texts that lost white space around them, by field."""
-
-    @property
-    def sha256(self) -> str:
-        """Of the file, 64 hex digits."""
-        return sha256_file(self.path)
 
     def __len__(self) -> int:
         return len(self.annotations)
@@ -96,7 +95,8 @@ def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> Edit
     if not count:
         problems = [Problem(str(path), "holds no edits", "a suite's file holds a JSON array, or one object per line")]
     raise_all(problems)
-    return EditPool(path, ImageCache(image_root), tuple(annotations), count, dict(trimmed))
+    size, images = path.stat().st_size, ImageCache(image_root)
+    return EditPool(path, sha256_file(path), size, images, tuple(annotations), count, dict(trimmed))
 
 
 def _lacking(record: Record, columns: Sequence[str]) -> list[Problem]:

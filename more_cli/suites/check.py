@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,15 +112,12 @@ def _check_yes_no(suite: YesNoSuite, open_images: bool, on_progress: Tick) -> Su
         by_path = {str(image.path): image for image in asked}
         paths = {spelled: image.path for spelled, image in by_path.items()}
         report, _ = _open_all(paths, lambda spelled: by_path[spelled].image(), on_progress)
-    findings = []
     odd = [f"{image.category}/{image.stem}" for image in asked if not image.is_pair]
-    if odd:
-        findings.append(
-            _finding("unpaired", "all", odd, "images without one question to say yes to and one to say no to")
-        )
     absent = [name for name in suite.entry.categories if name not in suite.categories]
-    if absent:
-        findings.append(_finding("absent_categories", "all", absent, "categories are not there: totals leave them out"))
+    findings = [
+        *_found("unpaired", "all", odd, "images without one question to say yes to and one to say no to"),
+        *_found("absent_categories", "all", absent, "categories are not there: totals leave them out"),
+    ]
     counts = {
         name: {"images": len(category), "questions": sum(len(image.questions) for image in category)}
         for name, category in suite.categories.items()
@@ -147,7 +144,7 @@ def _open_all(
 
 def _file(suite: EditSuite, name: str, pool: EditPool) -> CheckedFile:
     measured = suite.entry.measured.get(pool.path.name) if suite.entry and suite.source != "embedded" else None
-    return CheckedFile(name, str(pool.path), pool.path.stat().st_size, pool.sha256, pool.records, measured)
+    return CheckedFile(name, str(pool.path), pool.size, pool.sha256, pool.records, measured)
 
 
 def _lines(pool: EditPool) -> Iterator[EditLine]:
@@ -165,8 +162,13 @@ def _probes(pool: EditPool) -> Iterator[LocalityProbe]:
     return (probe for line in _lines(pool) for probe in line.locality)
 
 
+def _text_probes(pool: EditPool) -> list[str]:
+    """Return the questions of the locality probes without an image, in file order."""
+    return [probe.question for probe in _probes(pool) if probe.image is None]
+
+
 def _image_probes(pool: EditPool) -> list[str]:
-    """Pictures of the locality probes, in file order."""
+    """Return the images of the locality probes, in file order."""
     return [probe.image for probe in _probes(pool) if probe.image is not None]
 
 
@@ -176,7 +178,6 @@ def _edit_images(pool: EditPool) -> list[str]:
 
 def _counts(pool: EditPool) -> dict[str, int]:
     lines = list(_lines(pool))
-    text = [probe for probe in _probes(pool) if probe.image is None]
     counts = {
         "records": pool.records,
         "edits": len(lines),
@@ -184,7 +185,7 @@ def _counts(pool: EditPool) -> dict[str, int]:
         "questions": len({line.question for line in lines}),
         "rephrases": sum(len(line.rephrases) for line in lines),
         "image rephrases": sum(len(line.image_rephrases) for line in lines),
-        "text locality": len(text),
+        "text locality": len(_text_probes(pool)),
         "image locality": len(_image_probes(pool)),
     }
     hops = Counter(probe.hop or 0 for line in lines for probe in line.portability)
@@ -200,26 +201,22 @@ def _within(name: str, pool: EditPool, seen: Mapping[str, str]) -> Iterator[Find
         yield Finding("repeats", name, repeats, "records repeat a correction with the same image, question and target")
     asked = Counter(_subject(line, seen) for line in lines)
     again = [line.question for line in lines if asked[_subject(line, seen)] > 1]
-    if again:
-        yield _finding("contradictions", name, again, "edits share image and question with one of another target")
+    yield from _found("contradictions", name, again, "edits share image and question with one of another target")
     prompts = Counter(line.question for line in lines)
-    shared = [question for question, count in prompts.most_common() if count > 1]
-    if shared:
-        count = sum(prompts[question] for question in shared)
-        text = f"edits share their question with another edit ({len(prompts)} distinct questions)"
-        yield Finding("duplicate_prompts", name, count, text, tuple(shared[:_EXAMPLES]))
+    shared = [question for question, count in prompts.most_common() for _ in range(count) if count > 1]
+    text = f"edits share their question with another edit ({len(prompts):,} distinct questions)"
+    yield from _found("duplicate_prompts", name, shared, text)
     same = [line.question for line in lines if line.question in line.rephrases]
-    if same:
-        yield _finding("rephrase_is_question", name, same, "edits have a rephrase that is the question itself")
-    noop = [
-        line.target for line in lines if str(line.tags.get("pred", "")).strip().casefold() == line.target.casefold()
-    ]
-    if noop:
-        yield _finding("target_is_old_answer", name, noop, "edits want the answer that the data says was given before")
+    yield from _found("rephrase_is_question", name, same, "edits have a rephrase that is the question itself")
+    noop = [line.target for line in lines if line.target.casefold() == _old_answer(line)]
+    yield from _found("target_is_old_answer", name, noop, "edits want what the data says was answered before")
     edited = {seen[image] for image in _edit_images(pool)}
     own = sorted({image for image in _image_probes(pool) if seen[image] in edited})
-    if own:
-        yield _finding("probe_is_edited", name, own, "image-locality images are another edit's own image")
+    yield from _found("probe_is_edited", name, own, "image-locality images are another edit's own image")
+
+
+def _old_answer(line: EditLine) -> str:
+    return str(line.tags.get("pred", "")).strip().casefold()
 
 
 def _subject(line: EditLine, seen: Mapping[str, str]) -> tuple[str, ...]:
@@ -228,44 +225,40 @@ def _subject(line: EditLine, seen: Mapping[str, str]) -> tuple[str, ...]:
 
 def _absent(suite: EditSuite) -> Iterator[Finding]:
     files = suite.entry.files if suite.entry else {}
-    for pool, names in files.items():
-        if pool not in suite.pools:
-            yield _finding("absent_pool", pool, names[:1], "file is not there: what the pools share was not looked for")
+    absent = {pool: names[:1] for pool, names in files.items() if pool not in suite.pools}
+    for pool, names in absent.items():
+        yield from _found("absent_pool", pool, names, "file is not there: what the pools share was not looked for")
 
 
 def _between(pools: Mapping[str, EditPool], seen: Mapping[str, str]) -> Iterator[Finding]:
     """Yield what a pool to learn or to choose from shares with the one that is scored."""
     scored = pools["evaluation"]
-    for name, pool in pools.items():
-        if pool is scored:
-            continue
+    edited, probed, asked = _edit_images(scored), _image_probes(scored), _text_probes(scored)
+    for name in (name for name in pools if name != "evaluation"):
         pair = f"{name}, evaluation"
-        edited, probed = _edit_images(scored), _image_probes(scored)
-        for kind, theirs, ours, text in (
-            ("shared_edit_images", _edit_images(pool), edited, "edit images are in both"),
-            ("shared_image_probes", _image_probes(pool), probed, "image-locality images are in both"),
-            (
-                "edited_then_probed",
-                _edit_images(pool),
-                probed,
-                f"edit images of {name} probe the evaluation's locality",
-            ),
-            (
-                "probed_then_edited",
-                _image_probes(pool),
-                edited,
-                f"locality images of {name} are edited in evaluation",
-            ),
-        ):
-            there = {seen[image] for image in theirs}
-            both = list({seen[image]: image for image in ours if seen[image] in there}.values())
-            if both:
-                yield _finding(kind, pair, both, text)
-        questions = {probe.question for probe in _probes(pool) if probe.image is None}
-        common = dict.fromkeys(p.question for p in _probes(scored) if p.image is None and p.question in questions)
-        if common:
-            yield _finding("shared_text_probes", pair, list(common), "text-locality questions are in both")
+        images, probes = (_distinct(found, seen) for found in (_edit_images(pools[name]), _image_probes(pools[name])))
+        both = _shared(edited, images, seen)
+        yield from _found("shared_edit_images", pair, both, "edit images are in both")
+        both = _shared(probed, probes, seen)
+        yield from _found("shared_image_probes", pair, both, "image-locality images are in both")
+        both = _shared(probed, images, seen)
+        yield from _found("edited_then_probed", pair, both, f"edit images of {name} probe the evaluation's locality")
+        both = _shared(edited, probes, seen)
+        yield from _found("probed_then_edited", pair, both, f"locality images of {name} are edited in evaluation")
+        both = sorted(set(_text_probes(pools[name])).intersection(asked))
+        yield from _found("shared_text_probes", pair, both, "text-locality questions are in both")
 
 
-def _finding(name: str, pool: str, found: Sequence[str], text: str) -> Finding:
-    return Finding(name, pool, len(found), text, tuple(found[:_EXAMPLES]))
+def _distinct(images: Iterable[str], seen: Mapping[str, str]) -> dict[str, str]:
+    """Return one spelling of every image, by what tells images apart, in their order."""
+    return {seen[image]: image for image in images}
+
+
+def _shared(images: Iterable[str], others: Container[str], seen: Mapping[str, str]) -> list[str]:
+    return [image for key, image in _distinct(images, seen).items() if key in others]
+
+
+def _found(name: str, pool: str, found: Sequence[str], text: str) -> Iterator[Finding]:
+    """Yield a finding with its first examples, unless nothing was found."""
+    if found:
+        yield Finding(name, pool, len(found), text, tuple(dict.fromkeys(found))[:_EXAMPLES])

@@ -16,7 +16,7 @@ from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
 from more_cli.suites.mme import AskedImage, category_folders, read_category
 
 _LOOKED_AT = 20
-"""AskedImages by which the folder that image paths start in is recognised."""
+"""Images by which the folder that image paths start in is recognised."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def load_suite(name: str, data_root: Path | None = None, image_root: Path | None
     found below ``data_root``, and for a file it is ``data_root`` or the file's own folder.
 
     Raises:
-        UsageError: no suite has this name, or it is not embedded and no folder was given.
+        UsageError: no suite has this name, it is not embedded and no folder was given, or it has no ``image_root``.
         StreamErrors: problems in its records, all of them listed.
         DataError: the folder or the file is missing, cannot be read, or holds no such suite.
     """
@@ -74,6 +74,8 @@ def load_suite(name: str, data_root: Path | None = None, image_root: Path | None
         notices = (f"no --data-root: this is the embedded mini suite {entry.embedded}, not {name} itself",)
         data_root, source = EMBEDDED / entry.embedded, "embedded"
     if isinstance(entry, YesNoEntry):
+        if image_root is not None:
+            raise UsageError(f"{name} keeps its images with its questions", "leave --image-root out")
         return _load_yes_no(entry, data_root, source, notices)
     return _load_edits(entry, data_root, source, notices, image_root)
 
