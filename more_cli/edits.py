@@ -330,27 +330,55 @@ class _Resolver:
         )
 
 
+def edit_line(record: Record) -> EditLine | list[Problem]:
+    """Return a record's text as an edit line, or everything that is wrong with it; no image is looked at."""
+    return _checked(record, EditLine)
+
+
+def located(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:
+    """Return the edit of a checked line with its images found and hashed, or what is wrong with them."""
+    resolver = _Resolver(record, images)
+    edit = resolver.edit(line)
+    return resolver.problems or edit
+
+
+class Repeats:
+    """Tells which lines of one stream say again what an earlier one said."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._latest: dict[str, str] = {}  # subject -> content of the last edit about it
+
+    def admit(self, record: Record, id: str, content: str, subject: str) -> bool | Problem:
+        """Return whether the record is new, or why it must not be said again."""
+        if clash := _clash(record, self._seen, id, content):
+            return clash
+        if id not in self._seen:
+            self._seen[id] = content, record.line
+            self._latest[subject] = content
+            return True
+        if self._latest[subject] != content:
+            first = f"repeats line {self._seen[id][1]}, which a later line has corrected"
+            return record.wrong(first, "to make it again, give this line an `id` of its own")
+        return False
+
+
 def _checked_edits(records: Iterable[Record], images: ImageCache) -> Iterator[Edit | Problem]:
-    seen: dict[str, tuple[str, int]] = {}
-    latest: dict[str, str] = {}  # subject -> content of the last edit about it
+    repeats = Repeats()
     for record in records:
-        line = _checked(record, EditLine)
+        line = edit_line(record)
         if not isinstance(line, EditLine):
             yield from line
             continue
-        resolver = _Resolver(record, images)
-        edit = resolver.edit(line)
-        if resolver.problems:
-            yield from resolver.problems
-        elif clash := _clash(record, seen, edit.id, edit.content):
-            yield clash
-        elif edit.id not in seen:
-            seen[edit.id] = edit.content, edit.line
-            latest[edit.subject] = edit.content
+        edit = located(record, line, images)
+        if not isinstance(edit, Edit):
+            yield from edit
+            continue
+        admitted = repeats.admit(record, edit.id, edit.content, edit.subject)
+        if isinstance(admitted, Problem):
+            yield admitted
+        elif admitted:
             yield edit
-        elif latest[edit.subject] != edit.content:
-            first = f"repeats line {seen[edit.id][1]}, which a later line has corrected"
-            yield record.wrong(first, "to make it again, give this line an `id` of its own")
 
 
 def _clash(record: Record, seen: dict[str, tuple[str, int]], id: str, content: str) -> Problem | None:

@@ -14,7 +14,7 @@ LAYERS = [
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
     ["edits", "state"],
-    ["journal"],
+    ["journal", "suites"],
     ["model"],
     ["editors"],
     ["evaluation"],

@@ -13,6 +13,7 @@ from more_cli.pager import COMMANDS, GUARD, is_meant, next_pager
 
 def test_the_commands_are_those_there_are() -> None:
     named = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    named |= {group.name for group in app.registered_groups}
     assert set(COMMANDS) == named
 
 

@@ -15,6 +15,7 @@ import typer.core
 
 from more_cli import __version__
 from more_cli.cli import options as opt
+from more_cli.cli import suites
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError
@@ -47,6 +48,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
+app.add_typer(suites.app, name="suites")
 
 
 def main(argv: list[str] | None = None) -> int:

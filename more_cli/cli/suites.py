@@ -1,0 +1,249 @@
+"""`more suites`: the suites that editors are measured on, and whether a copy of one can be used."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output, fail
+from more_cli.errors import DataError
+
+if TYPE_CHECKING:
+    from more_cli.suites.check import CheckedFile, SuiteCheck
+    from more_cli.suites.load import Suite
+
+EXIT_CODES = """Exit codes: 0 done, the suite can be used; 2 usage or unknown suite; 4 files, records or images are
+missing or bad."""
+
+_SHOWN = 20
+"""Missing images that people see; `--json` has them all."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List, check and convert the suites that editors are measured on.",
+)
+
+
+class PoolName(StrEnum):
+    """The pools of a suite of edits."""
+
+    evaluation = "evaluation"
+    calibration = "calibration"
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A suite of `more suites list`, or a file of edits.")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Folder with the suite's files; left out, the embedded mini suite.", metavar="DIR")
+]
+ImageRoot = Annotated[
+    Path | None, typer.Option(help="Where image paths start; by default found below the data root.", metavar="DIR")
+]
+
+
+@app.command("list", epilog=EXIT_CODES)
+def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+    """Say which suites there are.
+
+    \b
+    Examples:
+      more suites list
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.suites.catalog import CATALOG
+
+    output.json("more.suites.list/1", {"suites": [asdict(entry) for entry in CATALOG.values()]})
+    output.table(
+        ("suite", "what it is", "without --data-root"),
+        [(entry.name, entry.title, entry.embedded or "not there") for entry in CATALOG.values()],
+    )
+    output.line("a file of edits (JSON Lines, or records of MMEdit, VLKEB or MMKE-Bench) is a suite too")
+
+
+@app.command(epilog=EXIT_CODES)
+def show(
+    name: Name,
+    data_root: DataRoot = None,
+    image_root: ImageRoot = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Say what a suite holds, and quote its first lines. Opens no image.
+
+    \b
+    Examples:
+      more suites show e-vqa
+      more suites show vlkeb --data-root data/vlkeb
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.suites import check, first_lines
+
+    suite = _loaded(output, name, data_root, image_root)
+    with output.progress() as progress:
+        report = check(suite, False, progress)
+    first = first_lines(suite)
+    output.json("more.suites.show/1", {**_described(suite), **_held(report), "first": first})
+    output.line(f"{suite.name}, {suite.entry.title if suite.entry else 'a file of edits'}")
+    output.line(f"from {suite.source}" + (f"; published as {suite.entry.published}" if suite.entry else ""))
+    _show_files(output, report)
+    _show_counts(output, report)
+    output.line()
+    for line in first:
+        asked = line["question"], line.get("target", line.get("answer"))
+        image = line.get("image", "no image")
+        output.line(f"{image if isinstance(image, str) else ', '.join(image)}: {asked[0]} -> {asked[1]}")
+
+
+@app.command(epilog=EXIT_CODES)
+def check(
+    name: Name,
+    data_root: DataRoot = None,
+    image_root: ImageRoot = None,
+    images: Annotated[bool, typer.Option(help="Open every image.")] = True,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Look at every record and image of a suite, and for what its pools share.
+
+    Compares the annotation files with the published ones, opens every image, and names what changes the meaning of a
+    score: images and probes that calibration shares with evaluation, questions asked twice, texts that were trimmed.
+
+    \b
+    Examples:
+      more suites check e-ic
+      more suites check e-vqa --data-root data/mmedit
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.suites import check as run
+
+    suite = _loaded(output, name, data_root, image_root)
+    with output.progress() as progress:
+        report = run(suite, images, progress)
+    output.json(
+        "more.suites.check/1",
+        {
+            **_described(suite),
+            **_held(report),
+            "usable": report.is_usable,
+            "findings": [asdict(finding) for finding in report.findings],
+            "images": asdict(report.images) if report.images else None,
+        },
+    )
+    _show_files(output, report)
+    _show_counts(output, report)
+    _show_findings(output, report)
+    _show_images(output, report)
+    if not report.is_usable:
+        assert report.images is not None
+        bad = len(report.images.missing) + len(report.images.unreadable)
+        text = f"{suite.name}: {bad:,} of {report.images.named:,} images are missing or cannot be read"
+        fail(DataError(text, "put them below the data root, or name their folder with `--image-root DIR`"))
+        raise typer.Exit(DataError.exit_code)
+
+
+@app.command(epilog=EXIT_CODES)
+def convert(
+    name: Name,
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write.", metavar="OUT")] = ...,  # type: ignore[assignment]
+    data_root: DataRoot = None,
+    image_root: ImageRoot = None,
+    pool: Annotated[PoolName, typer.Option(help="Which edits.")] = PoolName.evaluation,
+    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write a suite as JSON Lines: edits for `more edit`, yes/no questions for `more eval --probes`.
+
+    Image paths become relative to the file that is written. AskedImages are neither copied nor opened.
+
+    \b
+    Examples:
+      more suites convert e-vqa --data-root data/mmedit -o e-vqa.jsonl
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.suites import convert as run
+
+    suite = _loaded(output, name, data_root, image_root)
+    done = run(suite, out, pool.value, force=force)
+    values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
+    output.json("more.suites.convert/1", {**_described(suite), **values})
+    output.line(f"wrote {done.out}: {done.lines:,} lines for `{done.reader}`")
+
+
+def _loaded(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
+    """Load a suite and say what whoever sees its numbers should know."""
+    from more_cli.suites.load import load_suite
+
+    suite = load_suite(name, data_root, image_root)
+    for notice in suite.notices:
+        output.note(f"note: {notice}")
+    return suite
+
+
+def _described(suite: Suite) -> dict[str, Any]:
+    return {"suite": suite.name, "source": suite.source, "notices": list(suite.notices)}
+
+
+def _held(report: SuiteCheck) -> dict[str, Any]:
+    files = [asdict(file) | {"is_measured": file.is_measured} for file in report.files]
+    return {"files": files, "counts": report.counts, "image_root": report.image_root}
+
+
+def _show_files(output: Output, report: SuiteCheck) -> None:
+    output.table(
+        ("pool", "file", "bytes", "sha256", "bytes as published"),
+        [(file.pool, file.path, f"{file.size:,}", file.sha256[:16], _as_published(file)) for file in report.files],
+        numbers=("bytes",),
+    )
+
+
+def _as_published(file: CheckedFile) -> str:
+    if file.measured is None:
+        return "none are known"
+    return "yes" if file.is_measured else f"no, those have {file.measured.records:,} records"
+
+
+def _show_counts(output: Output, report: SuiteCheck) -> None:
+    names = list(dict.fromkeys(name for counts in report.counts.values() for name in counts))
+    cells = {(name, pool): f"{counts.get(name, 0):,}" for pool, counts in report.counts.items() for name in names}
+    pools = list(report.counts)
+    output.line()
+    if len(pools) < len(names):  # as narrow as it can be
+        output.table(("", *pools), [(name, *(cells[name, pool] for pool in pools)) for name in names], numbers=pools)
+    else:
+        output.table(("", *names), [(pool, *(cells[name, pool] for name in names)) for pool in pools], numbers=names)
+
+
+def _show_findings(output: Output, report: SuiteCheck) -> None:
+    if report.findings:
+        output.line()
+    output.table(
+        ("in", "found", "", "such as"),
+        [
+            (finding.pool, f"{finding.count:,}", finding.text, "; ".join(finding.examples))
+            for finding in report.findings
+        ],
+        numbers=("found",),
+    )
+
+
+def _show_images(output: Output, report: SuiteCheck) -> None:
+    output.line()
+    if report.images is None:
+        output.line("images were not opened")
+        return
+    below = f" below {report.image_root}" if report.image_root else ""
+    output.line(f"{report.images.opened:,} of {report.images.named:,} images open{below}")
+    for word, names in (("missing", report.images.missing), ("unreadable", report.images.unreadable)):
+        for name in names[:_SHOWN]:
+            output.line(f"{word}: {name}")
+        if len(names) > _SHOWN:
+            output.line(f"and {len(names) - _SHOWN:,} more {word}")

@@ -1,0 +1,165 @@
+"""What is known of each suite before its files are read: names, folders, and what was measured of the originals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+EMBEDDED = Path(__file__).resolve().parent.parent / "demo" / "suites"
+"""Where the mini suites lie that come with the package."""
+
+MMEDIT_COLUMNS = (
+    "src",
+    "alt",
+    "rephrase",
+    "image",
+    "image_rephrase",
+    "loc",
+    "loc_ans",
+    "m_loc",
+    "m_loc_q",
+    "m_loc_a",
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One published file, as it was measured."""
+
+    sha256: str
+    """First 16 hex digits."""
+    records: int
+
+
+@dataclass(frozen=True)
+class EditEntry:
+    """A suite of edits with probes: one annotation file a pool, images below one folder."""
+
+    name: str
+    title: str
+    files: dict[str, tuple[str, ...]]
+    """Per pool the names its file may have, the first one there wins; only `evaluation` must be there."""
+    folders: tuple[str, ...]
+    """Where those files may lie below the data root."""
+    image_folders: tuple[str, ...]
+    """Where image paths may start below the data root."""
+    columns: tuple[str, ...]
+    """Fields that every record must have."""
+    measured: dict[str, Measured]
+    """By file name."""
+    published: str
+    notice: str = ""
+    """What the licence asks of its users."""
+    embedded: str | None = None
+    """Name of the mini suite that comes with the package."""
+
+
+@dataclass(frozen=True)
+class YesNoEntry:
+    """A suite of yes/no questions, two per image, in categories."""
+
+    name: str
+    title: str
+    folders: tuple[str, ...]
+    """Where the category folders may lie below the data root."""
+    groups: dict[str, tuple[str, ...]]
+    """Categories by the total that they count in."""
+    questions: int
+    """In the published release."""
+    published: str
+    notice: str = ""
+    embedded: str | None = None
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """All categories, in the order they are reported in."""
+        return tuple(category for group in self.groups.values() for category in group)
+
+
+_MMEDIT = "the MMEdit folder of zjunlp/EasyEdit (editing-data.zip, and the images with val2014/)"
+
+CATALOG: dict[str, EditEntry | YesNoEntry] = {
+    entry.name: entry
+    for entry in (
+        EditEntry(
+            name="e-vqa",
+            title="MMEdit: corrected answers to questions about COCO pictures",
+            files={
+                "evaluation": ("vqa_eval.json", "eval.json"),
+                "calibration": ("vqa_train.json", "calibration.json"),
+            },
+            folders=(".", "vqa", "editing-data/vqa"),
+            image_folders=(".", "images"),
+            columns=MMEDIT_COLUMNS,
+            measured={
+                "vqa_eval.json": Measured("7299743ebe2854b2", 2093),
+                "vqa_train.json": Measured("82e242bd7fd3ab85", 6345),
+            },
+            published=_MMEDIT,
+            embedded="e-vqa-mini",
+        ),
+        EditEntry(
+            name="e-ic",
+            title="MMEdit: corrected captions of COCO pictures, all under the prompt `a photo of`",
+            files={
+                "evaluation": ("caption_eval_edit.json", "eval.json"),
+                "calibration": ("caption_train_edit.json", "calibration.json"),
+            },
+            folders=(".", "caption", "editing-data/caption"),
+            image_folders=(".", "images"),
+            columns=MMEDIT_COLUMNS,
+            measured={
+                "caption_eval_edit.json": Measured("7c2215a419b82249", 1000),
+                "caption_train_edit.json": Measured("583e306d72d06ad9", 2849),
+            },
+            published=_MMEDIT,
+            embedded="e-ic-mini",
+        ),
+        EditEntry(
+            name="vlkeb",
+            title="VLKEB: corrected names of things in images, with portability where the file has it",
+            files={
+                "evaluation": ("eval_multihop.json", "eval.json", "eval_edit_onehop.json"),
+                "calibration": ("train.json",),
+            },
+            folders=(".", "VLKEB"),
+            image_folders=(".", "VLKEB_images", "mmkb_images", "images"),
+            columns=MMEDIT_COLUMNS,
+            measured={
+                "eval.json": Measured("72c47efe00773bb1", 3174),
+                "eval_edit_onehop.json": Measured("f32256e7c317d5a1", 1278),
+                "train.json": Measured("6e40e0e9a28dc3e7", 5000),
+            },
+            published="Hugging Face data set HymanH/VLKEB-data, Kaggle hymanh/vlkeb-data",
+        ),
+        YesNoEntry(
+            name="mme",
+            title="MME: yes/no questions on what a model can do, two per image",
+            folders=(
+                ".",
+                "MME_Benchmark",
+                "MME_Benchmark_release_version",
+                "MME_Benchmark_release_version/MME_Benchmark",
+            ),
+            groups={
+                "perception": (
+                    "existence",
+                    "count",
+                    "position",
+                    "color",
+                    "posters",
+                    "celebrity",
+                    "scene",
+                    "landmark",
+                    "artwork",
+                    "OCR",
+                ),
+                "cognition": ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"),
+            },
+            questions=2374,
+            published="the MME release (MME_Benchmark_release_version)",
+            notice="MME is for academic research only and must not be passed on or changed; keep outputs to scores",
+            embedded="mme-mini",
+        ),
+    )
+}

@@ -1,0 +1,264 @@
+"""What can be said of a suite before a model is asked: files, counts, images, and what meets that should not."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from more_cli.edits import EditLine, LocalityProbe
+from more_cli.errors import DataError
+from more_cli.images import ImageSource
+from more_cli.suites.annotations import EditPool
+from more_cli.suites.catalog import Measured
+from more_cli.suites.load import EditSuite, Suite, YesNoSuite
+
+Tick = Callable[[int, int], None]
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """One annotation file."""
+
+    pool: str
+    path: str
+    size: int
+    """Bytes."""
+    sha256: str
+    records: int
+    measured: Measured | None
+    """What the published file of this name was; None for a name that was not measured."""
+
+    @property
+    def is_measured(self) -> bool | None:
+        """Whether these are the bytes that were measured; None when nothing was."""
+        return None if self.measured is None else self.sha256.startswith(self.measured.sha256)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that changes what the suite's numbers mean; never a reason to refuse it."""
+
+    name: str
+    pool: str
+    count: int
+    text: str
+    examples: tuple[str, ...] = ()
+
+
+@dataclass
+class CheckedImages:
+    """The images that the suite names, each once."""
+
+    named: int
+    opened: int = 0
+    missing: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    """What is wrong with each."""
+
+
+@dataclass(frozen=True)
+class SuiteCheck:
+    """All that was found."""
+
+    files: list[CheckedFile]
+    counts: dict[str, dict[str, int]]
+    """Per pool or category."""
+    findings: list[Finding]
+    image_root: str | None
+    """Where image paths start, where they are relative."""
+    images: CheckedImages | None
+    """None when no image was opened."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether every image is there and opens."""
+        return self.images is None or not (self.images.missing or self.images.unreadable)
+
+
+def check_suite(suite: Suite, *, open_images: bool = True, on_progress: Tick = lambda done, total: None) -> SuiteCheck:
+    """Check a suite; its images are told apart by their bytes where they were opened, else by their paths."""
+    if isinstance(suite, EditSuite):
+        return _check_edits(suite, open_images, on_progress)
+    return _check_yes_no(suite, open_images, on_progress)
+
+
+def _check_edits(suite: EditSuite, open_images: bool, on_progress: Tick) -> SuiteCheck:
+    named = sorted({image for pool in suite.pools.values() for line in _lines(pool) for image in _images(line)})
+    images = suite.pools["evaluation"].images
+    report: CheckedImages | None = None
+    hashes: dict[str, str] = {}
+    if open_images:
+        paths = {spelled: images.root / spelled for spelled in named}
+        report, hashes = _open_all(paths, images.locate, on_progress)
+    seen = {spelled: hashes.get(spelled, spelled) for spelled in named}
+    findings = [finding for name, pool in suite.pools.items() for finding in _within(name, pool, seen)]
+    return SuiteCheck(
+        [_file(suite, name, pool) for name, pool in suite.pools.items()],
+        {name: _counts(pool) for name, pool in suite.pools.items()},
+        [*findings, *_absent(suite), *_between(suite.pools, seen)],
+        str(images.root),
+        report,
+    )
+
+
+def _check_yes_no(suite: YesNoSuite, open_images: bool, on_progress: Tick) -> SuiteCheck:
+    asked = [image for category in suite.categories.values() for image in category]
+    report = None
+    if open_images:
+        by_path = {str(image.path): image for image in asked}
+        paths = {spelled: image.path for spelled, image in by_path.items()}
+        report, _ = _open_all(paths, lambda spelled: by_path[spelled].image(), on_progress)
+    odd = [f"{image.category}/{image.stem}" for image in asked if not image.is_pair]
+    absent = [name for name in suite.entry.categories if name not in suite.categories]
+    findings = [
+        *_found("unpaired", "all", odd, "images without one question to say yes to and one to say no to"),
+        *_found("absent_categories", "all", absent, "categories are not there: totals leave them out"),
+    ]
+    counts = {
+        name: {"images": len(category), "questions": sum(len(image.questions) for image in category)}
+        for name, category in suite.categories.items()
+    }
+    return SuiteCheck([], counts, findings, None, report)
+
+
+def _open_all(
+    paths: Mapping[str, Path], locate: Callable[[str], ImageSource], on_progress: Tick
+) -> tuple[CheckedImages, dict[str, str]]:
+    report, hashes = CheckedImages(len(paths)), {}
+    for number, (spelled, path) in enumerate(paths.items(), 1):
+        try:
+            hashes[spelled] = locate(spelled).sha256
+            report.opened += 1
+        except DataError as error:
+            if spelled[:5].lower() != "data:" and not os.path.exists(path):
+                report.missing.append(spelled)
+            else:
+                report.unreadable.append(error.message)
+        on_progress(number, len(paths))
+    return report, hashes
+
+
+def _file(suite: EditSuite, name: str, pool: EditPool) -> CheckedFile:
+    measured = suite.entry.measured.get(pool.path.name) if suite.entry and suite.source != "embedded" else None
+    return CheckedFile(name, str(pool.path), pool.size, pool.sha256, pool.records, measured)
+
+
+def _lines(pool: EditPool) -> Iterator[EditLine]:
+    return (annotation.line for annotation in pool.annotations)
+
+
+def _images(line: EditLine) -> Iterator[str]:
+    yield from line.image
+    yield from line.image_rephrases
+    yield from (probe.image for probe in line.locality if probe.image is not None)
+    yield from (probe.image for probe in line.portability if probe.image is not None)
+
+
+def _probes(pool: EditPool) -> Iterator[LocalityProbe]:
+    return (probe for line in _lines(pool) for probe in line.locality)
+
+
+def _text_probes(pool: EditPool) -> list[str]:
+    """Return the questions of the locality probes without an image, in file order."""
+    return [probe.question for probe in _probes(pool) if probe.image is None]
+
+
+def _image_probes(pool: EditPool) -> list[str]:
+    """Return the images of the locality probes, in file order."""
+    return [probe.image for probe in _probes(pool) if probe.image is not None]
+
+
+def _edit_images(pool: EditPool) -> list[str]:
+    return [image for line in _lines(pool) for image in line.image]
+
+
+def _counts(pool: EditPool) -> dict[str, int]:
+    lines = list(_lines(pool))
+    counts = {
+        "records": pool.records,
+        "edits": len(lines),
+        "edit images": len(set(_edit_images(pool))),
+        "questions": len({line.question for line in lines}),
+        "rephrases": sum(len(line.rephrases) for line in lines),
+        "image rephrases": sum(len(line.image_rephrases) for line in lines),
+        "text locality": len(_text_probes(pool)),
+        "image locality": len(_image_probes(pool)),
+    }
+    hops = Counter(probe.hop or 0 for line in lines for probe in line.portability)
+    return counts | {f"portability {hop}-hop" if hop else "portability": hops[hop] for hop in sorted(hops)}
+
+
+def _within(name: str, pool: EditPool, seen: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what changes the meaning of one pool's numbers; `seen` tells which spellings are the same image."""
+    lines = list(_lines(pool))
+    for part, count in sorted(pool.trimmed.items()):
+        yield Finding("white_space", name, count, f"texts of `{part}` lost the white space around them")
+    if repeats := pool.records - len(lines):
+        yield Finding("repeats", name, repeats, "records repeat a correction with the same image, question and target")
+    asked = Counter(_subject(line, seen) for line in lines)
+    again = [line.question for line in lines if asked[_subject(line, seen)] > 1]
+    yield from _found("contradictions", name, again, "edits share image and question with one of another target")
+    prompts = Counter(line.question for line in lines)
+    shared = [question for question, count in prompts.most_common() for _ in range(count) if count > 1]
+    text = f"edits share their question with another edit ({len(prompts):,} distinct questions)"
+    yield from _found("duplicate_prompts", name, shared, text)
+    same = [line.question for line in lines if line.question in line.rephrases]
+    yield from _found("rephrase_is_question", name, same, "edits have a rephrase that is the question itself")
+    noop = [line.target for line in lines if line.target.casefold() == _old_answer(line)]
+    yield from _found("target_is_old_answer", name, noop, "edits want what the data says was answered before")
+    edited = {seen[image] for image in _edit_images(pool)}
+    own = sorted({image for image in _image_probes(pool) if seen[image] in edited})
+    yield from _found("probe_is_edited", name, own, "image-locality images are another edit's own image")
+
+
+def _old_answer(line: EditLine) -> str:
+    return str(line.tags.get("pred", "")).strip().casefold()
+
+
+def _subject(line: EditLine, seen: Mapping[str, str]) -> tuple[str, ...]:
+    return (*(seen[image] for image in line.image), line.question)
+
+
+def _absent(suite: EditSuite) -> Iterator[Finding]:
+    files = suite.entry.files if suite.entry else {}
+    absent = {pool: names[:1] for pool, names in files.items() if pool not in suite.pools}
+    for pool, names in absent.items():
+        yield from _found("absent_pool", pool, names, "file is not there: what the pools share was not looked for")
+
+
+def _between(pools: Mapping[str, EditPool], seen: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what a pool to learn or to choose from shares with the one that is scored."""
+    scored = pools["evaluation"]
+    edited, probed, asked = _edit_images(scored), _image_probes(scored), _text_probes(scored)
+    for name in (name for name in pools if name != "evaluation"):
+        pair = f"{name}, evaluation"
+        images, probes = (_distinct(found, seen) for found in (_edit_images(pools[name]), _image_probes(pools[name])))
+        both = _shared(edited, images, seen)
+        yield from _found("shared_edit_images", pair, both, "edit images are in both")
+        both = _shared(probed, probes, seen)
+        yield from _found("shared_image_probes", pair, both, "image-locality images are in both")
+        both = _shared(probed, images, seen)
+        yield from _found("edited_then_probed", pair, both, f"edit images of {name} probe the evaluation's locality")
+        both = _shared(edited, probes, seen)
+        yield from _found("probed_then_edited", pair, both, f"locality images of {name} are edited in evaluation")
+        both = sorted(set(_text_probes(pools[name])).intersection(asked))
+        yield from _found("shared_text_probes", pair, both, "text-locality questions are in both")
+
+
+def _distinct(images: Iterable[str], seen: Mapping[str, str]) -> dict[str, str]:
+    """Return one spelling of every image, by what tells images apart, in their order."""
+    return {seen[image]: image for image in images}
+
+
+def _shared(images: Iterable[str], others: Container[str], seen: Mapping[str, str]) -> list[str]:
+    return [image for key, image in _distinct(images, seen).items() if key in others]
+
+
+def _found(name: str, pool: str, found: Sequence[str], text: str) -> Iterator[Finding]:
+    """Yield a finding with its first examples, unless nothing was found."""
+    if found:
+        yield Finding(name, pool, len(found), text, tuple(dict.fromkeys(found))[:_EXAMPLES])

@@ -1,0 +1,131 @@
+"""A suite by name: its files found in a folder of the user's, or the mini suite that comes with the package."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from more_cli.errors import DataError, UsageError
+from more_cli.files import shorten
+from more_cli.images import ImageCache
+from more_cli.suites.annotations import EditPool, read_pool
+from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
+from more_cli.suites.mme import AskedImage, category_folders, read_category
+
+_LOOKED_AT = 20
+"""Images by which the folder that image paths start in is recognised."""
+
+
+@dataclass(frozen=True)
+class EditSuite:
+    """Edits with their probes, in pools that should not meet."""
+
+    name: str
+    source: str
+    """`embedded`, or the folder or file it was read from."""
+    pools: Mapping[str, EditPool]
+    """`evaluation`, and `calibration` where there is one."""
+    notices: tuple[str, ...] = ()
+    """What whoever sees its numbers should know, a line each."""
+    entry: EditEntry | None = None
+    """None for a file of the user's own."""
+
+
+@dataclass(frozen=True)
+class YesNoSuite:
+    """Yes/no questions per category, by image."""
+
+    name: str
+    source: str
+    categories: Mapping[str, tuple[AskedImage, ...]]
+    notices: tuple[str, ...]
+    entry: YesNoEntry
+
+
+Suite = EditSuite | YesNoSuite
+
+
+def load_suite(name: str, data_root: Path | None = None, image_root: Path | None = None) -> Suite:
+    """Return a suite of the catalog, or the edits of a file; its text is checked, no image is opened.
+
+    Without ``data_root`` a suite is the embedded mini suite. Image paths start at ``image_root``; by default it is
+    found below ``data_root``, and for a file it is ``data_root`` or the file's own folder.
+
+    Raises:
+        UsageError: no suite has this name, it is not embedded and no folder was given, or it has no ``image_root``.
+        StreamErrors: problems in its records, all of them listed.
+        DataError: the folder or the file is missing, cannot be read, or holds no such suite.
+    """
+    for folder in (data_root, image_root):
+        if folder is not None and not folder.is_dir():
+            raise DataError(f"no such folder: `{folder}`")
+    entry = CATALOG.get(name)
+    if entry is None:
+        return _load_file(name, image_root or data_root)
+    notices = (entry.notice,) if entry.notice else ()
+    source = str(data_root)
+    if data_root is None:
+        if entry.embedded is None:
+            hint = f"get {entry.published}, then --data-root DIR"
+            raise UsageError(f"suite `{name}` does not come with `more`", hint)
+        notices = (f"no --data-root: this is the embedded mini suite {entry.embedded}, not {name} itself",)
+        data_root, source = EMBEDDED / entry.embedded, "embedded"
+    if isinstance(entry, YesNoEntry):
+        if image_root is not None:
+            raise UsageError(f"{name} keeps its images with its questions", "leave --image-root out")
+        return _load_yes_no(entry, data_root, source, notices)
+    return _load_edits(entry, data_root, source, notices, image_root)
+
+
+def _load_file(name: str, image_root: Path | None) -> EditSuite:
+    path = Path(name)
+    if not path.is_file():
+        if path.suffix in (".json", ".jsonl"):
+            raise DataError(f"file not found: `{path}`")
+        near = difflib.get_close_matches(name, CATALOG, 1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(CATALOG)}, or a file of edits"
+        raise UsageError(f"unknown suite `{shorten(name)}`", hint)
+    return EditSuite(path.stem, str(path), {"evaluation": read_pool(path, image_root or path.parent)})
+
+
+def _load_edits(
+    entry: EditEntry, root: Path, source: str, notices: tuple[str, ...], image_root: Path | None
+) -> EditSuite:
+    files = {pool: _find(root, entry.folders, names) for pool, names in entry.files.items()}
+    if files["evaluation"] is None:
+        names = " or ".join(f"`{name}`" for name in entry.files["evaluation"])
+        hint = f"looked in it and in {', '.join(entry.folders[1:])}; published as {entry.published}"
+        raise DataError(f"`{root}` holds no {names}, so it is not {entry.name}", hint)
+    pools = {pool: read_pool(path, root, entry.columns) for pool, path in files.items() if path}
+    images = ImageCache(image_root or _image_root(entry, root, list(pools.values())))
+    return EditSuite(entry.name, source, {name: replace(p, images=images) for name, p in pools.items()}, notices, entry)
+
+
+def _find(root: Path, folders: Iterable[str], names: Iterable[str]) -> Path | None:
+    tried = (root / folder / name for name in names for folder in folders)
+    return next((path for path in tried if path.is_file()), None)
+
+
+def _image_root(entry: EditEntry, root: Path, pools: Sequence[EditPool]) -> Path:
+    """Return the first folder that holds one of the first images, else the data root."""
+    named = [image for pool in pools for annotation in pool.annotations for image in annotation.line.image[:1]]
+    candidates = [root / folder for folder in entry.image_folders] + [pool.path.parent for pool in pools]
+    for candidate in candidates:
+        if any(os.path.isfile(candidate / image) for image in named[:_LOOKED_AT]):
+            return candidate
+    return root
+
+
+def _load_yes_no(entry: YesNoEntry, root: Path, source: str, notices: tuple[str, ...]) -> YesNoSuite:
+    places = (root / folder for folder in entry.folders if (root / folder).is_dir())
+    folders = next((found for place in places if (found := category_folders(place, entry.categories))), {})
+    read = {category: read_category(category, folder) for category, folder in folders.items()}
+    categories = {category: images for category, images in read.items() if images}
+    if not categories:
+        shown = ", ".join(entry.categories[:3])
+        hint = f"a folder per category ({shown}, ...) with images and `.txt` files; published as {entry.published}"
+        raise DataError(f"`{root}` holds no questions of {entry.name}", hint)
+    return YesNoSuite(entry.name, source, categories, notices, entry)
