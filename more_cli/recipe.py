@@ -70,8 +70,8 @@ class Rehearsal(BaseModel):
     """Seed of the draws."""
 
 
-class Consolidation(BaseModel):
-    """A look at every edit once more, after a stream (`edit --consolidate`)."""
+class Joint(BaseModel):
+    """Edits looked at and written together, in rounds, until all of them hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -162,8 +162,10 @@ class Recipe(BaseModel):
     """Past edits looked at with every new one."""
     anchors: AnchorUse = AnchorUse()
     """Inputs whose behaviour must not move (`init --anchors`)."""
-    consolidation: Consolidation = Consolidation()
-    """How edits are written once more after a stream."""
+    consolidation: Joint = Joint()
+    """How edits are written once more after a stream (`edit --consolidate`)."""
+    batch: Joint = Joint(margin=12.0, rounds=16)
+    """How edits are written that were not written one by one (`edit --batch`)."""
     visual_share: float | None = Field(default=None, gt=0, lt=1)
     """Part of the loss that the visual sites' Polyak step is for; absent, all sites share one step length."""
     guard: bool = True

@@ -11,7 +11,9 @@ from helpers import QUESTION, World, at_call, die, forks, in_child, line, run
 
 from more_cli import files
 from more_cli.editors.sites import Sites
+from more_cli.ops.calibrate import CANDIDATES, GAIN
 from more_cli.ops.session import Session
+from more_cli.recipe import load_recipe
 
 LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6")
 ANCHORS = [
@@ -197,14 +199,14 @@ def test_init_with_calibration(world: World) -> None:
     settings = [trial["setting"] for trial in found["tried"]]
     assert settings[0] == {}
     assert {key for setting in settings for key in setting} == {"default.lambda_rel", "margin", "visual_share"}
-    best = max(trial["score"] for trial in found["tried"])
-    chosen = done.json["recipe"]
-    winners = [trial["setting"] for trial in found["tried"] if trial["score"] == best]
-    assert winners[0] == {} or any(
-        chosen["default"]["lambda_rel"] == value or chosen.get(key) == value
-        for setting in winners
-        for key, value in setting.items()
-    )
+    chosen, best = done.json["recipe"], found["tried"][0]["score"]
+    before = load_recipe("llava", [word for word in LOOP if word != "--set"]).canonical()
+    for key in CANDIDATES:
+        top, value = max((trial["score"], trial["setting"][key]) for trial in found["tried"] if key in trial["setting"])
+        *parents, leaf = key.split(".")
+        ours, theirs = (values[parents[0]] if parents else values for values in (chosen, before))
+        assert ours[leaf] == (value if top >= best + GAIN else theirs[leaf])
+        best = max(best, top) if top >= best + GAIN else best
     assert json.loads(json.dumps(done.json["sites"]))
     state = run("status", world.model, "--json").json
     assert state["recipe"] == chosen

@@ -13,7 +13,7 @@ from more_cli.editors.passes import Passes
 from more_cli.editors.sites import Sites
 from more_cli.ops.session import Session
 
-JOINT = ("--set", "criterion=margin", "--set", "consolidation.rounds=40", "--set", "max_steps=2")
+JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_an_unfinished_batch_is_named(world: World) -> None:
 
 def test_what_a_consolidation_brings_right_is_learnt(world: World) -> None:
     alone = world.root / "alone.more"
-    settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "consolidation.rounds=40")
+    settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "batch.rounds=40")
     assert run("init", world.model, *settings, "--state", alone).code == 0
     assert world.edit("--state", alone).code == 3
     done = world.edit("--state", alone, "--consolidate", "all", "--json")

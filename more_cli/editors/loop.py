@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from more_cli.editors.base import EditOutcome, EditRequest, Look, Status
 from more_cli.editors.passes import Found, Passes
 from more_cli.editors.rehearsal import draw
+from more_cli.recipe import Joint
 
 
 def learn(request: EditRequest, passes: Passes) -> EditOutcome:
@@ -56,12 +57,12 @@ def admit(request: EditRequest, passes: Passes) -> EditOutcome:
     return _outcome(passes, passes.found[new], passes.found[new])
 
 
-def consolidate(numbers: Iterable[int], passes: Passes) -> list[int]:
-    """Look at all these edits and write those below the consolidation's margin together, until none is.
+def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[int]:
+    """Look at all these edits and write those below the margin of `rules` together, until none is.
 
     O(T), meant for the end of a stream. Returns the edits that do not hold by the margin of a single edit.
     """
-    numbers, rules = list(numbers), passes.recipe.consolidation
+    numbers = list(numbers)
     single, passes.recipe = passes.recipe, passes.recipe.model_copy(update={"margin": rules.margin})
     for _ in range(rules.rounds):
         found = passes.look(numbers)

@@ -97,10 +97,10 @@ class MoreEditor(Editor):
         """Absorb one correction's key; a later `consolidate` writes it, together with others."""
         return admit(request, self._passes(context))
 
-    def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
-        """Look at past edits once more and write those that fail; see `loop.consolidate`."""
+    def consolidate(self, numbers: Iterable[int], context: EditContext, *, batch: bool = False) -> Consolidated:
+        """Look at past edits, or at those of a batch, and write those that fail; see `loop.consolidate`."""
         passes = self._passes(context)
-        failing = consolidate(numbers, passes)
+        failing = consolidate(numbers, passes, self.recipe.batch if batch else self.recipe.consolidation)
         looks = {number: round(margin, 3) for number, margin in passes.looks.items()}
         return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
 

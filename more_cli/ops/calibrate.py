@@ -24,8 +24,8 @@ from more_cli.recipe import Recipe, parse_recipe
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "default.lambda_rel": (0.02, 0.2, 1.0),
-    "margin": (1.0, 2.0, 3.0),
-    "visual_share": (0.05, 0.1, 0.2),
+    "margin": (1.0, 2.0),
+    "visual_share": (0.1, 0.2, 0.3),
 }
 """Tried one after the other, the best value of one kept for the next; what a recipe does not use is passed over."""
 MEASURED = (
@@ -35,9 +35,11 @@ MEASURED = (
     "loc_text.loc_expkl_answer",
     "loc_image.loc_expkl_answer",
 )
+GAIN = 0.005
+"""By how much a value must be better than the one so far: two orders of one stream differ by more."""
 RULE = (
     f"for each of {', '.join(CANDIDATES)} in turn, the value with the best mean of {', '.join(MEASURED)} "
-    "(those the stream has probes for) after the last edit; the recipe's own value where others are no better"
+    f"(those the stream has probes for) after the last edit; the value so far where none is better by {GAIN}"
 )
 
 
@@ -68,9 +70,10 @@ def calibrate(
 
     best = score(recipe)
     for key in CANDIDATES:
-        for candidate, value in _variants(recipe, key):
-            if (found := score(candidate, **{key: value})) > best:
-                best, recipe = found, candidate
+        found = [(score(candidate, **{key: value}), candidate) for candidate, value in _variants(recipe, key)]
+        top, candidate = max(found, key=lambda pair: pair[0], default=(0.0, recipe))
+        if top >= best + GAIN:
+            best, recipe = top, candidate
     return recipe, {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried}
 
 

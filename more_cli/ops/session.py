@@ -167,7 +167,8 @@ class Session:
     def consolidate(self, since: int) -> Consolidated:
         """Write the edits from ledger line `since` on once more where they do not hold."""
         context = self.memory.context(self.state.meta.edits + 1)
-        return self.editor.consolidate([number for number in context.past if number >= since], context)
+        batch = self.unwritten is not None and since <= self.unwritten
+        return self.editor.consolidate([number for number in context.past if number >= since], context, batch=batch)
 
     def _on_line(self, entry: Entry) -> None:
         if entry.seq <= self.state.meta.edits:

@@ -134,7 +134,8 @@ def run_stream(
         run.statuses = dict(Counter(outcome.status for outcome in stream.outcomes))
         run.seconds = stream.seconds
         if consolidate != "off" or batch:
-            done = editor.consolidate(range(1, len(edits) + 1), stream.memory.context(len(edits) + 1))
+            context = stream.memory.context(len(edits) + 1)
+            done = editor.consolidate(range(1, len(edits) + 1), context, batch=batch)
             run.consolidation = done.cost
         run.scores = run_probes(
             runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=generate
