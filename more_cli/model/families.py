@@ -55,7 +55,7 @@ class Family:
     """Token type of an answer's tokens."""
 
     def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
-        """Say, with a hint, why a question with so many images cannot be put; with `alone` the language model will do."""
+        """Say, with a hint, why a question with so many images cannot be put, or only to the language model `alone`."""
         fewest, most = self.images
         if images < fewest and not (alone and self.language_model and not images):
             return "this model takes no question without an image", "add one, or leave the question out"
