@@ -167,6 +167,14 @@ def test_an_edit_without_an_image(tmp_path: Path, family: str) -> None:
     assert (skipped.code, "1 edits applied" in skipped.err + skipped.out) == (0, True)
 
 
+@pytest.mark.parametrize("family", ["paligemma", "mllama"])
+def test_locality_without_an_image(tmp_path: Path, family: str) -> None:
+    world = World(tmp_path, family=family)
+    edits = world.write([line(0, locality=[{"image": "img/blue.png", "question": "what ?"}, {"question": "what ?"}])])
+    said = f"{edits}:1: locality 2: this model takes no question without an image"
+    assert_refused(world.edit(edits=edits), 4, said, "leave the question out")
+
+
 @pytest.mark.parametrize("family", ["blip-2", "mllama"])
 def test_an_edit_with_two_images(tmp_path: Path, family: str) -> None:
     world = World(tmp_path, family=family)

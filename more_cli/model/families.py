@@ -55,9 +55,9 @@ class Family:
     """Token type of an answer's tokens."""
 
     def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
-        """Say, with a hint, why a question with so many images cannot be put; with `alone` none is never too few."""
+        """Say, with a hint, why a question with so many images cannot be put, or only to the language model `alone`."""
         fewest, most = self.images
-        if images < fewest and not (alone and not images):
+        if images < fewest and not (alone and self.language_model and not images):
             return "this model takes no question without an image", "add one, or leave the question out"
         if most is not None and images > most:
             return f"this model takes {most} image a question, not {images}", "ask about one image at a time"

@@ -62,7 +62,7 @@ class Prompter:
             DataError: the sequence is longer than the model's context, an image cannot be read, or the model takes
                 another number of images.
         """
-        if problem := self.family.refuses(len(query.images), alone=bool(self.family.language_model)):
+        if problem := self.family.refuses(len(query.images), alone=True):
             raise DataError(*problem)
         prompt = self.render(query)
         ids, extras = self._process(prompt, query)

@@ -178,7 +178,7 @@ class _Context:
 
     def problem(self, edit: Edit) -> Problem | None:
         """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
-        if refused := self.family.refuses(len(edit.images)):
+        if refused := self._refused(edit):
             return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
         if clash := overlap(edit, self.anchors):
             return clash
@@ -188,6 +188,15 @@ class _Context:
             self.prompter.encode(Query(edit.images, edit.question), edit.target)
         except DataError as error:
             return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
+        return None
+
+    def _refused(self, edit: Edit) -> tuple[str, str] | None:
+        """Say, with a hint, why the model cannot be asked an edit, or what else it moved."""
+        if refused := self.family.refuses(len(edit.images)):
+            return refused
+        for number, probe in enumerate(edit.locality, 1):
+            if refused := self.family.refuses(1 if probe.image else 0, alone=True):
+                return f"locality {number}: {refused[0]}", refused[1]
         return None
 
 
