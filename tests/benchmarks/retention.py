@@ -103,11 +103,11 @@ ABLATION = {
 
 def by_family() -> Iterator[tuple[str, Row]]:
     """The three recipes of every backbone of the paper, and its model before."""
-    for family in FAMILIES:
-        name = "llava" if family == "llava" else family.partition("_")[0] + ("-vl" if family.endswith("vl") else "")
+    for family, name in zip(FAMILIES, ("llava", "blip2", "qwen2-vl", "qwen3-vl"), strict=True):
         yield f"{family}: before", Row(family=family)
-        for recipe, anchors in ((f"paper-{name}", 0), (f"authors-{name}", 0), (name, 128)):
-            yield f"{family}: {recipe}", Row(recipe, family, anchors=anchors)
+        yield f"{family}: paper", Row(f"paper-{name}", family)
+        yield f"{family}: authors", Row(f"authors-{name}", family)
+        yield f"{family}: default", Row("default", family, anchors=128)
 
 
 # The last three of the four vision layers that are read, as in the paper.
