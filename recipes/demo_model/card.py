@@ -1,12 +1,13 @@
-"""The model card of an embedded checkpoint."""
+"""The model card of an embedded checkpoint: python recipes/demo_model/card.py DIR --family NAME."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import torch
+from families import FAMILIES
 from score import Answerer, markdown, probes, table
-from transformers import AutoModelForImageTextToText, AutoProcessor
 
 TEXT = """\
 ---
@@ -14,18 +15,18 @@ library_name: transformers
 pipeline_tag: image-text-to-text
 tags: [synthetic, tiny, more-cli]
 ---
-# A very small LLaVA that knows a synthetic world
+# A very small {title} that knows a synthetic world
 
-{parameters:,} parameters, trained from nothing on pictures and sentences that `more_cli/demo/` draws by
+{parameters:,} parameters, {origin} on pictures and sentences that `more_cli/demo/` draws by
 seed: shapes, colors, sizes, places, counts, printed digits, sums and words, 150 emblems with made-up names,
 100 facts about invented countries, captions, and "New Fact" episodes for editors that work through the
-prompt. It uses the classes of a LLaVA-1.5 (CLIP tower, two-layer projector, Llama), so code that edits it
+prompt. It uses the classes of {classes}, so code that edits it
 runs unchanged on a 7B model. It knows nothing about the real world.
 
-Prompt: `USER: <image>\\n{{question}} ASSISTANT:`, which `apply_chat_template` makes. It saw prompts of up to
+Prompt: `{prompt}`, {made}. It saw prompts of up to
 192 tokens, a picture and up to three worked examples included; longer ones are outside its training.
 
-Made by `recipes/demo_model/train.py --family llava`.
+Made by `recipes/demo_model/train.py --family {family}`.
 
 ## Accuracy
 
@@ -39,11 +40,40 @@ drawn at random; "update" asks the fact in other words, "retain" asks something 
 """
 
 
-def write_card(out: Path, scenes: int) -> None:
-    """Scores the saved checkpoint and writes its README.md."""
-    model = AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32)
-    answerer = Answerer(model, AutoProcessor.from_pretrained(out))
-    items = list(probes(scenes))
-    rows = markdown(table(items, answerer.score(items)))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    (out / "README.md").write_text(TEXT.format(parameters=parameters, scenes=scenes, table=rows), encoding="utf-8")
+TEMPLATE = "which `apply_chat_template` makes"
+NO_TEMPLATE = """as there is no chat template. This class takes no prompt
+without a picture, so facts and text-only episodes are asked of its language model alone"""
+
+
+def write_card(out: Path, name: str, scenes: int) -> None:
+    """Scores the saved checkpoint of the family called `name` and writes its README.md."""
+    answerer = Answerer.load(out, torch.float32)
+    family, items = FAMILIES[name], list(probes(scenes))
+    text = TEXT.format(
+        title=family.title,
+        parameters=sum(parameter.numel() for parameter in answerer.model.parameters()),
+        origin=f"started from the weights of the small {FAMILIES[family.parent].title} of the same world and trained"
+        if family.parent
+        else "trained from nothing",
+        classes=family.classes,
+        prompt=family.prompt.rendered("{question}", "<image>").replace("\n", "\\n"),
+        made=TEMPLATE if (out / "chat_template.jinja").exists() else NO_TEMPLATE,
+        family=name,
+        scenes=scenes,
+        table=markdown(table(items, answerer.score(items))),
+    )
+    (out / "README.md").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Writes the card of a checkpoint directory anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--family", choices=sorted(FAMILIES), required=True)
+    parser.add_argument("--scenes", type=int, default=2000)
+    arguments = parser.parse_args()
+    write_card(arguments.model, arguments.family, arguments.scenes)
+
+
+if __name__ == "__main__":
+    main()
