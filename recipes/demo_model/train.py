@@ -67,7 +67,7 @@ STAGES: dict[str, Stages] = {
         (LED, Schedule(500, 3e-4, 30)),
         (SETTLE, Schedule(400, 4e-4, 20)),
     ),
-    "qwen3_vl": ((LED, Schedule(450, 4e-4, 30)),),
+    "qwen3_vl": ((LED, Schedule(450, 4e-4, 30)), (SETTLE, Schedule(160, 4e-4, 10))),
     "blip2_opt": (
         ("seeing", Schedule(500, 1.5e-3, 100)),
         ("thinking", Schedule(1600, 1.5e-3, 100)),
