@@ -31,16 +31,21 @@ SAMPLES = Path(__file__).parents[1] / "sample_edits"
 MMEDIT_KEYS = {
     "src", "pred", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a",
 }  # fmt: skip
+OTHERS = Path(__file__).parent / "data" / "suites"  # those of the other families' models
 RECORD_FILES = [
-    ("e-vqa-mini", "eval.json", Pool.EVALUATION, 300),
-    ("e-vqa-mini", "calibration.json", Pool.CALIBRATION, 100),
-    ("e-ic-mini", "eval.json", Pool.EVALUATION, 200),
-    ("e-ic-mini", "calibration.json", Pool.CALIBRATION, 50),
+    pytest.param(suites / suite, file, pool, at_least, id=f"{suites.name}-{suite}-{file}")
+    for suites in (HERE / "suites", *sorted(OTHERS.iterdir()))
+    for suite, file, pool, at_least in (
+        ("e-vqa-mini", "eval.json", Pool.EVALUATION, 300),
+        ("e-vqa-mini", "calibration.json", Pool.CALIBRATION, 100),
+        ("e-ic-mini", "eval.json", Pool.EVALUATION, 200),
+        ("e-ic-mini", "calibration.json", Pool.CALIBRATION, 50),
+    )
 ]
 
 
-def records(suite: str, file: str) -> list[dict[str, Any]]:
-    loaded: list[dict[str, Any]] = json.loads((suite_dir(suite) / file).read_text(encoding="utf-8"))
+def records(folder: Path, file: str) -> list[dict[str, Any]]:
+    loaded: list[dict[str, Any]] = json.loads((folder / file).read_text(encoding="utf-8"))
     return loaded
 
 
@@ -49,7 +54,7 @@ def sample_lines(file: str) -> list[dict[str, Any]]:
 
 
 def shipped_images() -> list[Path]:
-    return sorted(path for root in (HERE / "suites", SAMPLES) for path in root.rglob("*.png"))
+    return sorted(path for root in (HERE / "suites", SAMPLES, OTHERS) for path in root.rglob("*.png"))
 
 
 def decoded(path: Path) -> Any:
@@ -228,9 +233,9 @@ def test_png_bytes_are_those_of_the_builder() -> None:
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(still(path.name).bytes)).convert("RGB")), decoded(path))
 
 
-@pytest.mark.parametrize(("suite", "file", "pool", "at_least"), RECORD_FILES)
-def test_records_follow_the_schema_and_can_be_rebuilt(suite: str, file: str, pool: Pool, at_least: int) -> None:
-    loaded = records(suite, file)
+@pytest.mark.parametrize(("folder", "file", "pool", "at_least"), RECORD_FILES)
+def test_records_follow_the_schema_and_can_be_rebuilt(folder: Path, file: str, pool: Pool, at_least: int) -> None:
+    loaded = records(folder, file)
     assert len(loaded) >= at_least
     known = {
         fact.trained(number): fact.answer
@@ -258,17 +263,17 @@ def test_records_follow_the_schema_and_can_be_rebuilt(suite: str, file: str, poo
         asked = [posed(other.shown, kind) for kind in kinds_for(other.shown)]
         assert (record["m_loc_q"], record["m_loc_a"]) in [(pair[1], pair[0].answer) for pair in asked if pair]
         for key in ("image", "image_rephrase", "m_loc"):
-            assert (suite_dir(suite) / record[key]).is_file()
+            assert (folder / record[key]).is_file()
     assert len({(record["image"], record["src"]) for record in loaded}) == len(loaded)
 
 
 def test_suites_hold_new_emblems_and_several_edits_on_a_picture() -> None:
-    loaded = records("e-vqa-mini", "eval.json")
+    loaded = records(suite_dir("e-vqa-mini"), "eval.json")
     kinds = Counter(record["tags"]["kind"] for record in loaded)
     assert kinds["new-emblem"] >= 50
     assert len(kinds) >= 8
     assert max(Counter(record["image"] for record in loaded).values()) >= 2
-    assert {record["src"] for record in records("e-ic-mini", "eval.json")} == {"a photo of"}
+    assert {record["src"] for record in records(suite_dir("e-ic-mini"), "eval.json")} == {"a photo of"}
 
 
 def test_no_picture_is_in_two_pools_or_two_roles() -> None:
@@ -278,9 +283,9 @@ def test_no_picture_is_in_two_pools_or_two_roles() -> None:
         pool = still(path.name).shown.pool
         assert owner.setdefault(digest, pool) is pool
     edited, probed = set(), set()
-    for suite, file, _, _ in RECORD_FILES:
-        edited |= {still(Path(record["image"]).name).shown for record in records(suite, file)}
-        probed |= {still(Path(record["m_loc"]).name).shown for record in records(suite, file)}
+    for folder, file, _, _ in (entry.values for entry in RECORD_FILES):
+        edited |= {still(Path(record["image"]).name).shown for record in records(folder, file)}
+        probed |= {still(Path(record["m_loc"]).name).shown for record in records(folder, file)}
     assert not edited & probed
 
 

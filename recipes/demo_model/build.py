@@ -1,6 +1,6 @@
 """Rebuilds the mini-suites and the sample stream from the embedded model: same model, same bytes.
 
-python recipes/demo_model/build.py [--model DIR] [--suites DIR] [--samples DIR]
+python recipes/demo_model/build.py [--family NAME] [--model DIR] [--suites DIR] [--samples DIR]
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from families import FAMILIES
+from folders import model_folder, suites_folder
 from harvest import Found, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
 from mme import write_mme
 from score import Answerer
-from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from more_cli.demo.facts import facts
-from more_cli.demo.files import HERE, demo_model_dir
 from more_cli.demo.phrases import PICTURE_KINDS
 from more_cli.demo.pools import Pool
 from more_cli.demo.shares import fact_share
@@ -43,28 +43,26 @@ SAMPLE_ANCHORS, SUITE_ANCHORS = 28, 116
 def main() -> None:
     """Builds everything into fresh directories."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model_dir())
-    parser.add_argument("--suites", type=Path, default=HERE / "suites")
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
+    parser.add_argument("--model", type=Path, default=None, help="default: the shipped one of the family")
+    parser.add_argument("--suites", type=Path, default=None, help="default: where the family's are shipped")
     parser.add_argument("--samples", type=Path, default=SAMPLES)
     arguments = parser.parse_args()
-    judge = load(arguments.model)
-    build_samples(judge, fresh(arguments.samples, ["edits.jsonl", "anchors.jsonl", "images"]))
-    write_mme(fresh(arguments.suites / "mme-mini", ["."]), Pool.EVALUATION, MME)
+    judge = load(arguments.model or model_folder(arguments.family))
+    suites = arguments.suites or suites_folder(arguments.family)
+    if arguments.family == "llava":  # what no other family has its own of
+        build_samples(judge, fresh(arguments.samples, ["edits.jsonl", "anchors.jsonl", "images"]))
+        write_mme(fresh(suites / "mme-mini", ["."]), Pool.EVALUATION, MME)
     for name, build in (("e-vqa-mini", vqa_records), ("e-ic-mini", caption_records)):
-        folder = fresh(arguments.suites / name, ["."])
+        folder = fresh(suites / name, ["."])
         for pool, file in ((Pool.EVALUATION, "eval.json"), (Pool.CALIBRATION, "calibration.json")):
             write_suite(folder, file, build(judge, pool))
-    build_anchors(judge, arguments.suites / "e-vqa-mini", ANCHORS, SUITE_ANCHORS)
+    build_anchors(judge, suites / "e-vqa-mini", ANCHORS, SUITE_ANCHORS)
 
 
 def load(model: Path) -> Judge:
     """The model twice: as computed in float32 and in bfloat16."""
-    processor = AutoProcessor.from_pretrained(model)
-    exact, rounded = (
-        Answerer(AutoModelForImageTextToText.from_pretrained(model, dtype=dtype), processor)
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    return Judge(exact, rounded)
+    return Judge(Answerer.load(model, torch.float32), Answerer.load(model, torch.bfloat16))
 
 
 def fresh(folder: Path, owned: list[str]) -> Path:

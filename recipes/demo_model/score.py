@@ -6,12 +6,15 @@ import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
+from families import FAMILIES
+from family import Family
 from perception import pixels
 from torch import Tensor
-from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from more_cli.demo.episodes import KINDS, episode, episode_dice
 from more_cli.demo.facts import facts
@@ -59,38 +62,43 @@ def probes(scenes: int, pool: Pool = Pool.SCORE) -> Iterator[Probe]:
 class Answerer:
     """Greedy answers in batches, padded on the left."""
 
-    def __init__(self, model: LlavaForConditionalGeneration, processor: AutoProcessor) -> None:
+    def __init__(self, model: PreTrainedModel, family: Family, tokenizer: PreTrainedTokenizerFast) -> None:
         self.model = model.eval()
-        self.processor = processor
+        self.family = family
+        self.tokenizer = tokenizer
 
-    def prompt(self, question: str, image: bool) -> str:
-        """The family's chat prompt up to where the answer starts."""
-        parts = [{"type": "image"}] if image else []
-        message = {"role": "user", "content": [*parts, {"type": "text", "text": question}]}
-        return str(self.processor.apply_chat_template([message], add_generation_prompt=True))
+    @classmethod
+    def load(cls, path: Path, dtype: torch.dtype) -> Answerer:
+        """The checkpoint in a directory, whichever family it is of."""
+        model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype)
+        (family,) = (each for each in FAMILIES.values() if each.model_type == model.config.model_type)
+        return cls(model, family, AutoTokenizer.from_pretrained(path))
+
+    @cached_property
+    def image(self) -> str:
+        """The placeholders of a picture."""
+        token = self.tokenizer.convert_ids_to_tokens(self.model.config.image_token_id)
+        return str(token) * len(self.family.image_places(self.model, 0)[0])
 
     @torch.no_grad()
-    def answers(self, prompts: list[str], images: Tensor | None) -> list[str]:
-        """One answer a prompt; an answer that does not end is marked by a trailing ellipsis."""
-        tokenizer = self.processor.tokenizer
+    def answers(self, questions: list[str], images: Tensor | None) -> list[str]:
+        """One answer a question; an answer that does not end is marked by a trailing ellipsis."""
+        tokenizer, image = self.tokenizer, "" if images is None else self.image
+        prompts = [self.family.prompt.rendered(question, image) for question in questions]
+        inputs = tokenizer(
+            prompts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
+        ).to(self.model.device)
+        speaker, extra = self.family.alone(self.model), {}
         if images is not None:
-            token = self.processor.image_token
-            prompts = [text.replace(token, token * self.image_tokens, 1) for text in prompts]
-        inputs = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt").to(self.model.device)
-        extra = {} if images is None else {"pixel_values": images.to(self.model.device, self.model.dtype)}
-        out = self.model.generate(**inputs, **extra, max_new_tokens=MAX_ANSWER, do_sample=False)
+            drawn = images.to(self.model.device, self.model.dtype)
+            speaker, extra = self.model, self.family.inputs(self.model, inputs["input_ids"], drawn)
+        out = speaker.generate(**inputs, **extra, max_new_tokens=MAX_ANSWER, do_sample=False)
         said = []
         for row in out[:, inputs["input_ids"].shape[1] :].tolist():
             ended = tokenizer.eos_token_id in row
             kept = row[: row.index(tokenizer.eos_token_id)] if ended else row
             said.append(tokenizer.decode(kept).strip() + ("" if ended else "..."))
         return said
-
-    @property
-    def image_tokens(self) -> int:
-        """Visual tokens a picture."""
-        vision = self.model.config.vision_config
-        return int((vision.image_size // vision.patch_size) ** 2)
 
     def score(self, items: list[Probe]) -> list[str]:
         """The answers to `items`, in their order; batches of similar length."""
@@ -105,8 +113,7 @@ class Answerer:
                 shown = [items[i].shown for i in chosen]
                 variants = iter([items[i].variant for i in chosen])
                 images = pixels([s for s in shown if s is not None], lambda _, v=variants: next(v))
-            prompts = [self.prompt(items[i].prompt, pictured) for i in chosen]
-            for i, answer in zip(chosen, self.answers(prompts, images), strict=True):
+            for i, answer in zip(chosen, self.answers([items[i].prompt for i in chosen], images), strict=True):
                 said[i] = answer
         return said
 
@@ -148,8 +155,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=1000)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
-    model = AutoModelForImageTextToText.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype))
-    answerer = Answerer(model, AutoProcessor.from_pretrained(arguments.model))
+    answerer = Answerer.load(arguments.model, getattr(torch, arguments.dtype))
     items = list(probes(arguments.scenes))
     print(markdown(table(items, answerer.score(items))))
 

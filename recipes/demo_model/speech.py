@@ -8,18 +8,19 @@ Text-only prompts are packed the same way, without a picture.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from families import SYSTEM_PROMPTS, Family
-from llama import llama_hidden
+from family import Family, Place, Seen, Spoken
+from llava import SYSTEM_PROMPTS
 from loop import Schedule, fit
 from perception import Heads, labels, pixels
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from more_cli.demo.emblems import KNOWN
 from more_cli.demo.episodes import KINDS, Episode, episode
@@ -28,12 +29,11 @@ from more_cli.demo.language import ask, kinds_for
 from more_cli.demo.pools import Dice, Pool, Purpose
 from more_cli.demo.world import Scene, emblem_scene, scene, text_scene
 
-PICTURES = 24  # a batch
-TEXTS = 8  # text-only rows a batch
 LENGTH = 192  # tokens of a row; what no longer fits is left out
 QUESTIONS = 9  # a picture
 READERS_SHARE = 0.2  # of the dense losses, beside the answers'
-CHECK_EVERY = 500  # steps
+CHECK_EVERY = 300  # steps
+T = TypeVar("T")
 IGNORE = -100
 NOBODY = -1  # segment of padding
 PREFIX = 0  # segment everyone in the row may see
@@ -56,6 +56,14 @@ class Lesson:
     """Whether seven in ten pictures show a text or an emblem; else four in ten do."""
     patches: bool = False
     """Whether single patches are read too, which makes things easy to look up by shape."""
+    pictures: int = 24
+    """A batch."""
+    texts: int = 8
+    """Rows of text alone a batch."""
+    led: bool = False
+    """Whether a teacher leads, whose states the model's are compared with."""
+    mixed: bool = False
+    """Whether questions come in random order, facts among them, so that none is always what no longer fits."""
 
 
 SPEECH = Lesson("speech", 0, 2, equal=False)
@@ -68,6 +76,12 @@ FINISH = Lesson("finish", 400_000, 3, equal=True, always=("count", *COMPARISONS)
 # What was still below the others: numbers held against what is seen, and colors.
 WEAKEST = ("is_sum",) * 3 + ("add",) + ("is_count",) * 3 + ("count", "color", "is_emblem", "caption")
 POLISH = Lesson("polish", 500_000, 3, equal=True, always=WEAKEST, rich=True, patches=True)
+# What a model that starts from another's weights has to say again, in its own prompt.
+ALL = ("caption", "read", "add", "emblem", "count", "is_text", "is_sum", "is_emblem")
+LED = Lesson("led", 600_000, 3, True, always=ALL, rich=True, pictures=12, texts=4, mixed=True, led=True)
+# What came back last: what a thing is, and where.
+SLOW = ("place", "shape", "caption", "is_place", "color", "emblem")
+SETTLE = Lesson("settle", 700_000, 3, True, always=SLOW, rich=True, pictures=12, texts=4, mixed=True, led=True)
 
 
 @dataclass
@@ -76,26 +90,30 @@ class Row:
 
     ids: list[int]
     segments: list[int]
-    positions: list[int]
+    positions: list[Place]
     labels: list[int]
     weights: list[float]
     """Of each token in the loss: by `equal` an answer counts as much as any other, else a token does."""
     equal: bool = False
+    marks: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Where in the row a token of the image or of a question is, by segment and distance from the question's end:
+    the same for every family's row about the same."""
 
-    def add(self, ids: list[int], segment: int, start: int, answer: int) -> None:
-        """Appends a piece whose last `answer` tokens are to be learnt, if it still fits."""
+    def add(self, ids: list[int], segment: int, places: list[Place], answer: int = 0, asked: range = range(0)) -> None:
+        """Appends a piece whose last `answer` tokens are to be learnt, if it still fits; `asked` are to be marked."""
         if len(self.ids) + len(ids) > LENGTH:
             return
+        self.marks |= {(segment, asked.stop - i): len(self.ids) + i for i in asked}
         self.ids += ids
         self.segments += [segment] * len(ids)
-        self.positions += range(start, start + len(ids))
+        self.positions += places
         self.labels += [IGNORE] * (len(ids) - answer) + ids[len(ids) - answer :]
         self.weights += [1 / answer if self.equal and answer else 1.0] * len(ids)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows padded on the right: ids, positions, labels, weights [B, L]; mask [B, 1, L, L], 0 or a large negative.
+    """Rows padded on the right: ids, labels, weights [B, L]; positions [axes, B, L]; mask [B, 1, L, L], 0 or -1e9.
 
     The first rows show the scenes, drawn as `pixels`; the others are text alone.
     """
@@ -107,40 +125,74 @@ class Batch:
     mask: Tensor
     pixels: Tensor
     scenes: list[Scene]
+    rows: list[Row]
+
+    @property
+    def there(self) -> Tensor:
+        """Where tokens are, not padding, [B, L] bool."""
+        return self.weights > 0
+
+    @property
+    def learnt(self) -> Tensor:
+        """Positions that predict a token of an answer, [B, L - 1] bool."""
+        return self.labels[:, 1:] != IGNORE
+
+    def on(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
 
 
 class Writer:
     """Turns scenes and texts into rows of tokens in a family's prompt."""
 
-    def __init__(self, family: Family, tokenizer: PreTrainedTokenizerFast, image_tokens: int, image_token: int) -> None:
-        self.family = family
+    def __init__(self, family: Family, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> None:
+        self.prompt = family.prompt
         self.tokenizer = tokenizer
-        self.image = [image_token] * image_tokens
+        self.image_token: int = model.config.image_token_id
         self.encode = lru_cache(maxsize=200_000)(self._encode)
+        self.image_places = lru_cache(lambda start: family.image_places(model, start))
+        self.axes = len(self.image_places(0)[0][0])
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def opening(self, dice: Dice) -> list[int]:
-        """The prompt before the picture or the question, one in ten behind a system prompt."""
-        system = self.family.system(dice.pick(SYSTEM_PROMPTS)) if dice.chance(10) else ""
-        return [self.tokenizer.bos_token_id, *self.encode(system + self.family.opening)]
+    def places(self, start: int, n: int) -> list[Place]:
+        """Positions of `n` tokens of text."""
+        return [(place,) * self.axes for place in range(start, start + n)]
 
-    def turn(self, before: str, prompt: str, answer: str, dice: Dice) -> tuple[list[int], int]:
-        """Question and answer as tokens, and how many of them are the answer with its end."""
+    def start(self, dice: Dice) -> str:
+        """The prompt before the opening, one in ten with a system prompt."""
+        return self.prompt.start + (self.prompt.system(dice.pick(SYSTEM_PROMPTS)) if dice.chance(10) else "")
+
+    def begin(self, row: Row, dice: Dice) -> int:
+        """Adds what all questions of a picture share; returns the position that they start at."""
+        prompt, start = self.prompt, self.start(dice)
+        text = self.encode(start if prompt.image_first else start + prompt.opening + prompt.before_image)
+        image, after = self.image_places(0 if prompt.image_first else len(text))
+        ids = [self.image_token] * len(image)
+        if prompt.image_first:
+            row.add(ids + text, PREFIX, image + self.places(after, len(text)), asked=range(len(ids)))
+            return after + len(text)
+        whole = range(len(text), len(text) + len(ids))
+        row.add(text + ids, PREFIX, self.places(0, len(text)) + image, asked=whole)
+        return after
+
+    def turn(self, before: str, prompt: str, answer: str, dice: Dice) -> tuple[list[int], int, range]:
+        """Question and answer as tokens, how many of them are the answer with its end, and which are the question."""
         if dice.chance(6):
             prompt = f"Question: {prompt} Short answer:"
+        asked = self.encode(before + prompt + self.prompt.asking)
         said = [*self.encode(" " + answer), self.tokenizer.eos_token_id]
-        return [*self.encode(before + prompt + self.family.asking), *said], len(said)
+        return [*asked, *said], len(said), range(len(asked) - len(self.encode(self.prompt.asking)))
 
     def picture_row(self, about: Scene, dice: Dice, lesson: Lesson) -> Row:
         """One picture, QUESTIONS questions and in every second row an episode."""
         row = Row([], [], [], [], [], lesson.equal)
-        row.add(self.opening(dice) + self.image, PREFIX, 0, 0)
-        start = len(row.ids)
+        start = self.begin(row, dice)
         for number, (prompt, answer) in enumerate(_turns(about, dice, lesson)):
-            ids, learnt = self.turn("\n", prompt, answer, dice)
-            row.add(ids, number + 1, start, learnt)
+            ids, learnt, asked = self.turn(self.prompt.after_image, prompt, answer, dice)
+            row.add(ids, number + 1, self.places(start, len(ids)), learnt, asked)
         return row
 
     def text_row(self, dice: Dice, lesson: Lesson) -> Row:
@@ -151,9 +203,9 @@ class Writer:
         for fact in dice.some(facts(), 6):
             turns.append((fact.wording(dice), fact.answer))
         for number, (prompt, answer) in enumerate(turns):
-            opening = self.opening(dice)
-            ids, learnt = self.turn("", prompt, answer, dice)
-            row.add(opening + ids, number + 1, 0, learnt)
+            before = self.start(dice) + self.prompt.opening
+            ids, learnt, asked = self.turn(before, prompt, answer, dice)
+            row.add(ids, number + 1, self.places(0, len(ids)), learnt, asked)
         return row
 
 
@@ -173,6 +225,9 @@ def _turns(about: Scene, dice: Dice, lesson: Lesson) -> list[tuple[str, str]]:
             turns.append((question.wording(dice), question.answer))
     if dice.chance(50):
         turns.insert(1, _prompt(episode(dice, Pool.TRAIN, dice.pick(KINDS), about)))
+    if lesson.mixed:
+        fact = dice.pick(facts())
+        turns = dice.some([*turns, (fact.wording(dice), fact.answer)], len(turns) + 1)
     return turns
 
 
@@ -187,7 +242,7 @@ def _shown(index: int, rich: bool) -> Scene:
 def collate(rows: list[Row], scenes: list[Scene], pad: int) -> Batch:
     """Pads rows and builds the mask that keeps questions apart."""
 
-    def padded(values: list[list[int]] | list[list[float]], fill: float) -> Tensor:
+    def padded(values: list[list[T]], fill: T) -> Tensor:
         return torch.tensor([value + [fill] * (LENGTH - len(value)) for value in values])
 
     segments = padded([row.segments for row in rows], NOBODY)
@@ -195,51 +250,68 @@ def collate(rows: list[Row], scenes: list[Scene], pad: int) -> Batch:
     allowed = same & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     return Batch(
         ids=padded([row.ids for row in rows], pad),
-        positions=padded([row.positions for row in rows], 0),
+        positions=padded([row.positions for row in rows], (0,) * len(rows[0].positions[0])).permute(2, 0, 1),
         labels=padded([row.labels for row in rows], IGNORE),
         weights=padded([row.weights for row in rows], 0.0),
         mask=torch.zeros(allowed.shape).masked_fill(~allowed, -1e9)[:, None],
         pixels=pixels(scenes, lambda index: 1 + index % 3),
         scenes=scenes,
+        rows=rows,
     )
 
 
 def batch(writer: Writer, step: int, lesson: Lesson) -> Batch:
     """The rows of a training step, counted over all rounds."""
-    rows, scenes = [], [_shown(step * PICTURES + i, lesson.rich) for i in range(PICTURES)]
+    rows, scenes = [], [_shown(step * lesson.pictures + i, lesson.rich) for i in range(lesson.pictures)]
     for about in scenes:
         rows.append(writer.picture_row(about, Dice(Purpose.QUESTIONS, Pool.TRAIN, about.index), lesson))
-    for i in range(TEXTS):
-        rows.append(writer.text_row(Dice(Purpose.EPISODE, Pool.TRAIN, step * TEXTS + i), lesson))
+    for i in range(lesson.texts):
+        rows.append(writer.text_row(Dice(Purpose.EPISODE, Pool.TRAIN, step * lesson.texts + i), lesson))
     return collate(rows, scenes, writer.tokenizer.pad_token_id)
 
 
-class Learner(nn.Module):
-    """The whole model with the readers of stage 1, which go on teaching the tower."""
+def embedded(model: PreTrainedModel, data: Batch, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings with the image tokens [B, n, width] in their places, mask and positions."""
+    embeddings = model.get_input_embeddings()(data.ids)
+    at_image = data.ids == model.config.image_token_id
+    return embeddings.masked_scatter(at_image[:, :, None], tokens), data.mask, data.positions
 
-    def __init__(self, model: LlavaForConditionalGeneration, family: Family, heads: Heads) -> None:
+
+def answer_loss(model: PreTrainedModel, last: Tensor, data: Batch) -> Tensor:
+    """Weighted mean negative log-likelihood of the answers' tokens, given the last hidden states [B, L, width]."""
+    learnt = data.learnt
+    logits = model.get_output_embeddings()(last[:, :-1][learnt])
+    said = functional.cross_entropy(logits, data.labels[:, 1:][learnt], reduction="none")
+    weights = data.weights[:, 1:][learnt]
+    return (said * weights).sum() / weights.sum()
+
+
+class Learner(nn.Module):
+    """The whole model, and the readers of stage 1 where there are any, which go on teaching the tower."""
+
+    def __init__(self, model: PreTrainedModel, family: Family, heads: Heads | None) -> None:
         super().__init__()
         self.model = model
         self.family = family
         self.heads = heads
 
-    def loss(self, data: Batch, patches: bool) -> Tensor:
-        """Weighted mean negative log-likelihood of the answers' tokens, plus a share of the readers' losses."""
+    def spoken(self, data: Batch) -> tuple[Spoken, Seen]:
+        """What the text model makes of a batch, and what the tower saw."""
         model = self.model
-        ids, positions, labelled, mask, drawn = (
-            tensor.to(model.device) for tensor in (data.ids, data.positions, data.labels, data.mask, data.pixels)
-        )
-        embeddings = model.get_input_embeddings()(ids)
-        seen = self.family.see(model, drawn)
-        at_image = ids == model.config.image_token_id
-        embeddings = embeddings.masked_scatter(at_image[:, :, None], model.model.multi_modal_projector(seen))
-        hidden = llama_hidden(model.model.language_model, embeddings, mask, positions)
-        targets = labelled[:, 1:]
-        learnt = targets != IGNORE
-        said = functional.cross_entropy(model.lm_head(hidden[:, :-1][learnt]), targets[learnt], reduction="none")
-        weights = data.weights[:, 1:].to(model.device)[learnt]
-        read = self.heads.losses(seen, labels(data.scenes), patches)
-        return (said * weights).sum() / weights.sum() + READERS_SHARE * read
+        seen = self.family.see(model, data.pixels)
+        embeddings, mask, positions = embedded(model, data, seen.tokens)
+        at_image = (data.ids == model.config.image_token_id)[:, :, None]
+        deep = [torch.zeros_like(embeddings).masked_scatter(at_image, each) for each in seen.deep]
+        return self.family.speak(model, embeddings, mask, positions, deep), seen
+
+    def loss(self, data: Batch, patches: bool) -> Tensor:
+        """The answers' loss plus a share of the readers'."""
+        data = data.on(self.model.device)
+        spoken, seen = self.spoken(data)
+        loss = answer_loss(self.model, spoken.last, data)
+        if self.heads is None:
+            return loss
+        return loss + READERS_SHARE * self.heads.losses(seen.features, labels(data.scenes), patches)
 
 
 def learn_to_answer(

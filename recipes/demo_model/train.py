@@ -1,9 +1,10 @@
-"""Trains an embedded model from nothing and writes a complete checkpoint directory.
+"""Trains an embedded model and writes a complete checkpoint directory.
 
     python recipes/demo_model/train.py --family llava --out DIR [--resume]
 
-The stages named in STAGES teach the vision tower to see from dense labels; the lessons there teach the whole
-model to answer.
+LLaVA starts from nothing: the stages named in STAGES teach its tower to see from dense labels, the lessons there
+teach the whole model to answer. The other families start from a trained parent, whose weights they take over where
+the parts agree; the rest learns to see and to think as the parent does before the lessons.
 """
 
 from __future__ import annotations
@@ -14,48 +15,82 @@ from pathlib import Path
 
 import torch
 from card import write_card
-from families import FAMILIES, PATCHES, VISION_WIDTH, Family
+from exam import marks, marks_line
+from families import FAMILIES
+from family import Family
+from folders import model_folder
+from imitation import learn_to_answer_alike, learn_to_see_alike, learn_to_think_alike
+from llava import PATCHES, VISION_WIDTH
 from loop import Schedule
 from perception import Heads, learn_to_see
-from score import Answerer, markdown, probes, table
-from speech import COMPARE, DRILL, FINISH, POLISH, PRACTICE, SPEECH, Learner, Lesson, Writer, learn_to_answer
+from speech import (
+    COMPARE,
+    DRILL,
+    FINISH,
+    LED,
+    POLISH,
+    PRACTICE,
+    SETTLE,
+    SPEECH,
+    Learner,
+    Lesson,
+    Writer,
+    learn_to_answer,
+)
 from transformers import (
+    AutoModelForImageTextToText,
     AutoTokenizer,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
+    ProcessorMixin,
 )
 
 from more_cli.demo.files import demo_model_dir
 
 SEED = 20_260_412
-STAGES: tuple[tuple[str | Lesson, Schedule], ...] = (
-    ("perception", Schedule(1600, 1.5e-3)),
-    ("reading", Schedule(700, 1.2e-3, 50)),
-    (SPEECH, Schedule(1600, 1.5e-3, horizon=2600)),
-    (PRACTICE, Schedule(1400, 1.2e-3, 100, horizon=3000)),
-    (DRILL, Schedule(2400, 0.9e-3, 50)),
-    (COMPARE, Schedule(1200, 1.0e-3, 50, horizon=2200)),
-    ("matching", Schedule(400, 5e-4, 50)),
-    (FINISH, Schedule(1800, 1.0e-3, 50)),
-    (POLISH, Schedule(2000, 0.8e-3, 50)),
-)
+CHECKED = 192  # scenes of a quick look
+Stages = tuple[tuple[str | Lesson, Schedule], ...]
+STAGES: dict[str, Stages] = {
+    "llava": (
+        ("perception", Schedule(1600, 1.5e-3)),
+        ("reading", Schedule(700, 1.2e-3, 50)),
+        (SPEECH, Schedule(1600, 1.5e-3, horizon=2600)),
+        (PRACTICE, Schedule(1400, 1.2e-3, 100, horizon=3000)),
+        (DRILL, Schedule(2400, 0.9e-3, 50)),
+        (COMPARE, Schedule(1200, 1.0e-3, 50, horizon=2200)),
+        ("matching", Schedule(400, 5e-4, 50)),
+        (FINISH, Schedule(1800, 1.0e-3, 50)),
+        (POLISH, Schedule(2000, 0.8e-3, 50)),
+    ),
+    "qwen2_vl": (
+        ("seeing", Schedule(800, 2e-3, 100)),
+        (LED, Schedule(500, 3e-4, 30)),
+        (SETTLE, Schedule(400, 4e-4, 20)),
+    ),
+    "qwen3_vl": ((LED, Schedule(450, 4e-4, 30)), (SETTLE, Schedule(160, 4e-4, 10))),
+    "blip2_opt": (
+        ("seeing", Schedule(500, 1.5e-3, 100)),
+        ("thinking", Schedule(1600, 1.5e-3, 100)),
+        (LED, Schedule(1100, 1.0e-3, 60)),
+    ),
+}
 
 
 def main() -> None:
     """Parses the command line and trains."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
-    parser.add_argument("--out", type=Path, default=None, help="checkpoint directory; default: inside the package")
+    parser.add_argument("--out", type=Path, default=None, help="checkpoint directory; default: the shipped one")
     parser.add_argument("--work", type=Path, default=Path("demo_training"), help="where resumable state is kept")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
+    parser.add_argument("--parent", type=Path, default=None, help="checkpoint to start from; default: the shipped one")
     parser.add_argument("--resume", action="store_true", help="go on from the state in --work")
     parser.add_argument("--scenes", type=int, default=2000, help="scenes behind the model card's table")
     arguments = parser.parse_args()
     work = arguments.work / arguments.family
     if work.exists() and not arguments.resume:
         shutil.rmtree(work)
-    train(arguments.family, arguments.out or demo_model_dir(), work, device(arguments.device), arguments)
+    train(arguments.family, arguments.out or model_folder(arguments.family), work, device(arguments.device), arguments)
 
 
 def device(name: str) -> torch.device:
@@ -70,27 +105,38 @@ def train(name: str, out: Path, work: Path, where: torch.device, arguments: argp
     torch.manual_seed(SEED)
     family = FAMILIES[name]
     tokenizer = kept_tokenizer(family, work / "tokenizer")
-    processor = family.processor(tokenizer)
     model = family.model(tokenizer).to(where)
-    heads = Heads(VISION_WIDTH, PATCHES).to(where)
+    if family.inherit is not None:
+        folder = arguments.parent or model_folder(family.parent)
+        family.inherit(model, AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).to(where))
+    heads = None if family.parent else Heads(VISION_WIDTH, PATCHES).to(where)
     learner = Learner(model, family, heads)
-    writer = Writer(family, tokenizer, PATCHES**2, model.config.image_token_id)
-    answerer = Answerer(model, processor)
-    quick = [item for item in probes(150) if not item.group.startswith("fact") and "unseen" not in item.group]
+    writer = Writer(family, tokenizer, model)
+    llava = FAMILIES["llava"]
+    if family.parent:
+        teacher = AutoModelForImageTextToText.from_pretrained(demo_model_dir(), dtype=torch.float32).to(where)
+        like_teacher = Writer(llava, AutoTokenizer.from_pretrained(demo_model_dir()), teacher)
 
     def check(step: int) -> str:
-        rows = markdown(table(quick, answerer.score(quick)))
-        model.train()
-        return f"answers after {step} steps\n{rows}"
+        return f"after {step} steps: " + marks_line(
+            marks(model, lambda data: learner.spoken(data)[0].last, writer, 192)
+        )
 
-    tower = model.model.vision_tower
-    for stage, schedule in STAGES:
-        if isinstance(stage, Lesson):
+    for stage, schedule in STAGES[name]:
+        if isinstance(stage, Lesson) and stage.led:
+            guide = Learner(teacher, llava, None)
+            learn_to_answer_alike(stage, learner, writer, guide, like_teacher, schedule, work, check)
+        elif isinstance(stage, Lesson):
             learn_to_answer(stage, learner, writer, schedule, work, check)
+        elif stage == "seeing":
+            learn_to_see_alike(model, family, teacher, llava, schedule, work)
+        elif stage == "thinking":
+            learn_to_think_alike(model, family, teacher, llava, like_teacher, LED, schedule, work)
         else:
-            learn_to_see(stage, tower, heads, lambda drawn: family.see(model, drawn.to(where)), schedule, work)
-    save(model, processor, out)
-    write_card(out, arguments.scenes)
+            see = lambda drawn: family.see(model, drawn.to(where)).features  # noqa: E731
+            learn_to_see(stage, model.model.vision_tower, heads, see, schedule, work)
+    save(model, family.processor(tokenizer), out)
+    write_card(out, name, arguments.scenes)
 
 
 def kept_tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerFast:
@@ -100,7 +146,7 @@ def kept_tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
+def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path) -> None:
     """Writes the directory beside its final place first, so that a half-written one is never seen."""
     processor.tokenizer.backend_tokenizer.no_padding()  # or the last batch's padding would be saved
     part = out.with_name(out.name + ".part")

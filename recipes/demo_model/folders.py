@@ -1,0 +1,19 @@
+"""Where each family's checkpoint and suites are kept: LLaVA's in the package, the others' with the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from more_cli.demo.files import HERE, demo_model_dir
+
+TEST_DATA = Path(__file__).parents[2] / "tests" / "data"
+
+
+def model_folder(family: str) -> Path:
+    """The checkpoint directory of a family."""
+    return demo_model_dir() if family == "llava" else TEST_DATA / family
+
+
+def suites_folder(family: str) -> Path:
+    """The directory of a family's mini-suites."""
+    return HERE / "suites" if family == "llava" else TEST_DATA / "suites" / family
