@@ -108,6 +108,8 @@ def by_family() -> Iterator[tuple[str, Row]]:
         yield f"{family}: paper", Row(f"paper-{name}", family)
         yield f"{family}: authors", Row(f"authors-{name}", family)
         yield f"{family}: default", Row("default", family, anchors=128)
+    alone = 'exclude=["projector\\\\..*deepstack.*"]'
+    yield "qwen3_vl: default, no DeepStack merger", Row("default", "qwen3_vl", settings=(alone,), anchors=128)
 
 
 # The last three of the four vision layers that are read, as in the paper.
