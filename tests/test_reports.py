@@ -26,9 +26,7 @@ from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import code
 from more_cli.render.thumbnails import Thumbnails
 
-HOSTILE = (
-    "</td></article>]]><script>alert(1)</script><!ENTITY x SYSTEM 'file:///x'>&x; | `a` ![p](http://e/) @all"
-)
+HOSTILE = "</td></article>]]><script>alert(1)</script><!ENTITY x SYSTEM 'file:///x'>&x; | `a` ![p](http://e/) @all"
 """A question that tries everything: markup, an entity, the end of a CDATA section, a table's pipe, a remote image."""
 NEVER = "@@@ <b>~~~</b>"
 """A target that the tiny model does not learn in four steps."""

@@ -16,7 +16,7 @@ import typer.core
 
 from more_cli import __version__
 from more_cli.cli import options as opt
-from more_cli.cli.evaluate import evaluate
+from more_cli.cli.evaluate import compare, evaluate
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError, ResourceError, UsageError
 
@@ -215,6 +215,7 @@ def edit(
 
 
 app.command("eval", epilog=EXIT_CODES)(evaluate)
+app.command(epilog=EXIT_CODES)(compare)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -11,7 +11,9 @@ from more_cli.cli.output import Output
 if TYPE_CHECKING:
     from more_cli.evaluation.gates import Judgement
     from more_cli.evaluation.metrics import Estimate
+    from more_cli.evaluation.paired import Difference
     from more_cli.evaluation.per_edit import EditScores
+    from more_cli.ops.compare import Comparison
     from more_cli.ops.evaluate import EvalReport
 
 _SHOWN = 20
@@ -88,9 +90,46 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
     }
 
 
+def show_comparison(output: Output, found: Comparison) -> None:
+    """Show every metric of two runs, and what the runs were made with where it differs."""
+    output.json(
+        "more.compare/1",
+        {
+            "first": str(found.first),
+            "second": str(found.second),
+            "source": found.run.source,
+            "protocol": found.run.protocol,
+            "baseline": found.run.baseline,
+            "edits": len(found.run.per_edit),
+            "test": "exact two-sided sign test over edits",
+            "metrics": {name: asdict(value) | {"n": value.n} for name, value in found.metrics.items()},
+            "skipped": found.skipped,
+            "differ": found.differ,
+        },
+    )
+    output.line(
+        f"{len(found.run.per_edit)} edits in both, protocol {found.run.protocol}, locality against "
+        f"{found.run.baseline}; {found.second} minus {found.first}, p of the exact sign test"
+    )
+    output.table(
+        ("metric", "first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
+        [(name, *_difference_cells(value)) for name, value in found.metrics.items()],
+        numbers=("first", "second", "difference", "up", "down", "same", "p"),
+    )
+    for name, reason in found.skipped.items():
+        output.note(f"note: {name} is left out: {reason}")
+    output.line(f"they differ in: {', '.join(found.differ) or 'nothing that is recorded'}")
+
+
 def estimate_cells(value: Estimate) -> tuple[str, str, int]:
     """Return value, interval and n as table cells."""
     return f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}", value.n
+
+
+def _difference_cells(value: Difference) -> tuple[object, ...]:
+    interval = f"{value.low:+.3f} to {value.high:+.3f}"
+    counts = (value.up, value.down, value.same)
+    return f"{value.first:.3f}", f"{value.second:.3f}", f"{value.difference:+.3f}", interval, *counts, f"{value.p:.3g}"
 
 
 def _edit_values(scores: EditScores, before: str | None) -> dict[str, Any]:

@@ -22,8 +22,8 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _VARIANTS = {
     "gen_text.gen_exact": "other words",
     "gen_image.gen_exact": "other images",
-    "loc_text.loc_gen_same": "unrelated text unchanged",
-    "loc_image.loc_gen_same": "unrelated images unchanged",
+    "loc_text.loc_gen_same": "unrelated text kept",
+    "loc_image.loc_gen_same": "unrelated images kept",
 }
 
 
@@ -55,7 +55,8 @@ def _sections(report: EvalReport) -> Iterator[Markup]:
         yield _section("Gates", _gates(report))
     if report.estimates:
         shares = {name: value for name, value in report.estimates.items() if is_share(name)}
-        yield _section("Metrics", _figure(bars("Every metric between 0 and 1", shares)), _estimates(report.estimates))
+        plot = _figure(bars("Every metric between 0 and 1", shares))
+        yield _section("Metrics", element("div", plot, _estimates(report.estimates), class_="pair"))
     if report.retention:
         yield _section(
             "Retention by age",
@@ -127,7 +128,7 @@ def _term(name: str, text: str) -> Markup:
 def _variants(scores: EditScores) -> Markup:
     values = scores.values()
     parts = [
-        f"{label} {sum(values[name]):.0f} of {len(values[name])}" for name, label in _VARIANTS.items() if name in values
+        f"{label} {sum(values[name]):.0f}/{len(values[name])}" for name, label in _VARIANTS.items() if name in values
     ]
     return element("p", ", ".join(parts), class_="variants") if parts and scores.rel else joined()
 

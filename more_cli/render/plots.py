@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from more_cli.evaluation.metrics import Estimate
 from more_cli.render.markup import Markup, element, joined
 
-WIDTH = 360
+WIDTH = 330
 """User units across; about the pixels of a phone, so that text keeps its size there."""
 _ROW = 36
 _BAR = 10

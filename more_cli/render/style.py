@@ -8,22 +8,22 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 64rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1, h3, p, td, dd { overflow-wrap: anywhere; }
+h1, h3, p, dd { overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: .5rem 0 0; }
 p { margin: .25rem 0; }
 .lead { font-size: 1.25rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th, .tick, .variants, dt, figcaption { color: var(--faint); font-weight: normal; }
-td { min-width: 4rem; }
+th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th, .tick, .variants, dt { color: var(--faint); font-weight: normal; }
 code, pre { font-family: ui-monospace, monospace; font-size: .875em; }
-td code { white-space: nowrap; }
 pre { overflow-x: auto; padding: 1rem; background: var(--card); }
 summary { margin-top: 2rem; cursor: pointer; }
-figure { margin: .5rem 0 1rem; max-width: 32rem; }
+figure { flex: 1 1 20rem; margin: .5rem 0 1rem; max-width: 32rem; min-width: 0; }
+.pair { display: flex; flex-wrap: wrap; column-gap: 2.5rem; align-items: flex-start; }
 svg { display: block; width: 100%; height: auto; font: 11px ui-monospace, monospace; fill: var(--ink); }
 svg .track { fill: var(--track); }
 svg .bar { fill: var(--bar); }
