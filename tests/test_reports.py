@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import math
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -13,21 +16,30 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import QUESTION, Result, World, line, run
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from test_gates import NINETEEN_OF_TWENTY
 
+from more_cli.cli.scores import eval_values
 from more_cli.evaluation.gates import judge, parse_gate
-from more_cli.evaluation.metrics import estimate
+from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import full_names
+from more_cli.evaluation.probes import Probe, ProbeScore
+from more_cli.files import plain
+from more_cli.images import locate_image
+from more_cli.model.batches import Query
 from more_cli.ops.evaluate import EvalReport
 from more_cli.ops.session import Target
-from more_cli.render.html import html
+from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
-from more_cli.render.markdown import code
+from more_cli.render.markdown import code, markdown
 from more_cli.render.thumbnails import Thumbnails
 
 HOSTILE = "</td></article>]]><script>alert(1)</script><!ENTITY x SYSTEM 'file:///x'>&x; | `a` ![p](http://e/) @all"
 """A question that tries everything: markup, an entity, the end of a CDATA section, a table's pipe, a remote image."""
+EVIL = '<e&2 " onload="x">'
+"""An id that tries to end an attribute."""
 NEVER = "@@@ <b>~~~</b>"
 """A target that the tiny model does not learn in four steps."""
 
@@ -44,7 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         "image_rephrases": ["img/orange.png"],
         "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
     }
-    world.write([line(0, **probes), line(1, id="<e&2>", question=HOSTILE, target=NEVER)])
+    world.write([line(0, **probes), line(1, id=EVIL, question=HOSTILE, target=NEVER)])
     done = world.edit("--set", "max_steps=4", "--set", "guard=false", "--json")
     assert done.json["counts"] == {"learnt": 1, "not-learnt": 1}
     return world
@@ -100,6 +112,7 @@ def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> No
         (["--report", "report.pdf"], "a report is .html or .md", "name the file"),
         (["--report", "nowhere/report.md"], "there is no folder", "make it"),
         (["--junit", "."], "is not a file", "another"),
+        (["--junit", "a.html", "--report", "a.html"], "is named twice", "its own name"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_model_is_loaded(
@@ -147,7 +160,7 @@ def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
         assert len(values) == value["n"]
     first, second = found["per_edit"]
     assert (first["id"], first["verdict"], first["answer"], first["target"]) == ("e1", "holds", "r", "r")
-    assert (second["id"], second["verdict"]) == ("<e&2>", "does not hold")
+    assert (second["id"], second["verdict"]) == (EVIL, "does not hold")
     assert first["before"] != "r"
     assert first["probes"] != second["probes"]
 
@@ -219,6 +232,10 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
+    def shape(self) -> list[tuple[str, list[str]]]:
+        """Elements with the names of their attributes."""
+        return [(tag, list(attributes)) for tag, attributes in self.elements]
+
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
@@ -234,6 +251,7 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
     assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert not any({"href", "srcset", "action"} & attributes.keys() for _, attributes in page.elements)
     assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
+    assert [image["alt"] for image in page.all("img")] == [f"image of {EVIL}", "image of e1"]
     assert "url(" not in raw
     assert "default-src 'none'" in next(m["content"] for m in page.all("meta") if "http-equiv" in m)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in raw
@@ -253,8 +271,6 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
 
 
 def test_thumbnails_are_small_and_end_with_the_budget(world: World) -> None:
-    from more_cli.images import locate_image
-
     Image.effect_noise((1200, 900), 90).convert("RGB").save(world.root / "img" / "big.png")
     image = locate_image("img/big.png", world.root)
     thumbnails = Thumbnails(budget=40_000)
@@ -280,7 +296,7 @@ def test_markdown_is_compact_and_what_records_say_is_code(world: World, scored: 
     tables = [block.splitlines() for block in raw.split("\n\n") if block.startswith("|")]
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", row)) for row in table}) == 1, table
-    (row,) = [row for row in raw.splitlines() if "<e&2>" in row]
+    (row,) = [row for row in raw.splitlines() if EVIL in row]
     assert not set(CODE.sub("", row)) - {"|", " "}
 
 
@@ -323,10 +339,69 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(world: World, monke
     shutil.rmtree(place)
 
 
-def test_a_report_without_edits_and_one_with_gates_alone_are_whole(tmp_path: Path) -> None:
-    report = EvalReport(Target(tmp_path / "m", tmp_path / "m.more"), "state")
-    report.gates = judge([parse_gate("rel.gen_exact>=0.95")], NINETEEN_OF_TWENTY)
+def test_a_folder_that_is_not_writable_is_refused_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("more_cli.ops.session.load_runtime", None)
+    monkeypatch.setattr("os.access", lambda _path, mode, **_: mode != os.W_OK)
+    refused = run("eval", world.model, "--report", world.root / "a.md")
+    assert (refused.code, "is not writable" in refused.err) == (5, True)
+
+
+# --- reports of scores that no model gave ---
+
+
+def made_up(folder: Path, scores: list[ProbeScore], **fields: Any) -> EvalReport:
+    return EvalReport(Target(folder / "m", folder / "m.more"), "state", scores=scores, edits=len(scores), **fields)
+
+
+def score(id: str, holds: bool, question: str = "what ?", answer: str = "a") -> ProbeScore:
+    return ProbeScore(Probe(id, "rel", Query((), question), "a"), {"gen_exact": float(holds)}, answer)
+
+
+def test_a_report_without_edits_is_whole(tmp_path: Path) -> None:
+    report = made_up(tmp_path, [], gates=judge([parse_gate("rel.gen_exact>=0.95")], NINETEEN_OF_TWENTY))
     assert "0 of 0 hold" in html(report)
     Page(html(report))
     edits, gates = ElementTree.fromstring(junit_xml(report))
     assert (edits.get("tests"), gates.get("tests"), gates.get("failures")) == ("0", "1", "0")
+
+
+def test_a_long_gallery_is_cut_after_what_does_not_hold(tmp_path: Path) -> None:
+    report = made_up(tmp_path, [score(f"e{number}", number != GALLERY) for number in range(GALLERY + 5)])
+    raw = html(report)
+    cards = [attributes["class"] for attributes in Page(raw).all("article")]
+    assert cards == ["bad", *["good"] * (GALLERY - 1)]
+    assert f"{GALLERY} of {GALLERY + 5}, those that do not hold first" in raw
+    assert raw.count("no image") == GALLERY
+    assert "and 5 more" in markdown(made_up(tmp_path, [score(f"e{number}", False) for number in range(25)]))
+
+
+def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
+    nan = Estimate(math.nan, math.nan, math.nan, 1, "bootstrap")
+    broken = score("e1", False)
+    broken.values["target_nll"] = math.inf
+    report = made_up(
+        tmp_path, [broken], estimates={"rel.gen_exact": nan, "rel.target_nll": nan}, retention={"0-9": nan}
+    )
+    Page(html(report))
+    assert "| `rel.target_nll` | nan | nan to nan | 1 |" in markdown(report)
+    values = json.loads(json.dumps(eval_values(report), allow_nan=False))
+    assert values["metrics"]["rel.gen_exact"]["value"] is None
+    assert values["per_edit"][0]["values"]["rel.target_nll"] == [None]
+
+
+ANYTHING = st.text(min_size=1) | st.text(alphabet="|\\`<>&;\"'[]()! \na", min_size=1)
+
+
+@example(HOSTILE, HOSTILE, HOSTILE)
+@example("a\\|![](http://e/)", '"><img src=x onerror=y>', "' onload='x")
+@given(ANYTHING, ANYTHING, ANYTHING)
+@settings(max_examples=100, deadline=None)
+def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
+    report = made_up(Path("nowhere"), [score(id, False, question, answer)], base_answers={id: answer})
+    usual = made_up(Path("nowhere"), [score("x", False)], base_answers={"x": "y"})
+    assert Page(html(report)).shape() == Page(html(usual)).shape()
+    (case,) = ElementTree.fromstring(junit_xml(report)).iter("testcase")
+    assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
+    (row,) = markdown(report).splitlines()[-1:]
+    assert len(re.split(r"(?<!\\)\|", row)) == 7
+    assert not set(CODE.sub("", row)) - {"|", " "}

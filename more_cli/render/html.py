@@ -33,7 +33,7 @@ def html(report: EvalReport) -> str:
     Raises:
         DataError, StateError: an image of the gallery has vanished or changed since it was scored.
     """
-    title = f"more eval: {report.target.model.name}"
+    title = f"more eval: {report.target.model.resolve().name}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
