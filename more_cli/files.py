@@ -99,6 +99,11 @@ def shorten(text: str, limit: int = 60) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def plain(text: object) -> str:
+    """Return ``text`` on one line without control characters: it steers no terminal and is valid in XML and HTML."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text))
+
+
 def sha256_bytes(data: bytes) -> str:
     """Return the SHA-256 of ``data``, 64 hex digits."""
     return hashlib.sha256(data).hexdigest()

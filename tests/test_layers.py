@@ -19,7 +19,7 @@ LAYERS = [
     ["editors"],
     ["evaluation"],
     ["ops"],
-    ["demo"],
+    ["demo", "render"],
     ["cli"],
     ["__main__"],
 ]

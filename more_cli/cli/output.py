@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import MoreError
+from more_cli.files import plain
 
 if TYPE_CHECKING:
     from more_cli.ops.session import Progress
@@ -23,11 +24,6 @@ LOG_SECONDS = 30.0
 """Between two progress lines when stderr is not a terminal."""
 _WIDTH = 140
 """Columns of a table that is not shown on a terminal."""
-
-
-def plain(text: object) -> str:
-    """Return text on one line without control characters, so that nothing in a record can steer a terminal."""
-    return "".join(char if char.isprintable() else " " for char in str(text))
 
 
 def fail(error: MoreError) -> None:

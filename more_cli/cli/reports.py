@@ -6,14 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from more_cli.cli.output import Output
+from more_cli.cli.scores import estimate_cells
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
     from more_cli.entry import Entry
-    from more_cli.evaluation.metrics import Estimate
     from more_cli.ops.edit import EditReport
     from more_cli.ops.estimate import Estimate as MemoryEstimate
-    from more_cli.ops.evaluate import EvalReport
     from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
@@ -114,61 +113,6 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "consolidation": _entry_values(report.consolidation) if report.consolidation else None,
         "edits": [_entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries],
     }
-
-
-def show_eval(output: Output, report: EvalReport) -> None:
-    """Show every metric with n and interval, and the edits that do not hold with their answers."""
-    output.json(
-        "more.eval/1",
-        {
-            "state": str(report.target.sidecar),
-            "source": report.source,
-            "protocol": report.protocol,
-            "baseline": report.baseline,
-            "edits": report.edits,
-            "replayed": report.replayed,
-            "metrics": {name: asdict(value) for name, value in report.estimates.items()},
-            "retention": {ages: asdict(value) for ages, value in report.retention.items()},
-            "first_forgotten": report.first_forgotten,
-            "failing": [
-                {
-                    "id": score.probe.edit,
-                    "question": score.probe.query.question,
-                    "target": score.probe.target,
-                    "answer": score.answer,
-                    "values": score.values,
-                }
-                for score in report.failing
-            ],
-            "reproduce": report.reproduce,
-        },
-    )
-    if report.replayed:
-        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
-    if not report.estimates:
-        output.line("nothing to score: the state has no edits that stand")
-        return
-    output.line(f"protocol {report.protocol}, locality against {report.baseline}, {report.edits} edits")
-    output.table(
-        ("metric", "value", "95 % interval", "n"),
-        [(name, *_estimate_cells(value)) for name, value in report.estimates.items()],
-        numbers=("value", "n"),
-    )
-    if len(report.retention) > 1:
-        output.line()
-        output.table(
-            ("edits since", "rel.gen_exact", "95 % interval", "n"),
-            [(ages, *_estimate_cells(value)) for ages, value in report.retention.items()],
-            numbers=("rel.gen_exact", "n"),
-        )
-    if report.failing:
-        output.line()
-        oldest = f", the oldest of them {report.first_forgotten}" if report.first_forgotten else ""
-        output.line(f"{len(report.failing)} do not hold{oldest}:")
-    output.table(
-        ("edit", "question", "target", "answer"),
-        [(s.probe.edit, s.probe.query.question, s.probe.target, s.answer) for s in report.failing[:_SHOWN]],
-    )
 
 
 def show_merge(output: Output, report: MergeReport) -> None:
@@ -339,7 +283,7 @@ def show_demo(output: Output, report: DemoReport) -> None:
     output.line(f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}")
     output.table(
         ("metric", "value", "95 % interval", "n"),
-        [(name, *_estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
+        [(name, *estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
         numbers=("value", "n"),
     )
     if report.merge.verification is not None:
@@ -353,10 +297,6 @@ def _notices(output: Output, plan: Plan) -> None:
         output.note(f"note: {notice}")
     for refusal in plan.refusals:
         output.note(f"note: {refusal.module} is left out: {refusal.reason}")
-
-
-def _estimate_cells(value: Estimate) -> tuple[str, str, int]:
-    return f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}", value.n
 
 
 def _entry_values(entry: Entry) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
@@ -12,10 +11,9 @@ from more_cli.editors.base import Editor
 from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
 from more_cli.evaluation import metrics
+from more_cli.evaluation.names import Kind, is_locality
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime, Scored
-
-Kind = Literal["rel", "gen_text", "gen_image", "loc_text", "loc_image"]
 
 BATCH = 16
 ANSWER_TOKENS = 32
@@ -37,7 +35,7 @@ class Probe:
     @property
     def is_locality(self) -> bool:
         """Whether the base's behaviour is what it should show."""
-        return self.kind.startswith("loc")
+        return is_locality(self.kind)
 
 
 @dataclass
@@ -52,6 +50,11 @@ class ProbeScore:
     """Greedy answer of the base (locality probes)."""
     logits: Tensor | None = None
     """(K, vocabulary) at the target's positions, when they were to be kept."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the greedy answer is the target."""
+        return self.values.get("gen_exact") == 1.0
 
 
 def probes_of(edit: Edit) -> Iterator[Probe]:

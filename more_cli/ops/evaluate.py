@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,18 +10,21 @@ from typing import Any
 
 from more_cli.edits import read_probes
 from more_cli.errors import DataError
-from more_cli.evaluation.metrics import Estimate, estimate
-from more_cli.evaluation.probes import Kind, Probe, ProbeScore, locality_probes, probes_of, run_probes
+from more_cli.evaluation.gates import Judgement
+from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
+from more_cli.evaluation.names import KINDS
+from more_cli.evaluation.per_edit import EditScores, by_edit
+from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
+from more_cli.files import sha256_file
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
 
 STATE = "state"
 """What is scored when it is no file."""
 AGES = (0, 10, 100, 1000, 10_000)
 """Edits that came after: where the groups of `by_age` begin."""
-KINDS: tuple[Kind, ...] = ("rel", "gen_text", "gen_image", "loc_text", "loc_image")
 
 
 @dataclass
@@ -43,10 +47,38 @@ class EvalReport:
     """`rel.gen_exact` by how many edits came after, such as `10-99`."""
     first_forgotten: str | None = None
     """The oldest edit that does not hold."""
-    failing: list[ProbeScore] = field(default_factory=list)
-    """Edits (or questions with an answer) whose greedy answer is not the target."""
+    scores: list[ProbeScore] = field(default_factory=list)
+    """Of every probe, in order."""
+    gates: list[Judgement] = field(default_factory=list)
+    seconds: float = 0.0
+    """Wall time of the scoring."""
     reproduce: dict[str, Any] = field(default_factory=dict)
-    """Recipe, base and prompt template: what is needed to get these numbers again."""
+    """Base, ledger head, recipe, prompt template, versions, seed: what is needed to get these numbers again."""
+
+    @property
+    def per_edit(self) -> list[EditScores]:
+        """The scores by edit, or by question of the probes file."""
+        return by_edit(self.scores)
+
+    @property
+    def scope(self) -> str:
+        """What was scored, in words."""
+        return f"{self.edits} edits" if self.source == STATE else f"{len(self.per_edit)} questions of {self.source}"
+
+    @property
+    def headline(self) -> str:
+        """The verdict in words."""
+        return f"{sum(scores.good for scores in self.per_edit)} of {len(self.per_edit)} hold"
+
+    @property
+    def rel(self) -> list[ProbeScore]:
+        """Scores of the edits themselves, or of the questions with an answer."""
+        return [score for score in self.scores if score.probe.kind == "rel"]
+
+    @property
+    def failing(self) -> list[ProbeScore]:
+        """Edits (or questions with an answer) whose greedy answer is not the target."""
+        return [score for score in self.rel if not score.holds]
 
 
 def evaluate_state(
@@ -69,9 +101,17 @@ def evaluate_state(
 
 
 def evaluate_probes(
-    target: Target, file: Path, image_root: Path | None, machine: Machine, progress: Progress = no_progress
+    target: Target,
+    file: Path,
+    image_root: Path | None,
+    machine: Machine,
+    progress: Progress = no_progress,
+    *,
+    ask_base: bool = False,
 ) -> EvalReport:
     """Score the state on a file of questions: the given answers, or without one the base's own behaviour.
+
+    With `ask_base` the untouched base answers the questions that have an answer as well.
 
     Raises:
         StreamErrors: the file has problems.
@@ -89,7 +129,9 @@ def evaluate_probes(
         else:
             images = (question.image,) if question.image else ()
             probes.append(Probe(question.id, "rel", Query(images, question.question), question.answer))
-    return _run(session, file.name, probes, progress)
+    report = _run(session, file.name, probes, progress, ask_base)
+    report.reproduce["probes"] = sha256_file(file)
+    return report
 
 
 def _run(
@@ -98,9 +140,10 @@ def _run(
     report = EvalReport(session.target, source, reproduce=_reproduce(session))
     if not probes:
         return report
+    started = time.monotonic()
     with session.attached() as replayed:
         report.replayed = replayed
-        scores = run_probes(
+        report.scores = run_probes(
             session.runtime,
             session.editor,
             probes,
@@ -109,12 +152,17 @@ def _run(
         if ask_base:
             edits = [probe for probe in probes if probe.kind == "rel"]
             with session.runtime.base():
-                answers = run_probes(session.runtime, session.editor, edits)
+                answers = run_probes(
+                    session.runtime,
+                    session.editor,
+                    edits,
+                    on_progress=lambda done, total: progress(done, total, "asking the base"),
+                )
             report.base_answers = {score.probe.edit: score.answer for score in answers}
-    report.estimates = summarise(scores)
+    report.seconds = time.monotonic() - started
+    report.estimates = summarise(report.scores)
     if source == STATE:
-        report.retention = by_age([score.values["gen_exact"] for score in scores if score.probe.kind == "rel"])
-    report.failing = [score for score in scores if score.probe.kind == "rel" and score.values["gen_exact"] == 0.0]
+        report.retention = by_age([score.values["gen_exact"] for score in report.rel])
     return report
 
 
@@ -140,12 +188,7 @@ def by_age(values: Sequence[float]) -> dict[str, Estimate]:
 
 
 def _reproduce(session: Session) -> dict[str, Any]:
-    return {
-        "edits": session.state.meta.edits,
-        "digest": session.state.meta.digest,
-        "recipe": session.state.meta.recipe.canonical(),
-        "base": session.state.meta.base,
+    return provenance(session) | {
         "template": session.state.meta.template,
-        "device": session.machine.place,
-        "dtype": session.machine.dtype,
+        "intervals": {"seed": SEED, "resamples": RESAMPLES},
     }

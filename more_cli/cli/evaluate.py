@@ -1,0 +1,94 @@
+"""`more eval` and `more compare`: the scores of a state with gates and report files, and two results side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+
+
+def evaluate(
+    model: opt.Model = None,
+    probes: Annotated[Path | None, typer.Option(help="Score a JSON Lines file of questions instead.")] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC>=NUMBER",
+            help="Exit with 6 if missed; METRIC.low or .high is an end of its interval; repeatable.",
+        ),
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Write tables, plots and a gallery (.html), or a summary (.md); repeatable."),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.")
+    ] = None,
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Score every edit that stands, and what should not have moved.
+
+    \b
+    Examples:
+      more eval llava/
+      more eval llava/ --probes regression.jsonl --json
+      more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.evaluation.gates import judge, parse_gate, require
+    from more_cli.render.outlets import check_outlets, write_outlets
+
+    gates, reports = [parse_gate(text) for text in gate or ()], report or []
+    check_outlets(reports, junit)
+
+    from more_cli.cli.scores import show_eval
+    from more_cli.ops.evaluate import evaluate_probes, evaluate_state
+    from more_cli.ops.session import locate
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    with output.progress() as progress:
+        if probes is None:
+            found = evaluate_state(target, machine, progress, ask_base=bool(reports))
+        else:
+            found = evaluate_probes(target, probes, image_root, machine, progress, ask_base=bool(reports))
+    found.gates = judge(gates, found.estimates)
+    show_eval(output, found)
+    write_outlets(found, reports, junit)
+    require(found.gates)
+
+
+def compare(
+    paired: Annotated[
+        tuple[Path, Path],
+        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` about the same edits."),
+    ],
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Compare two results edit by edit.
+
+    Every metric with the mean difference, its 95 % interval and an exact sign test. Results that did not measure the
+    same edits the same way are refused.
+
+    \b
+    Examples:
+      more compare --paired before.json after.json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.cli.scores import show_comparison
+    from more_cli.ops.compare import compare_runs
+
+    show_comparison(output, compare_runs(*paired))

@@ -1,0 +1,67 @@
+"""Two runs over the same edits, compared edit by edit: what differs, how surely, and how often which way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from more_cli.evaluation.metrics import bootstrap
+
+TIE = 1e-4
+"""Values that differ by less are the same: float32 scores depend that much on how probes are batched."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The second run minus the first, in one metric."""
+
+    first: float
+    """Mean over edits, each edit counted once however many probes it has; likewise `second`."""
+    second: float
+    difference: float
+    low: float
+    """End of the 95 % bootstrap interval of the mean difference over edits; likewise `high`."""
+    high: float
+    up: int
+    """Edits whose value is higher in the second run, by `TIE` at least."""
+    down: int
+    same: int
+    p: float
+    """Of the exact two-sided sign test over the edits that differ."""
+
+    @property
+    def n(self) -> int:
+        """Edits compared."""
+        return self.up + self.down + self.same
+
+
+def compare(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Compare two runs by one value per edit; both name the same edits in the same order, at least one."""
+    changes = [b - a for a, b in zip(first, second, strict=True)]
+    up, down = sum(change >= TIE for change in changes), sum(change <= -TIE for change in changes)
+    return Difference(
+        mean(first),
+        mean(second),
+        mean(changes),
+        *bootstrap(changes),
+        up,
+        down,
+        len(changes) - up - down,
+        sign_test(up, down),
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean, rounded once."""
+    return math.fsum(values) / len(values)
+
+
+def sign_test(up: int, down: int) -> float:
+    """Return how likely a split at least this uneven is if either way is as likely (exact, two-sided).
+
+    On values of 0 and 1 this is McNemar's exact test.
+    """
+    n = up + down
+    tail = sum(math.comb(n, k) for k in range(min(up, down) + 1))
+    return min(1.0, 2 * tail / (1 << n))

@@ -1,0 +1,34 @@
+"""HTML and SVG as text that cannot hold anything unescaped: what is not markup already is escaped on its way in."""
+
+from __future__ import annotations
+
+import html
+
+from more_cli.files import plain
+
+_VOID = {"img", "meta"}
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def element(tag: str, /, *children: object, **attributes: object) -> Markup:
+    """Return an element; `class_` becomes `class` and `aria_label` `aria-label`, an attribute of None is left out."""
+    head = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{tag}{head}>" if tag in _VOID else f"<{tag}{head}>{joined(*children)}</{tag}>")
+
+
+def joined(*children: object) -> Markup:
+    """Return children one after the other."""
+    return Markup("".join(child if isinstance(child, Markup) else _escaped(child) for child in children))
+
+
+def _escaped(text: object) -> str:
+    return html.escape(plain(text))

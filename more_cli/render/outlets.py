@@ -1,0 +1,61 @@
+"""The files of an evaluation: which format a name stands for, and that each is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from more_cli.errors import StateError, UsageError
+from more_cli.files import disk_errors, replacing
+
+if TYPE_CHECKING:
+    from more_cli.ops.evaluate import EvalReport
+
+FORMATS = (".html", ".md")
+
+
+def check_outlets(reports: Sequence[Path], junit: Path | None) -> None:
+    """Refuse what could not be written, before an hour of scoring.
+
+    Raises:
+        UsageError: an unknown format, no such folder, something there that is no file, or a name given twice.
+        StateError: the folder is not writable.
+    """
+    for path in reports:
+        if path.suffix.lower() not in FORMATS:
+            raise UsageError(f"`--report {path}`: a report is {' or '.join(FORMATS)}", "name the file accordingly")
+    seen = set()
+    for path in _files(reports, junit):
+        if not path.parent.is_dir():
+            raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "make it first")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"`{path}` is not a file", "name another one")
+        if path.resolve() in seen:
+            raise UsageError(f"`{path}` is named twice", "give every file its own name")
+        if not os.access(path.parent, os.W_OK):
+            raise StateError(f"`{path.parent}` is not writable", "name a file in another folder")
+        seen.add(path.resolve())
+
+
+def write_outlets(report: EvalReport, reports: Sequence[Path], junit: Path | None) -> None:
+    """Write the reports and the JUnit file.
+
+    Raises:
+        StateError: a place is not writable.
+        ResourceError: no space.
+    """
+    from more_cli.render.html import html
+    from more_cli.render.junit import junit_xml
+    from more_cli.render.markdown import markdown
+
+    render = {".html": html, ".md": markdown}
+    texts = [render[path.suffix.lower()](report) for path in reports] + ([junit_xml(report)] if junit else [])
+    for path, text in zip(_files(reports, junit), texts, strict=True):
+        with replacing(path) as scratch, disk_errors(path):
+            scratch.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _files(reports: Sequence[Path], junit: Path | None) -> list[Path]:
+    return [*reports, *([junit] if junit else [])]

@@ -1,0 +1,44 @@
+"""Small copies of images as `data:` URIs, so that a report is one file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+from more_cli.images import ImageSource
+
+SIDE = 256
+"""Longest side of a thumbnail, pixels."""
+BUDGET = 4 << 20
+"""Characters of all thumbnails of one report: enough for some hundred."""
+_QUALITY = 80
+
+
+class Thumbnails:
+    """Makes thumbnails until a report has enough of them."""
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self.left = budget
+        self._made: dict[str, str] = {}
+
+    def uri(self, image: ImageSource) -> str | None:
+        """Return a JPEG of the image as a `data:` URI, None once the budget is spent.
+
+        Raises:
+            DataError, StateError: the image has vanished or changed since it was scored.
+        """
+        if image.sha256 not in self._made:
+            self._made[image.sha256] = _jpeg(image)
+        uri = self._made[image.sha256]
+        if len(uri) > self.left:
+            return None
+        self.left -= len(uri)
+        return uri
+
+
+def _jpeg(image: ImageSource) -> str:
+    pixels = image.open()
+    pixels.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    pixels.save(file, "JPEG", quality=_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,407 @@
+"""What `more eval` leaves for pipelines and readers: gates with their exit code, JSON, JUnit XML, HTML and Markdown."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from helpers import QUESTION, Result, World, line, run
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from test_gates import NINETEEN_OF_TWENTY
+
+from more_cli.cli.scores import eval_values
+from more_cli.evaluation.gates import judge, parse_gate
+from more_cli.evaluation.metrics import Estimate, estimate
+from more_cli.evaluation.names import full_names
+from more_cli.evaluation.probes import Probe, ProbeScore
+from more_cli.files import plain
+from more_cli.images import locate_image
+from more_cli.model.batches import Query
+from more_cli.ops.evaluate import EvalReport
+from more_cli.ops.session import Target
+from more_cli.render.html import GALLERY, html
+from more_cli.render.junit import junit_xml
+from more_cli.render.markdown import code, markdown
+from more_cli.render.thumbnails import Thumbnails
+
+HOSTILE = "</td></article>]]><script>alert(1)</script><!ENTITY x SYSTEM 'file:///x'>&x; | `a` ![p](http://e/) @all"
+"""A question that tries everything: markup, an entity, the end of a CDATA section, a table's pipe, a remote image."""
+EVIL = '<e&2 " onload="x">'
+"""An id that tries to end an attribute."""
+NEVER = "@@@ <b>~~~</b>"
+"""A target that the tiny model does not learn in four steps."""
+
+CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
+"""A code span of Markdown."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Two edits: one that holds, with probes of every kind, and a hostile one that does not."""
+    world = World(tmp_path_factory.mktemp("reports"))
+    probes: dict[str, Any] = {
+        "rephrases": ["a colour ?", "colour ?"],
+        "image_rephrases": ["img/orange.png"],
+        "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
+    }
+    world.write([line(0, **probes), line(1, id=EVIL, question=HOSTILE, target=NEVER)])
+    done = world.edit("--set", "max_steps=4", "--set", "guard=false", "--json")
+    assert done.json["counts"] == {"learnt": 1, "not-learnt": 1}
+    return world
+
+
+@pytest.fixture(scope="module")
+def scored(world: World) -> Result:
+    """One run with every outlet, a gate that is met and two that are not."""
+    gates = ["rel.gen_exact>=0.5", "rel.gen_exact.low>=0.9", "loc_text.loc_gen_same>1"]
+    options = [word for text in gates for word in ("--gate", text)]
+    for name in ("out.html", "out.md"):
+        options += ["--report", str(world.root / name)]
+    return run("eval", world.model, *options, "--junit", world.root / "out.xml", "--json")
+
+
+def text(world: World, name: str) -> str:
+    return (world.root / name).read_text(encoding="utf-8")
+
+
+# --- gates ---
+
+
+def test_a_missed_gate_is_exit_code_6_and_says_which(scored: Result) -> None:
+    assert scored.code == 6
+    missed = [text for text in scored.err.splitlines() if text.startswith("error: ")]
+    assert [text.split(": ")[2] for text in missed] == ["rel.gen_exact.low>=0.9", "loc_text.loc_gen_same>1"]
+    assert "0.5, 95 % interval 0.0945" in missed[0]
+    assert [gate["met"] for gate in scored.json["gates"]] == [True, False, False]
+
+
+def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> None:
+    world.write([{"question": QUESTION, "image": "img/red.png", "answer": "r"}, {"question": "why ?"}], "probes.jsonl")
+    probes = ("eval", world.model, "--probes", world.root / "probes.jsonl")
+    met = run(*probes, "--gate", "rel.gen_exact>=1", "--gate", "loc_text.loc_expkl_answer>=0")
+    assert met.code == 0
+    assert re.search(r"rel\.gen_exact>=1 +met", met.out)
+    missed = run(*probes, "--gate", "gen_image.gen_exact>=0", "-q", "--json", "--junit", world.root / "probes.xml")
+    assert missed.code == 6
+    assert missed.err == (
+        "error: gate missed: gen_image.gen_exact>=0: nothing was measured: there are no `gen_image` probes\n"
+    )
+    assert [edit["target"] for edit in missed.json["per_edit"]] == ["r", None]
+    assert missed.json["per_edit"][1]["verdict"] in ("changed", "unchanged")
+    assert missed.json["reproduce"]["probes"]
+    assert ElementTree.parse(world.root / "probes.xml").getroot()[0].get("tests") == "2"
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (["--gate", "rel.gen_exat>=0.9"], "there is no metric", "`rel.gen_exact`"),
+        (["--gate", "rel.gen_exact"], "is not a metric, one of", "quotes"),
+        (["--report", "report.pdf"], "a report is .html or .md", "name the file"),
+        (["--report", "nowhere/report.md"], "there is no folder", "make it"),
+        (["--junit", "."], "is not a file", "another"),
+        (["--junit", "a.html", "--report", "a.html"], "is named twice", "its own name"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_model_is_loaded(
+    world: World, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str, hint: str
+) -> None:
+    monkeypatch.setattr("more_cli.ops.session.load_runtime", None)
+    refused = run("eval", world.model, *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert message in refused.err
+    assert hint in refused.err.split("hint: ")[1]
+
+
+def test_gates_on_a_state_without_edits_are_missed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run("init", world.model)
+    options = [word for name in ("empty.html", "empty.md") for word in ("--report", tmp_path / name)]
+    missed = run("eval", world.model, "--gate", "rel.gen_exact>=0", *options, "--junit", tmp_path / "empty.xml")
+    assert missed.code == 6
+    assert "nothing to score" in missed.out
+    assert "0 of 0 hold" in text(world, "empty.html")
+    assert "0 of 0 hold" in text(world, "empty.md")
+    assert [suite.get("failures") for suite in ElementTree.parse(tmp_path / "empty.xml").getroot()] == ["0", "1"]
+
+
+# --- JSON ---
+
+
+def test_json_holds_all_that_is_needed_to_get_the_numbers_again(world: World, scored: Result) -> None:
+    found = scored.json
+    assert found["schema"] == "more.eval/1"
+    told = found["reproduce"]
+    assert told["ledger_head"]
+    assert told["ledger_head"] != world.entries()[-1]["prev"]
+    assert {"base", "recipe", "template", "digest", "edits", "anchors", "intervals"} <= told.keys()
+    assert {"more", "torch", "transformers", "device", "dtype", "threads"} <= told["versions"].keys()
+    assert told["recipe"] == run("status", world.model, "--json").json["recipe"]
+    assert set(found["metrics"]) == set(full_names())
+
+
+def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
+    found = scored.json
+    for name, value in found["metrics"].items():
+        values = [one for edit in found["per_edit"] for one in edit["values"].get(name, [])]
+        assert estimate(values).value == pytest.approx(value["value"])
+        assert len(values) == value["n"]
+    first, second = found["per_edit"]
+    assert (first["id"], first["verdict"], first["answer"], first["target"]) == ("e1", "holds", "r", "r")
+    assert (second["id"], second["verdict"]) == (EVIL, "does not hold")
+    assert first["before"] != "r"
+    assert first["probes"] != second["probes"]
+
+
+def test_the_same_state_gives_the_same_json(world: World, scored: Result) -> None:
+    again = run("eval", world.model, "--json").json
+    kept = scored.json
+    for found in (again, kept):
+        del found["gates"]
+        for edit in found["per_edit"]:
+            del edit["before"]  # asked of the base for a report only
+    assert again == kept
+
+
+# --- JUnit ---
+
+
+def test_junit_has_a_case_per_edit_and_per_gate(world: World, scored: Result) -> None:
+    root = ElementTree.fromstring(text(world, "out.xml"))
+    edits, gates = root
+    assert [(suite.get("name"), suite.get("tests"), suite.get("failures")) for suite in root] == [
+        ("edits", "2", "1"),
+        ("gates", "3", "2"),
+    ]
+    for suite in root:
+        failed = suite.findall("testcase/failure")
+        assert (len(suite.findall("testcase")), len(failed)) == (int(suite.get("tests")), int(suite.get("failures")))
+        total = sum(float(case.get("time")) for case in suite.findall("testcase"))
+        assert total == pytest.approx(float(suite.get("time")), abs=0.01)
+    assert [case.get("name") for case in gates.findall("testcase")] == [g["gate"] for g in scored.json["gates"]]
+    failure = edits.find("testcase/failure")
+    assert failure.get("type") == "does not hold"
+    assert f"question: {HOSTILE}" in failure.text
+
+
+def test_junit_says_nothing_that_a_question_says_as_markup(world: World, scored: Result) -> None:
+    raw = text(world, "out.xml")
+    assert not re.search("<!|<script|<b>|CDATA", raw)
+    assert raw.count("<testcase") == 5
+    assert all(letter.isprintable() or letter == "\n" for letter in raw)
+
+
+def test_junit_elements_come_in_the_order_of_the_schema(world: World, scored: Result) -> None:
+    for suite in ElementTree.fromstring(text(world, "out.xml")):
+        tags = [child.tag for child in suite]
+        assert tags == ["properties", *["testcase"] * int(suite.get("tests")), "system-out", "system-err"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
+
+
+# --- HTML ---
+
+
+class Page(HTMLParser):
+    """The elements of a page with their attributes, and a check that they are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def shape(self) -> list[tuple[str, list[str]]]:
+        """Elements with the names of their attributes."""
+        return [(tag, list(attributes)) for tag, attributes in self.elements]
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World, scored: Result) -> None:
+    raw = text(world, "out.html")
+    page = Page(raw)
+    assert {tag for tag, _ in page.elements} <= {
+        *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "p", "section", "div", "table"),
+        *("thead", "tbody", "tr", "th", "td", "code", "span", "figure", "svg", "text", "rect", "path", "article"),
+        *("img", "dl", "dt", "dd", "details", "summary", "pre"),
+    }
+    assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert not any({"href", "srcset", "action"} & attributes.keys() for _, attributes in page.elements)
+    assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
+    assert [image["alt"] for image in page.all("img")] == [f"image of {EVIL}", "image of e1"]
+    assert "url(" not in raw
+    assert "default-src 'none'" in next(m["content"] for m in page.all("meta") if "http-equiv" in m)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in raw
+
+
+def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Result) -> None:
+    raw = text(world, "out.html")
+    page = Page(raw)
+    assert "1 of 2 hold" in raw
+    assert len(page.all("svg")) == 2
+    assert "rel.gen_exact.low&gt;=0.9" in raw
+    cards = [attributes["class"] for attributes in page.all("article")]
+    assert cards == ["bad", "good"]
+    assert len(page.all("img")) == 2
+    assert "other words" in raw
+    assert scored.json["reproduce"]["ledger_head"] in raw
+
+
+def test_thumbnails_are_small_and_end_with_the_budget(world: World) -> None:
+    Image.effect_noise((1200, 900), 90).convert("RGB").save(world.root / "img" / "big.png")
+    image = locate_image("img/big.png", world.root)
+    thumbnails = Thumbnails(budget=40_000)
+    uri = thumbnails.uri(image)
+    assert uri is not None
+    pixels = Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/jpeg;base64,"))))
+    assert pixels.size == (256, 192)
+    shown = 1
+    while thumbnails.uri(image):
+        shown += 1
+    assert shown == 40_000 // len(uri)
+
+
+# --- Markdown ---
+
+
+def test_markdown_is_compact_and_what_records_say_is_code(world: World, scored: Result) -> None:
+    raw = text(world, "out.md")
+    assert raw.startswith("### more eval: 1 of 2 hold\n")
+    assert "| `rel.gen_exact.low>=0.9` | **missed** | 0.5, 95 %" in raw
+    assert len(raw) < 4000
+    assert CODE.sub("", raw).isascii()
+    tables = [block.splitlines() for block in raw.split("\n\n") if block.startswith("|")]
+    for table in tables:
+        assert len({len(re.split(r"(?<!\\)\|", row)) for row in table}) == 1, table
+    (row,) = [row for row in raw.splitlines() if EVIL in row]
+    assert not set(CODE.sub("", row)) - {"|", " "}
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("plain", "`plain`"),
+        ("", ""),
+        (" \n", ""),
+        ("a|b", "`a\\|b`"),
+        ("a\\|b", "`a\\ \\|b`"),
+        ("`", "`` ` ``"),
+        ("``a`", "``` ``a` ```"),
+        ("two\nlines\x1b[0m", "`two lines [0m`"),
+    ],
+)
+def test_a_code_span_holds_anything(said: str, shown: str) -> None:
+    assert code(said) == shown
+
+
+# --- files ---
+
+
+def test_a_report_that_cannot_be_finished_leaves_the_old_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = world.root / "kept"
+    place.mkdir()
+    old = place / "r.html"
+    old.write_text("old")
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", broken)
+    failed = run("eval", world.model, "--report", old)
+    assert failed.code == 7
+    assert "rel.gen_exact" in failed.out, "the numbers are shown before files are written"
+    monkeypatch.undo()
+    assert old.read_text() == "old"
+    assert [path.name for path in place.iterdir()] == ["r.html"]
+    shutil.rmtree(place)
+
+
+def test_a_folder_that_is_not_writable_is_refused_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("more_cli.ops.session.load_runtime", None)
+    monkeypatch.setattr("os.access", lambda _path, mode, **_: mode != os.W_OK)
+    refused = run("eval", world.model, "--report", world.root / "a.md")
+    assert (refused.code, "is not writable" in refused.err) == (5, True)
+
+
+# --- reports of scores that no model gave ---
+
+
+def made_up(folder: Path, scores: list[ProbeScore], **fields: Any) -> EvalReport:
+    return EvalReport(Target(folder / "m", folder / "m.more"), "state", scores=scores, edits=len(scores), **fields)
+
+
+def score(id: str, holds: bool, question: str = "what ?", answer: str = "a") -> ProbeScore:
+    return ProbeScore(Probe(id, "rel", Query((), question), "a"), {"gen_exact": float(holds)}, answer)
+
+
+def test_a_report_without_edits_is_whole(tmp_path: Path) -> None:
+    report = made_up(tmp_path, [], gates=judge([parse_gate("rel.gen_exact>=0.95")], NINETEEN_OF_TWENTY))
+    assert "0 of 0 hold" in html(report)
+    Page(html(report))
+    edits, gates = ElementTree.fromstring(junit_xml(report))
+    assert (edits.get("tests"), gates.get("tests"), gates.get("failures")) == ("0", "1", "0")
+
+
+def test_a_long_gallery_is_cut_after_what_does_not_hold(tmp_path: Path) -> None:
+    report = made_up(tmp_path, [score(f"e{number}", number != GALLERY) for number in range(GALLERY + 5)])
+    raw = html(report)
+    cards = [attributes["class"] for attributes in Page(raw).all("article")]
+    assert cards == ["bad", *["good"] * (GALLERY - 1)]
+    assert f"{GALLERY} of {GALLERY + 5}, those that do not hold first" in raw
+    assert raw.count("no image") == GALLERY
+    assert "and 5 more" in markdown(made_up(tmp_path, [score(f"e{number}", False) for number in range(25)]))
+
+
+def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
+    nan = Estimate(math.nan, math.nan, math.nan, 1, "bootstrap")
+    broken = score("e1", False)
+    broken.values["target_nll"] = math.inf
+    report = made_up(
+        tmp_path, [broken], estimates={"rel.gen_exact": nan, "rel.target_nll": nan}, retention={"0-9": nan}
+    )
+    Page(html(report))
+    assert "| `rel.target_nll` | nan | nan to nan | 1 |" in markdown(report)
+    values = json.loads(json.dumps(eval_values(report), allow_nan=False))
+    assert values["metrics"]["rel.gen_exact"]["value"] is None
+    assert values["per_edit"][0]["values"]["rel.target_nll"] == [None]
+
+
+ANYTHING = st.text(min_size=1) | st.text(alphabet="|\\`<>&;\"'[]()! \na", min_size=1)
+
+
+@example(HOSTILE, HOSTILE, HOSTILE)
+@example("a\\|![](http://e/)", '"><img src=x onerror=y>', "' onload='x")
+@given(ANYTHING, ANYTHING, ANYTHING)
+@settings(max_examples=100, deadline=None)
+def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
+    report = made_up(Path("nowhere"), [score(id, False, question, answer)], base_answers={id: answer})
+    usual = made_up(Path("nowhere"), [score("x", False)], base_answers={"x": "y"})
+    assert Page(html(report)).shape() == Page(html(usual)).shape()
+    (case,) = ElementTree.fromstring(junit_xml(report)).iter("testcase")
+    assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
+    (row,) = markdown(report).splitlines()[-1:]
+    assert len(re.split(r"(?<!\\)\|", row)) == 7
+    assert not set(CODE.sub("", row)) - {"|", " "}
