@@ -23,7 +23,7 @@ from offline import Nothing, train
 from streams import FAMILIES, Run, anchors_of, pool, run_stream, runtime
 
 from more_cli.edits import Edit
-from more_cli.evaluation.metrics import estimate
+from more_cli.evaluation.metrics import bootstrap, estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.recipe import load_recipe
 
@@ -222,7 +222,28 @@ def show() -> Iterator[str]:
             if mine := [run for run in runs if run["row"] == name]:
                 yield line(name, mine)
 
+    yield from against_lora()
     yield from prices()
+
+
+def against_lora() -> Iterator[str]:
+    """The default's rows minus LoRA's at equal compute, edit by edit, with the bootstrap interval over edits."""
+    yield "\n## The default minus LoRA, mean of five, paired by edit\n"
+    yield "| edits | row | minus | difference (95 % interval) |"
+    yield "|---|---|---|---|"
+    made = results()
+    for table in ("main", "all", "emblems"):
+        for ours in ("default", "default, consolidated", "default, --batch"):
+            for theirs in ("LoRA, 20 epochs, anchors", "LoRA, 41 epochs"):
+                change = 100 * (mean_of_five(made, table, ours) - mean_of_five(made, table, theirs))
+                low, high = bootstrap(change.tolist())
+                yield f"| {table} | {ours} | {theirs} | {change.mean():+.1f} ({low:+.1f} to {high:+.1f}) |"
+
+
+def mean_of_five(made: list[dict[str, Any]], table: str, row: str) -> np.ndarray:
+    """Per edit, in the order of their ids, over all runs of a row."""
+    runs = [run["values"] for run in made if (run["table"], run["row"]) == (table, row)]
+    return np.mean([[values[label] for label in FIVE] for values in runs], axis=(0, 1))
 
 
 def prices() -> Iterator[str]:
