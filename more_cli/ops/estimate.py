@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,8 +165,9 @@ def _features(model: Any, sample: Encoded) -> int:
     if vision is None or pixels is None:
         return 0
     patch = getattr(vision, "patch_size", None) or 14
+    area = math.prod(patch) if isinstance(patch, list | tuple) else patch**2
     width = getattr(vision, "hidden_size", None) or getattr(vision, "embed_dim", 0)
-    return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * patch**2))
+    return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * area))
 
 
 def _name(dtype: torch.dtype) -> str:
