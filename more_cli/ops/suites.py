@@ -6,9 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import jsonlines
 
 from more_cli.errors import UsageError
 from more_cli.files import replacing, shorten
@@ -74,9 +77,10 @@ def convert(suite: Suite, out: Path, pool: str, *, force: bool) -> Conversion:
         root = suite.pools[pool].images.root
         lines, reader = _edit_lines(suite, pool, _relative(root, out.parent)), "more edit"
     count = 0
-    with replacing(out) as scratch, open(scratch, "w", encoding="utf-8", newline="\n") as file:
+    spelled = partial(json.dumps, ensure_ascii=False)
+    with replacing(out) as scratch, jsonlines.open(scratch, "w", dumps=spelled) as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(line)
             count += 1
     return Conversion(out, pool, count, reader)
 
