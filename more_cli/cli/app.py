@@ -16,6 +16,7 @@ import typer.core
 from more_cli import __version__
 from more_cli.cli import options as opt
 from more_cli.cli import suites
+from more_cli.cli.evaluate import evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError
@@ -197,39 +198,7 @@ def edit(
         _exit(EDITS_FAILED)
 
 
-@app.command("eval", epilog=EXIT_CODES)
-def evaluate(
-    model: opt.Model = None,
-    probes: Annotated[Path | None, typer.Option(help="Score a JSON Lines file of questions instead.")] = None,
-    state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
-) -> None:
-    """Score every edit that stands, and what should not have moved.
-
-    \b
-    Examples:
-      more eval llava/
-      more eval llava/ --probes regression.jsonl --json
-    """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.cli import reports
-    from more_cli.ops.evaluate import evaluate_probes, evaluate_state
-    from more_cli.ops.session import locate
-
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
-    with output.progress() as progress:
-        if probes is None:
-            report = evaluate_state(target, machine, progress)
-        else:
-            report = evaluate_probes(target, probes, image_root, machine, progress)
-    reports.show_eval(output, report)
+app.command("eval", epilog=EXIT_CODES)(evaluate)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -46,6 +46,9 @@ class Scored:
     targets: Tensor
     mask: Tensor
 
+    def __len__(self) -> int:
+        return len(self.mask)
+
     def __getitem__(self, rows: slice) -> Scored:
         """Return some of the batch's rows."""
         return Scored(self.logits[rows], self.targets[rows], self.mask[rows])

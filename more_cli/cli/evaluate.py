@@ -1,0 +1,76 @@
+"""`more eval`: the scores of a state, or of an editor on a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli import suite_eval
+from more_cli.cli.output import Output
+
+
+def evaluate(
+    model: opt.Model = None,
+    probes: Annotated[Path | None, typer.Option(help="Score a JSON Lines file of questions instead.")] = None,
+    suite: suite_eval.Suite = None,
+    data_root: suite_eval.DataRoot = None,
+    editor: suite_eval.EditorName = "more",
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    limit: suite_eval.Limit = 100,
+    protocol: suite_eval.ProtocolNames = None,
+    checkpoints: suite_eval.Checkpoints = "1,10,100",
+    lags: suite_eval.Lags = "10",
+    cache: suite_eval.Cache = None,
+    again: suite_eval.Again = False,
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Score every edit that stands, and what should not have moved.
+
+    With --suite an editor goes through a suite of edits from the untouched base instead, and no state is touched.
+
+    \b
+    Examples:
+      more eval llava/
+      more eval llava/ --probes regression.jsonl --json
+      more eval --suite e-ic
+      more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if suite is not None:
+        options = suite_eval.run_options(
+            editor=editor,
+            recipe=recipe,
+            settings=set_,
+            limit=limit,
+            protocols=protocol,
+            checkpoints=checkpoints,
+            lags=lags,
+            cache=cache,
+            again=again,
+        )
+        place = opt.machine(device, dtype, device_map, memory)
+        suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)
+        return
+    from more_cli.cli import reports
+    from more_cli.ops.evaluate import evaluate_probes, evaluate_state
+    from more_cli.ops.session import locate
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    with output.progress() as progress:
+        if probes is None:
+            report = evaluate_state(target, machine, progress)
+        else:
+            report = evaluate_probes(target, probes, image_root, machine, progress)
+    reports.show_eval(output, report)
