@@ -180,3 +180,30 @@ def test_without_a_model_the_embedded_one_runs(tmp_path: Path, monkeypatch: pyte
     assert "rel.gen_exact" in result.out
     assert os.listdir(tmp_path) == ["xdg"]
     assert (tmp_path / "xdg" / "more" / "runs").is_dir()
+
+
+@pytest.mark.parametrize("editor", ["ft-l", "ft-m", "lora"])
+def test_the_usual_ways_run_by_name(world: World, editor: str) -> None:
+    report = evaluate(world, "--editor", editor, "--limit", 2, "--set", "rate=0.01", "--set", "steps=40")
+    found = values(report, "final@2")
+    assert report["reproduce"]["constants"]["rate"] == 0.01
+    assert values(report, "online@2")["rel.tf_exact"] == 1.0
+    if editor == "ft-m":
+        assert found["loc_text.loc_top1_answer"] == found["loc_text.loc_gen_same"] == 1.0
+        assert found["loc_text.loc_expkl_answer"] == 1.0
+
+
+def test_lora_all_pays_for_every_edit_again(world: World) -> None:
+    options = "--editor", "lora-all", "--limit", 3, "--set", "steps=2"
+    online = evaluate(world, *options)
+    assert [row["catch_up"] for row in online["stream"]] == [2.0, 4.0, 6.0]
+    final = evaluate(world, *options, "--protocol", "final", "--checkpoints", "")
+    assert [row["catch_up"] for row in final["stream"]] == [0.0, 0.0, 6.0]
+    assert values(final, "final@3") == values(online, "final@3")
+
+
+def test_a_number_that_an_editor_has_not_is_named(world: World) -> None:
+    result = suite(world, "--editor", "ft-l", "--set", "rank=3")
+    assert result.code == 2
+    assert "`ft-l`: rank" in result.err
+    assert "it has steps, rate, decay, stop" in result.err
