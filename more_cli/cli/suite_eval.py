@@ -113,9 +113,12 @@ def evaluate_suite(
     for notice in suite.notices:
         output.note(f"note: {notice}")
     target = _target(output, model, state)
+    if isinstance(suite, YesNoSuite):
+        from more_cli.cli.capability import evaluate_capability
+
+        evaluate_capability(output, suite, target, machine)
+        return
     with output.progress() as progress:
-        if isinstance(suite, YesNoSuite):
-            raise UsageError(f"`{name}` is no suite of edits", "convert it: more suites convert, more eval --probes")
         report = run_suite(suite, target.model, options, machine, progress)
     show_suite(output, report)
 

@@ -20,7 +20,10 @@ from torch import Tensor
 from more_cli.model.runtime import Scored
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_RESAMPLES = 1000
+RESAMPLES = 1000
+"""Of a bootstrap interval."""
+SEED = 0
+"""Of its draws: the same values have the same interval every time."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,24 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum(dim=1) / mask.sum(dim=1)
 
 
-def estimate(values: Sequence[float], seed: int = 0) -> Estimate:
+def estimate(values: Sequence[float]) -> Estimate:
     """Return the mean of values in [0, 1] or nats with its 95 % interval; `values` must not be empty."""
     mean = math.fsum(values) / len(values)
     if all(value in (0.0, 1.0) for value in values):
         return Estimate(mean, *_wilson(mean, len(values)), len(values), "wilson")
-    draws = np.random.default_rng(seed).integers(0, len(values), (_RESAMPLES, len(values)))
+    return Estimate(mean, *bootstrap(values), len(values), "bootstrap")
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the mean over resamples of `values`, which must not be empty."""
+    draws = np.random.default_rng(SEED).integers(0, len(values), (RESAMPLES, len(values)))
     low, high = np.percentile(np.asarray(values)[draws].mean(axis=1), [2.5, 97.5])
-    return Estimate(mean, float(low), float(high), len(values), "bootstrap")
+    return float(low), float(high)
+
+
+def change(values: Sequence[float]) -> Estimate:
+    """Return the mean of paired differences, in [-1, 1], with its 95 % interval; `values` must not be empty."""
+    return Estimate(math.fsum(values) / len(values), *bootstrap(values), len(values), "bootstrap")
 
 
 def _wilson(p: float, n: int, z: float = 1.959964) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.edits import Edit
-from more_cli.evaluation.metrics import Estimate, estimate
+from more_cli.evaluation.metrics import Estimate, change, estimate
 from more_cli.evaluation.probes import Probe, probes_of
 from more_cli.evaluation.protocols import Cell, Readout, Schedule, first_failing, forgetting
 from more_cli.files import canonical_json, sha256_bytes
@@ -83,7 +83,7 @@ def report(
         cells=cells,
         lines=list(lines),
         reproduce=reproduce,
-        forgetting=estimate(lost) if lost else None,
+        forgetting=change(lost) if lost else None,
         first_failing=edits[first - 1].id if first else None,
     )
 
