@@ -251,7 +251,7 @@ def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
     path = _recipe_file(name_or_path, Path())
     values = _values(path)
     for setting in settings:
-        _apply_setting(values, setting)
+        apply_setting(values, setting)
     return parse_recipe(values, str(path))
 
 
@@ -309,7 +309,12 @@ def pick_recipe(model_type: str) -> str:
     return "default"
 
 
-def _apply_setting(values: dict[str, Any], setting: str) -> None:
+def apply_setting(values: dict[str, Any], setting: str) -> None:
+    """Put a `key=value` as it is typed into a table of values.
+
+    Raises:
+        UsageError: it has no `=`.
+    """
     key, equals, text = setting.partition("=")
     if not equals:
         raise UsageError(f"`--set {setting}` has no `=`", "write --set key=value, for instance --set max_steps=20")

@@ -21,6 +21,7 @@ COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.star
 def test_the_tour_runs_on_the_embedded_model(tmp_path: Path, monkeypatch, capsys) -> None:
     assert len(COMMANDS) >= 6
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(demo_model_dir(), "llava")
     samples = data_folder("sample_edits")
     shutil.copytree(samples / "images", "images")

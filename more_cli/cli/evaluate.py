@@ -1,4 +1,4 @@
-"""`more eval` and `more compare`: the scores of a state with gates and report files, and two results side by side."""
+"""`more eval` and `more compare`: a state or an editor scored, with gates and report files; two results in pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli import suite_eval
 from more_cli.cli.output import Output
+from more_cli.errors import UsageError
 
 
 def evaluate(
@@ -28,6 +30,17 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.")
     ] = None,
+    suite: suite_eval.Suite = None,
+    data_root: suite_eval.DataRoot = None,
+    editor: suite_eval.EditorName = "more",
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    limit: suite_eval.Limit = 100,
+    protocol: suite_eval.ProtocolNames = None,
+    checkpoints: suite_eval.Checkpoints = "1,10,100",
+    lags: suite_eval.Lags = "10",
+    cache: suite_eval.Cache = None,
+    again: suite_eval.Again = False,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
@@ -40,13 +53,34 @@ def evaluate(
 ) -> None:
     """Score every edit that stands, and what should not have moved.
 
+    With --suite an editor goes through a suite of edits from the untouched base instead, and no state is touched.
+
     \b
     Examples:
       more eval llava/
       more eval llava/ --probes regression.jsonl --json
       more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
+      more eval --suite e-ic
+      more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if suite is not None:
+        if probes or gate or report or junit:
+            raise UsageError("--suite goes without --probes, --gate, --report and --junit", "--json has every number")
+        options = suite_eval.run_options(
+            editor=editor,
+            recipe=recipe,
+            settings=set_,
+            limit=limit,
+            protocols=protocol,
+            checkpoints=checkpoints,
+            lags=lags,
+            cache=cache,
+            again=again,
+        )
+        place = opt.machine(device, dtype, device_map, memory)
+        suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)
+        return
     from more_cli.evaluation.gates import judge, parse_gate, require
     from more_cli.render.outlets import check_outlets, write_outlets
 

@@ -17,7 +17,7 @@ from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 
 Status = Literal["learnt", "not-learnt", "refused", "already-right"]
-Family = Literal["finetune", "hypernet", "locate", "lowrank", "memory", "prompt", "experts"]
+Family = Literal["none", "finetune", "hypernet", "locate", "lowrank", "memory", "prompt", "experts"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,14 @@ class Editor(ABC):
         """Take note of a correction that is written later, together with others; most editors learn it at once."""
         return self.edit(request, context)
 
+    def catch_up(self) -> float:
+        """Do what was put off until the model is asked something; returns the cost, as in `EditOutcome`."""
+        return 0.0
+
+    def constants(self) -> dict[str, Any]:
+        """Return every number that decides what the editor does, as JSON values."""
+        return {}
+
     def prepare(self, query: Query) -> Route:
         """Decide, once and from the query alone, which edits apply."""
         return Route()
@@ -138,6 +146,13 @@ class Editor(ABC):
     @abstractmethod
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take back the tensors of `state_dict`."""
+
+    def notes(self) -> dict[str, Any]:
+        """Return what must be kept beside the tensors to go on where a stream was left, as JSON values."""
+        return {}
+
+    def load_notes(self, notes: Mapping[str, Any]) -> None:  # noqa: B027 (most keep none)
+        """Take back what `notes` returned; the editor must not be attached."""
 
     @abstractmethod
     def footprint(self) -> dict[str, int]:

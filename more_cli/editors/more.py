@@ -8,10 +8,11 @@ tokens, and no two sites share a P: visual energy never reaches a text P.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -150,6 +151,20 @@ class MoreEditor(Editor):
         assert self._at_work is None
         self._B = {record.name: tensors[f"{record.name}.B"] for record in self._records}
         self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
+
+    def constants(self) -> dict[str, Any]:
+        """Return the recipe in full."""
+        return self.recipe.canonical()
+
+    def notes(self) -> dict[str, Any]:
+        """Return the sites' descriptions, with lambda and key counts as they are now."""
+        return {"sites": [record.model_dump(mode="json") for record in self.records]}
+
+    def load_notes(self, notes: Mapping[str, Any]) -> None:
+        """Take back the sites' descriptions."""
+        assert self._at_work is None
+        # As JSON: in Python values a strict record takes no list for a tuple.
+        self._records = [SiteRecord.model_validate_json(json.dumps(site)) for site in notes["sites"]]
 
     def footprint(self) -> dict[str, int]:
         """Return bytes of B, P and A; an edit adds none."""

@@ -96,6 +96,11 @@ def bootstrap(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def change(values: Sequence[float]) -> Estimate:
+    """Return the mean of paired differences, in [-1, 1], with its 95 % interval; `values` must not be empty."""
+    return Estimate(math.fsum(values) / len(values), *bootstrap(values), len(values), "bootstrap")
+
+
 def _wilson(p: float, n: int, z: float = 1.959964) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion (Wilson 1927)."""
     centre = p + z * z / (2 * n)

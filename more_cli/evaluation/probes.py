@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from more_cli.editors.base import Editor
@@ -57,6 +58,20 @@ class ProbeScore:
         return self.values.get("gen_exact") == 1.0
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What the untouched base says to a locality probe."""
+
+    tokens: tuple[int, ...]
+    """Its greedy answer."""
+    logits: Tensor
+    """(K, vocabulary) at the positions that predict it, as the model gave them, on the CPU."""
+
+
+References = Callable[[Sequence[Probe]], Sequence[Reference]]
+"""Where what the base says comes from: asked there and then, or kept from an earlier time."""
+
+
 def probes_of(edit: Edit) -> Iterator[Probe]:
     """Yield every probe of an edit: the edit itself, its rephrases, its image variants, its locality questions."""
     yield Probe(edit.id, "rel", Query(edit.images, edit.question), edit.target)
@@ -81,16 +96,19 @@ def run_probes(
     *,
     generate: bool = True,
     keep_logits: bool = False,
+    references: References | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ProbeScore]:
     """Score probes in batches on the model as it is now; the editor must be attached.
 
     Without `generate` only teacher-forced metrics are measured; `keep_logits` keeps those of the target positions.
+    Without `references` the base is asked again.
     """
     scores: list[ProbeScore] = []
     for group in _batches(probes):
         if group[0].is_locality:
-            scores += _locality(runtime, editor, group)
+            before = references(group) if references else ask_base(runtime, group)
+            scores += _locality(runtime, editor, group, before)
         else:
             scores += _targets(runtime, editor, group, generate, keep_logits)
         on_progress(len(scores), len(probes))
@@ -136,15 +154,31 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
     return scores
 
 
-def _locality(runtime: Runtime, editor: Editor, probes: Sequence[Probe]) -> list[ProbeScore]:
-    """Compare with the base on the base's own answer: the gold one is often nothing it would say."""
+def ask_base(runtime: Runtime, probes: Sequence[Probe]) -> list[Reference]:
+    """Return what the untouched base says: its own answer, since the gold one is often nothing it would say."""
     with runtime.base():
         tokens = runtime.generate([probe.query for probe in probes], ANSWER_TOKENS)
-        before = [runtime.prompter.text(ids) for ids in tokens]
         encoded = [runtime.encode(probe.query).followed_by(ids) for probe, ids in zip(probes, tokens, strict=True)]
-        base = _scored(runtime, encoded)
+        rows = [
+            row[mask] for part in _scored(runtime, encoded) for row, mask in zip(part.logits, part.mask, strict=True)
+        ]
+    return [Reference(tuple(ids), row.cpu()) for ids, row in zip(tokens, rows, strict=True)]
+
+
+def _locality(
+    runtime: Runtime, editor: Editor, probes: Sequence[Probe], references: Sequence[Reference]
+) -> list[ProbeScore]:
+    """Compare with the base on the base's own answer."""
+    pairs: list[tuple[Scored, Scored]] = []
     queries = [_routed(editor, probe) for probe in probes]
-    pairs = list(zip(_scored(runtime, encoded), base, strict=True))
+    before = [runtime.prompter.text(list(reference.tokens)) for reference in references]
+    encoded = [
+        runtime.encode(probe.query).followed_by(reference.tokens)
+        for probe, reference in zip(probes, references, strict=True)
+    ]
+    for part in _scored(runtime, encoded):
+        start = sum(len(edited) for edited, _ in pairs)
+        pairs.append((part, _as_scored(references[start : start + len(part)], part)))
     after = [runtime.prompter.text(ids) for ids in runtime.generate(queries, ANSWER_TOKENS)]
     values = {
         "loc_top1_answer": [value for pair in pairs for value in metrics.loc_top1_answer(*pair)],
@@ -152,6 +186,14 @@ def _locality(runtime: Runtime, editor: Editor, probes: Sequence[Probe]) -> list
         "loc_gen_same": [float(a == b) for a, b in zip(after, before, strict=True)],
     }
     return _scores(probes, values, after, before)
+
+
+def _as_scored(references: Sequence[Reference], like: Scored) -> Scored:
+    """Return what the base said with the shape of what the edited model did."""
+    logits = torch.zeros_like(like.logits)
+    for row, mask, reference in zip(logits, like.mask, references, strict=True):
+        row[mask] = reference.logits.to(row)
+    return Scored(logits, like.targets, like.mask)
 
 
 def _scored(runtime: Runtime, samples: Sequence[Encoded]) -> list[Scored]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from more_cli.model.structure import find_backbone, text_layers
 
@@ -81,6 +81,5 @@ def _layer(layer: nn.Module, size: int) -> int:
 
 def _branch(site: nn.Module) -> int:
     """Return the bytes per token that a site's branch needs beside it: input, output, update and their sum."""
-    weight = site.weight
-    assert isinstance(weight, Tensor)
-    return FLOAT * (weight.shape[1] + 3 * weight.shape[0])
+    weight = next(site.parameters())
+    return FLOAT * (weight.shape[-1] + 3 * weight.shape[0])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,25 @@ from torch.autograd.function import FunctionCtx
 
 from more_cli.core.recursion import pool
 from more_cli.core.write import Gradient
+
+
+class Part(Protocol):
+    """What an editor adds to one module of a model; a runtime switches it on and off and tells it when to record."""
+
+    @property
+    def module(self) -> str:
+        """Path of the module."""
+
+    enabled: bool
+    recording: bool
+    loss_scale: float
+    """By what the loss of a backward pass is multiplied."""
+
+    def start_recording(self, *, add: bool = False) -> None:
+        """Get ready for a pass that is differentiated or whose keys are wanted."""
+
+    def insert(self, model: nn.Module) -> Callable[[], None]:
+        """Take effect in a model, and return what takes all of it out again."""
 
 
 class Branch:
@@ -43,6 +62,10 @@ class Branch:
     def B(self, value: Tensor) -> None:
         self._B = value
         self._written = bool(value.any())
+
+    def insert(self, model: nn.Module) -> Callable[[], None]:
+        """Stand beside the Linear."""
+        return model.get_submodule(self.module).register_forward_hook(self).remove
 
     def start_recording(self, *, add: bool = False) -> None:
         """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
@@ -124,13 +147,12 @@ class _RecordedBranch(torch.autograd.Function):
 
 
 @contextmanager
-def attached(model: nn.Module, branches: Sequence[Branch]) -> Iterator[None]:
-    """Add branches to a model and on leaving restore it: no hook, flag or mode differs from before."""
+def attached(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
+    """Add an editor's parts to a model and on leaving restore it: no hook, flag or mode differs from before."""
     with ExitStack() as undo:
         undo.enter_context(_frozen(model))
-        for branch in branches:
-            handle = model.get_submodule(branch.module).register_forward_hook(branch)
-            undo.callback(handle.remove)
+        for part in parts:
+            undo.callback(part.insert(model))
         yield
 
 

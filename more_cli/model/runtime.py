@@ -16,7 +16,7 @@ from more_cli.checkpoint import Checkpoint
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.activations import Activations, Pass
 from more_cli.model.batches import Batch, Encoded, Query, collate
-from more_cli.model.branches import Branch, attached
+from more_cli.model.branches import Part, attached
 from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
@@ -45,6 +45,9 @@ class Scored:
     """(N, K, vocabulary), as the model gave them."""
     targets: Tensor
     mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.mask)
 
     def __getitem__(self, rows: slice) -> Scored:
         """Return some of the batch's rows."""
@@ -90,28 +93,28 @@ class Runtime:
         self.loss_scale = LOSS_SCALE if model.dtype == torch.float16 else 1.0
         self._backbone = find_backbone(model)
         self._vision: VisionCache | None = None
-        self._branches: tuple[Branch, ...] = ()
+        self._branches: tuple[Part, ...] = ()
         self.activations = Activations.of(model, ())
 
     @contextmanager
-    def attached(self, branches: Sequence[Branch]) -> Iterator[None]:
-        """Carry an editor's branches; one editor at a time.
+    def attached(self, branches: Sequence[Part]) -> Iterator[None]:
+        """Carry an editor's parts; one editor at a time.
 
         What the vision layers before the first edited one put out is kept across passes.
         """
         assert not self._branches, "another editor is attached"
+        # Read off the model as it was built: a part may put another module in the place of its own.
+        self.activations, vision = Activations.of(self.model, [part.module for part in branches]), self._cache(branches)
         with attached(self.model, branches):
-            self._branches = tuple(branches)
+            self._branches, self._vision = tuple(branches), vision
             for branch in branches:
                 branch.loss_scale = self.loss_scale
-            self.activations = Activations.of(self.model, [branch.module for branch in branches])
-            self._vision = self._cache(branches)
             try:
                 yield
             finally:
                 self._branches, self._vision = (), None
 
-    def _cache(self, branches: Sequence[Branch]) -> VisionCache | None:
+    def _cache(self, branches: Sequence[Part]) -> VisionCache | None:
         frozen = frozen_vision_layers(self.model, self._backbone, [branch.module for branch in branches])
         if not frozen:
             return None

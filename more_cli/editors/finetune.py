@@ -1,0 +1,41 @@
+"""Fine-tuning on one correction after the other, as the literature's FT-L and FT-M (LiveEdit's constants)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from more_cli.editors.base import Family
+from more_cli.editors.training import TrainedEditor
+from more_cli.errors import StateError
+from more_cli.model.runtime import Runtime
+from more_cli.model.structure import find_backbone, last_ffn_out, own_parameters, visual_adapter
+from more_cli.model.trained import Copy, Trained
+
+
+class FineTuneText(TrainedEditor):
+    """FT-L: the weight of the last text layer's FFN output, its bias left as it is."""
+
+    name: ClassVar[str] = "ft-l"
+    family: ClassVar[Family] = "finetune"
+
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return a copy of the last FFN output."""
+        paths = last_ffn_out(runtime.model, find_backbone(runtime.model))
+        if not paths:
+            raise StateError("the last text layer has no FFN output that can be trained", "use another --editor")
+        return [Copy(path, runtime.model.get_submodule(path), only=("weight",)) for path in paths]
+
+
+class FineTuneVision(TrainedEditor):
+    """FT-M: everything in the projector, or in the Q-Former where there is one.
+
+    A question without an image never meets it, so what is answered to text alone cannot move.
+    """
+
+    name: ClassVar[str] = "ft-m"
+    family: ClassVar[Family] = "finetune"
+
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return copies of the modules there that have parameters."""
+        paths = own_parameters(runtime.model, visual_adapter(runtime.model, find_backbone(runtime.model)))
+        return [Copy(path, runtime.model.get_submodule(path)) for path in paths]

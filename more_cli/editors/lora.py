@@ -1,0 +1,126 @@
+"""What a user would do instead: a PEFT LoRA on every linear of the text model and the projector, trained with AdamW."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest, Family
+from more_cli.editors.looks import look, outcome
+from more_cli.editors.training import TrainedEditor, Tuning, descend
+from more_cli.model.batches import Encoded
+from more_cli.model.runtime import Runtime
+from more_cli.model.structure import find_backbone, linears_of
+from more_cli.model.trained import Adapter, Trained
+
+
+class LoraTuning(Tuning):
+    """The numbers of a LoRA and its training on one correction."""
+
+    steps: int = Field(default=10, ge=1)
+    """Steps of AdamW for one correction, at most."""
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16.0, gt=0)
+    """The branch is scaled by alpha / rank."""
+    seed: int = Field(default=0, ge=0)
+    """Of the first values of A, and of the order of `lora-all`."""
+
+
+class LoraAllTuning(LoraTuning):
+    """The numbers of a LoRA that is trained anew on all corrections."""
+
+    steps: int = Field(default=20, ge=1)
+    """Times that every correction is trained on."""
+    stop: float = Field(default=0.0, ge=0)
+    batch: int = Field(default=8, ge=1)
+    """Corrections in a step."""
+
+
+class LoraEditor(TrainedEditor):
+    """One adapter, trained a few steps on each correction as it comes."""
+
+    name: ClassVar[str] = "lora"
+    family: ClassVar[Family] = "lowrank"
+    tuning: LoraTuning
+
+    def __init__(self, tuning: LoraTuning) -> None:
+        super().__init__(tuning)
+
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return the adapters of every linear."""
+        model = runtime.model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.tuning.seed)
+            return [
+                Adapter(path, model.get_submodule(path.rpartition(".")[0]), self.tuning.rank, self.tuning.alpha)
+                for path in linears_of(model, find_backbone(model))
+            ]
+
+
+class LoraAllEditor(LoraEditor):
+    """An adapter trained from nothing on all corrections so far, whenever the model is asked something.
+
+    Its cost grows with the number of corrections; so does what it must remember of them.
+    """
+
+    name: ClassVar[str] = "lora-all"
+    tuning: LoraAllTuning
+
+    def __init__(self, tuning: LoraAllTuning) -> None:
+        super().__init__(tuning)
+        self._number = 0
+        self._past: dict[int, Encoded] = {}
+        self._trained = 0
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Take note of a correction; `catch_up` trains on it."""
+        runtime, _ = self.at_work
+        for number in range(1, context.number):
+            if number in context.past and number not in self._past:
+                self._past[number] = self._encoded(context.recall(number))
+        self._past = {number: encoded for number, encoded in self._past.items() if number in context.past}
+        self._past[context.number] = self._encoded(request)
+        self._number = context.number
+        seen = look(runtime, self._past[context.number])
+        return outcome(runtime, seen, seen)
+
+    def catch_up(self) -> float:
+        """Train from nothing on all corrections that stand, and return the samples sent forward and backward."""
+        if self._trained == self._number:
+            return 0.0
+        runtime, parts = self.at_work
+        for part in parts:
+            part.restart()
+        samples, shuffle = list(self._past.values()), random.Random(self.tuning.seed)
+        batches = []
+        for _ in range(self.tuning.steps):
+            order = shuffle.sample(samples, len(samples))
+            batches += [order[start : start + self.tuning.batch] for start in range(0, len(order), self.tuning.batch)]
+        descend(runtime, parts, batches, self.tuning)
+        self._trained = self._number
+        return float(sum(map(len, batches)))
+
+    def reset(self) -> None:
+        """Forget every correction."""
+        super().reset()
+        self._number, self._trained, self._past = 0, 0, {}
+
+    def notes(self) -> dict[str, Any]:
+        """Return which corrections the adapter was trained on."""
+        return {"number": self._number, "trained": self._trained}
+
+    def load_notes(self, notes: Mapping[str, Any]) -> None:
+        """Take back which corrections the adapter was trained on; they are fetched when they are needed."""
+        self._number, self._trained = notes["number"], notes["trained"]
+
+    def footprint(self) -> dict[str, int]:
+        """Return the bytes of the adapter and, per correction, those of what is kept to train on again."""
+        held = sum(encoded.bytes for encoded in self._past.values())
+        return super().footprint() | {"per_edit": held // max(1, len(self._past))}
+
+    def _encoded(self, request: EditRequest) -> Encoded:
+        return self.at_work[0].encode(request.query, request.target)

@@ -1,0 +1,149 @@
+"""Editors that run gradient descent on each correction: what they share.
+
+The loss is the mean NLL of the target, as everywhere; a fresh AdamW runs for every correction, in float32 and with the
+model in evaluation mode. Nothing protects what earlier corrections or the base had learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.looks import look, outcome
+from more_cli.model.batches import Encoded
+from more_cli.model.runtime import Runtime
+from more_cli.model.trained import Trained
+
+
+class Tuning(BaseModel):
+    """The numbers of one training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: int = Field(default=25, ge=1)
+    """Steps of AdamW for one correction, at most."""
+    rate: float = Field(default=1e-3, gt=0)
+    """Learning rate."""
+    decay: float = Field(default=0.0, ge=0)
+    """Weight decay."""
+    stop: float = Field(default=0.01, ge=0)
+    """Nats per token: no step is made, and the training ends, once the mean NLL is below."""
+
+
+class TrainedEditor(Editor):
+    """An editor whose effect is a set of trained weights."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+        self._values: dict[str, Tensor] = {}
+        self._lent: tuple[Runtime, list[Trained]] | None = None
+
+    @abstractmethod
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return what is trained, untrained."""
+
+    @contextmanager
+    def attach(self, runtime: Runtime) -> Iterator[None]:
+        """Put the trained weights in their places; on leaving the model is as it was found."""
+        parts = self.parts(runtime)
+        self._lent = runtime, parts
+        _load(parts, self._values)
+        try:
+            with runtime.attached(parts):
+                yield
+        finally:
+            self._values = _values(parts)
+            self._lent = None
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Train on one correction until its loss is low, at most `steps` times."""
+        runtime, parts = self.at_work
+        encoded = runtime.encode(request.query, request.target)
+        before = {part.module: part.values() for part in parts}
+        first = look(runtime, encoded)
+        steps, reached = descend(runtime, parts, [[encoded]] * self.tuning.steps, self.tuning)
+        if not math.isfinite(reached):
+            for part in parts:
+                part.load(before[part.module])
+            return EditOutcome(
+                "refused", first.nll, first.nll, "", "", first.right, 0, steps, reason="a loss is not finite"
+            )
+        # A last look that stopped the training was a pass without a backward.
+        cost = steps + (1 + (steps < self.tuning.steps)) / 3
+        return outcome(runtime, first, look(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)
+
+    @property
+    def at_work(self) -> tuple[Runtime, list[Trained]]:
+        """The model that was lent and what is trained in it."""
+        assert self._lent is not None, "attach the editor first"
+        return self._lent
+
+    def constants(self) -> dict[str, Any]:
+        """Return the numbers of the training."""
+        return self.tuning.model_dump(mode="json")
+
+    def reset(self) -> None:
+        """Go back to the base's weights."""
+        assert self._lent is None, "detach the editor first"
+        self._values = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return every trained weight."""
+        return _values(self._lent[1]) if self._lent else dict(self._values)
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take back the trained weights."""
+        assert self._lent is None, "detach the editor first"
+        self._values = dict(tensors)
+
+    def footprint(self) -> dict[str, int]:
+        """Return the bytes of the trained weights; an edit adds none."""
+        return {
+            "fixed": sum(value.numel() * value.element_size() for value in self.state_dict().values()),
+            "per_edit": 0,
+        }
+
+
+def descend(
+    runtime: Runtime, parts: Sequence[Trained], batches: Sequence[Sequence[Encoded]], tuning: Tuning
+) -> tuple[int, float]:
+    """Make a step of AdamW per batch, at most, and return how many were made and the last loss seen, in nats."""
+    parameters = [parameter for part in parts for parameter in part.parameters().values()]
+    optimiser = torch.optim.AdamW(parameters, lr=tuning.rate, weight_decay=tuning.decay)
+    steps, loss = 0, 0.0
+    for batch in batches:
+        scored = runtime.score(runtime.batch(batch), record=True)
+        objective = scored.nll().mean()
+        loss = float(objective.detach())
+        if loss < tuning.stop or not math.isfinite(loss):
+            break
+        optimiser.zero_grad(set_to_none=True)
+        runtime.backward(objective)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= runtime.loss_scale
+        optimiser.step()
+        for part in parts:
+            part.written = True
+        steps += 1
+    return steps, loss
+
+
+def _values(parts: Sequence[Trained]) -> dict[str, Tensor]:
+    """Return the weights of the parts that were trained."""
+    return {f"{part.module}.{name}": value for part in parts if part.written for name, value in part.values().items()}
+
+
+def _load(parts: Sequence[Trained], values: dict[str, Tensor]) -> None:
+    for part in parts:
+        own = {name: values[key] for name in part.parameters() if (key := f"{part.module}.{name}") in values}
+        if own:
+            part.load(own)

@@ -1,0 +1,108 @@
+"""Protocols: which edits are scored after which edit, and what is read off those scores.
+
+S[t, i] is the score of edit i on the model after t edits, and a protocol is a set of its cells:
+
+online  i = t: an edit right after it was made.
+final   t = T: every edit after the last one, as a deployed model would show it; the headline.
+lag g   i = t - g: an edit after g further ones.
+single  an edit alone, the model taken back before each.
+
+Online and final are also read off at checkpoints, over the first t edits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Protocol = Literal["final", "online", "lag", "single"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+HEADLINE: Protocol = "final"
+SINGLE = 0
+"""The row of S that stands for a model which knows one edit only."""
+
+Cell = tuple[int, int]
+"""(t, i), both from 1; t is SINGLE for protocol `single`."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is scored during a stream of `edits` edits."""
+
+    edits: int
+    protocols: tuple[Protocol, ...]
+    checkpoints: tuple[int, ...] = ()
+    lags: tuple[int, ...] = ()
+
+    @property
+    def marks(self) -> list[int]:
+        """Numbers of edits at which online and final are read off, the last one included."""
+        return sorted({mark for mark in self.checkpoints if 0 < mark < self.edits} | {self.edits})
+
+    def due(self, t: int) -> list[int]:
+        """Return the edits that are scored after edit `t`, in order."""
+        return sorted({i for readout in self.readouts() for after, i in readout.cells if after == t})
+
+    def readouts(self) -> Iterator[Readout]:
+        """Yield everything that is read off, the headline first."""
+        if "final" in self.protocols:
+            for t in reversed(self.marks):
+                yield Readout("final", t, tuple((t, i) for i in range(1, t + 1)))
+        if "online" in self.protocols:
+            for t in reversed(self.marks):
+                yield Readout("online", t, tuple((i, i) for i in range(1, t + 1)))
+        for lag in self.lags if "lag" in self.protocols else ():
+            cells = tuple((i + lag, i) for i in range(1, self.edits - lag + 1))
+            if cells:
+                yield Readout("lag", self.edits, cells, lag)
+        if "single" in self.protocols:
+            yield Readout("single", self.edits, tuple((SINGLE, i) for i in range(1, self.edits + 1)))
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The cells of one protocol at one checkpoint."""
+
+    protocol: Protocol
+    edits: int
+    """How many had been made."""
+    cells: tuple[Cell, ...]
+    lag: int | None = None
+
+    @property
+    def name(self) -> str:
+        """How it is called in tables and results, such as `final@100`."""
+        return f"lag{self.lag}@{self.edits}" if self.lag is not None else f"{self.protocol}@{self.edits}"
+
+
+def forgetting(matrix: Mapping[Cell, float], edits: int) -> list[float]:
+    """Return S[i, i] - S[T, i] of every edit that both were measured of: how much of it later edits took away."""
+    both = [i for i in range(1, edits + 1) if (i, i) in matrix and (edits, i) in matrix]
+    return [matrix[i, i] - matrix[edits, i] for i in both]
+
+
+def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
+    """Return the number of the first edit whose score is below 1."""
+    return next((i for t, i in readout.cells if matrix[t, i] < 1.0), None)
+
+
+def marks_of(text: str) -> tuple[int, ...]:
+    """Read numbers as they are typed, `1,10,100`.
+
+    Raises:
+        ValueError: not such a list.
+    """
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def checked(protocols: Sequence[str]) -> tuple[Protocol, ...]:
+    """Return protocols by name, each once.
+
+    Raises:
+        ValueError: no such protocol.
+    """
+    for name in protocols:
+        if name not in PROTOCOLS:
+            raise ValueError(name)
+    return tuple(protocol for protocol in PROTOCOLS if protocol in protocols)

@@ -1,0 +1,129 @@
+"""What is read off a run of an editor through a suite: every protocol of the one score matrix, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from more_cli.edits import Edit
+from more_cli.evaluation.metrics import Estimate, change, estimate
+from more_cli.evaluation.names import KINDS
+from more_cli.evaluation.probes import Probe, probes_of
+from more_cli.evaluation.protocols import Cell, Readout, Schedule, first_failing, forgetting
+from more_cli.files import canonical_json, sha256_bytes
+from more_cli.suites.load import EditSuite
+
+
+@dataclass
+class SuiteReport:
+    """What one run measured."""
+
+    suite: EditSuite
+    model: Path
+    editor: str
+    edits: list[Edit]
+    available: int
+    """Edits that the suite has."""
+    schedule: Schedule
+    headline: str
+    """The readout that speaks for the run, such as `final@100`."""
+    estimates: dict[str, dict[str, Estimate]]
+    """By readout, such as `online@10`, then by the metric's full name."""
+    cells: dict[Cell, list[dict[str, Any]]]
+    """Every score, by (t, i)."""
+    lines: list[dict[str, Any]]
+    """What became of each edit, in order, the single ones after the stream's."""
+    reproduce: dict[str, Any]
+    """Base, editor's constants, template, suite and versions: what is needed to get these numbers again."""
+    forgetting: Estimate | None
+    """`rel.gen_exact` right after an edit minus at the end, where both were measured."""
+    first_failing: str | None
+    """The first edit that does not hold in the headline."""
+    base_asked: int = 0
+    """Locality probes that the base had to be asked, the others being known from an earlier run."""
+    resumed: int = 0
+    """Steps known from an earlier run."""
+    seconds: float = 0.0
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many edits of the stream ended how."""
+        found: dict[str, int] = {}
+        for line in self.lines[: len(self.edits)]:
+            found[line["outcome"]["status"]] = found.get(line["outcome"]["status"], 0) + 1
+        return found
+
+
+def report(
+    suite: EditSuite,
+    model: Path,
+    editor: str,
+    edits: Sequence[Edit],
+    schedule: Schedule,
+    lines: Sequence[dict[str, Any]],
+    reproduce: dict[str, Any],
+) -> SuiteReport:
+    """Read everything off a finished run's lines."""
+    cells = {(line["t"], int(i)): scores for line in lines for i, scores in line["scores"].items()}
+    readouts = list(schedule.readouts())
+    rel = {cell: _rel(scores) for cell, scores in cells.items()}
+    lost = forgetting(rel, schedule.edits) if {"final", "online"} <= set(schedule.protocols) else []
+    first = first_failing(rel, readouts[0])
+    return SuiteReport(
+        suite=suite,
+        model=model,
+        editor=editor,
+        edits=list(edits),
+        available=len(suite.pools["evaluation"]),
+        schedule=schedule,
+        headline=readouts[0].name,
+        estimates={readout.name: _summary(readout, cells) for readout in readouts},
+        cells=cells,
+        lines=list(lines),
+        reproduce=reproduce,
+        forgetting=change(lost) if lost else None,
+        first_failing=edits[first - 1].id if first else None,
+    )
+
+
+def _rel(scores: Sequence[Mapping[str, Any]]) -> float:
+    return next(float(score["values"]["gen_exact"]) for score in scores if score["kind"] == "rel")
+
+
+def _summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    found: dict[str, list[float]] = {}
+    for kind in KINDS:
+        for name, value in _values(kind, (score for cell in readout.cells for score in cells[cell])):
+            found.setdefault(name, []).append(value)
+    return {name: estimate(values) for name, values in found.items()}
+
+
+def _values(kind: str, scores: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    for score in scores:
+        if score["kind"] == kind:
+            for metric, value in score["values"].items():
+                yield f"{kind}.{metric}", float(value)
+
+
+def per_edit(report: SuiteReport) -> list[dict[str, Any]]:
+    """Return every edit with its values in the headline, by the metric's full name, one a probe."""
+    headline = next(iter(report.schedule.readouts()))
+    rows = []
+    for t, i in headline.cells:
+        edit, values = report.edits[i - 1], dict[str, list[float]]()
+        for score in report.cells[t, i]:
+            for metric, value in score["values"].items():
+                values.setdefault(f"{score['kind']}.{metric}", []).append(value)
+        rows.append({"id": edit.id, "probes": probes_hash(edit), "values": values})
+    return rows
+
+
+def probes_hash(edit: Edit) -> str:
+    """Return the SHA-256 over what an edit's probes ask and expect: runs with the same probes can be compared."""
+    return sha256_bytes(canonical_json([_content(probe) for probe in probes_of(edit)]).encode())
+
+
+def _content(probe: Probe) -> list[object]:
+    return [probe.kind, [image.sha256 for image in probe.query.images], probe.query.question, probe.target]

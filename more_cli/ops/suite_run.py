@@ -1,0 +1,226 @@
+"""`more eval --suite`: an editor goes through a suite of edits from the untouched base; no state is touched."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.editors.base import Editor, EditOutcome
+from more_cli.editors.memory import Memory
+from more_cli.edits import Edit
+from more_cli.errors import DataError
+from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
+from more_cli.evaluation.references import BaseAnswers
+from more_cli.evaluation.streams import request_of
+from more_cli.files import canonical_json, sha256_bytes
+from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime, load_prompter, load_runtime
+from more_cli.ops.editors import Wish, entry_of
+from more_cli.ops.runs import RunJournal
+from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.suite_report import SuiteReport, probes_hash, report
+from more_cli.suites.load import EditSuite
+
+SAVE_EDITS, SAVE_SECONDS = 10, 30.0
+"""How often a run keeps its editor, to go on from."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How an editor goes through a suite."""
+
+    editor: str = "more"
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    limit: int | None = 100
+    """First edits of the suite; None for all."""
+    protocols: tuple[Protocol, ...] = ("final", "online")
+    checkpoints: tuple[int, ...] = (1, 10, 100)
+    lags: tuple[int, ...] = (10,)
+    cache: Path | None = None
+    """Folder for what the base says and for the journals of runs; absent, `default_cache`."""
+    again: bool = False
+    """Measure anew what an earlier run has measured."""
+
+
+def default_cache() -> Path:
+    """Return where caches lie by the XDG rule."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "more"
+
+
+def run_suite(
+    suite: EditSuite, model: Path, options: RunOptions, machine: Machine, progress: Progress = no_progress
+) -> SuiteReport:
+    """Run an editor through a suite, or finish a run that was interrupted.
+
+    Raises:
+        UsageError: unknown editor or setting.
+        StreamErrors: an image of the suite is missing or cannot be read.
+        StateError: not a checkpoint that can be edited.
+    """
+    started = time.monotonic()
+    pool = suite.pools["evaluation"]
+    edits = list(pool[: options.limit])
+    schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
+    editor = entry_of(options.editor).make(Wish(model, options.recipe, options.settings))
+    checkpoint = open_checkpoint(model)
+    reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
+    cache = options.cache or default_cache()
+    run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
+    with run.journal.opened():
+        if options.again:
+            run.journal.forget()
+        known = len(run.journal.lines)
+        if not run.finished:
+            runtime = load_runtime(checkpoint, machine, system=str(editor.constants().get("system", "")))
+            known = run.go(runtime, BaseAnswers(runtime, cache / "base" / _base_key(reproduce)))
+    found = report(suite, model, options.editor, edits, schedule, run.journal.lines[: run.steps], reproduce)
+    found.base_asked, found.resumed, found.seconds = run.asked, known, time.monotonic() - started
+    return found
+
+
+class _Run:
+    """One run at work."""
+
+    def __init__(
+        self, editor: Editor, edits: Sequence[Edit], schedule: Schedule, journal: RunJournal, progress: Progress
+    ) -> None:
+        self.editor, self.edits, self.schedule, self.journal = editor, edits, schedule, journal
+        self.progress = progress
+        self.asked = 0
+        self._save = Every(SAVE_EDITS, SAVE_SECONDS)
+
+    @property
+    def steps(self) -> int:
+        """Edits of the stream, and again as many where each is scored alone too."""
+        return len(self.edits) * (1 + ("single" in self.schedule.protocols))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the journal has everything."""
+        return len(self.journal.lines) >= self.steps
+
+    def go(self, runtime: Runtime, base: BaseAnswers) -> int:
+        """Do what is missing and return how many steps were not."""
+        snapshot = self.journal.resume()
+        if snapshot:
+            snapshot.give(self.editor)
+        known = len(self.journal.lines)
+        with self.editor.attach(runtime):
+            every = [probe for edit in self.edits for probe in probes_of(edit)]
+            base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
+            self._stream(runtime, base)
+        if not self.finished:
+            self._single(runtime, base)
+        self.asked = base.asked
+        return known
+
+    def _stream(self, runtime: Runtime, base: BaseAnswers) -> None:
+        memory = self._memory()
+        for line in self.journal.lines[: len(self.edits)]:
+            _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
+        for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
+            edit = self.edits[t - 1]
+            self.progress(t - 1, self.steps, f"edit {edit.id}")
+            line = {"t": t, **self._made(edit, memory, t)}
+            due = self.schedule.due(t)
+            line["catch_up"] = self.editor.catch_up() if due else 0.0
+            line["scores"] = self._scores(runtime, base, due)
+            _remember(memory, t, edit, line["outcome"])
+            self._keep(line)
+
+    def _single(self, runtime: Runtime, base: BaseAnswers) -> None:
+        for step in range(max(len(self.journal.lines), len(self.edits)), self.steps):
+            i = step - len(self.edits) + 1
+            edit = self.edits[i - 1]
+            self.progress(step, self.steps, f"edit {edit.id} alone")
+            self.editor.reset()
+            with self.editor.attach(runtime):
+                line = {"t": SINGLE, **self._made(edit, self._memory(), 1)}
+                line["catch_up"] = self.editor.catch_up()
+                line["scores"] = self._scores(runtime, base, [i])
+                self._keep(line)
+
+    def _memory(self) -> Memory:
+        return Memory(lambda number: request_of(self.edits[number - 1]))
+
+    def _made(self, edit: Edit, memory: Memory, number: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        try:
+            outcome = self.editor.edit(request_of(edit), memory.context(number, edit.subject, edit.content))
+        except DataError as error:  # what cannot be turned into a prompt
+            outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": _outcome_values(outcome)}
+
+    def _scores(self, runtime: Runtime, base: BaseAnswers, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+        probes = {i: list(probes_of(self.edits[i - 1])) for i in due}
+        whole = [probe for i in due for probe in probes[i]]
+        found = iter(run_probes(runtime, self.editor, whole, references=base)) if whole else iter(())
+        return {str(i): [_score_values(next(found)) for _ in probes[i]] for i in due}
+
+    def _keep(self, line: dict[str, Any]) -> None:
+        self.journal.add(line)
+        if self._save() or self.finished:
+            self.journal.save(self.editor)
+
+
+def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
+    if outcome["status"] != "refused":
+        memory.add(t, edit.subject, edit.content)
+    memory.see(t, {int(number): margin for number, margin in outcome["looks"].items()})
+
+
+def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:
+    return {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "nll_before": outcome.nll_before,
+        "nll_after": outcome.nll_after,
+        "answer_before": outcome.answer_before,
+        "answer_after": outcome.answer_after,
+        "writes": outcome.writes,
+        "cost": outcome.cost,
+        "looks": {str(number): margin for number, margin in outcome.looks.items()},
+    }
+
+
+def _score_values(score: ProbeScore) -> dict[str, Any]:
+    return {"kind": score.probe.kind, "values": score.values, "answer": score.answer, "base": score.base_answer}
+
+
+def _reproduce(
+    checkpoint: Checkpoint,
+    editor: Editor,
+    options: RunOptions,
+    suite: EditSuite,
+    edits: Sequence[Edit],
+    machine: Machine,
+) -> dict[str, Any]:
+    return {
+        "editor": options.editor,
+        "constants": editor.constants(),
+        "base": fingerprint(checkpoint, checkpoint.tensors),
+        "template": load_prompter(checkpoint).template,
+        "suite": suite.name,
+        "file": suite.pools["evaluation"].sha256,
+        "edits": sha256_bytes(canonical_json([[edit.id, edit.content, probes_hash(edit)] for edit in edits]).encode()),
+        "versions": versions(machine),
+        "seed": editor.constants().get("seed"),
+    }
+
+
+def _key(reproduce: Mapping[str, Any], schedule: Schedule) -> str:
+    cells = [list(readout.cells) for readout in schedule.readouts()]
+    return sha256_bytes(canonical_json([reproduce, cells]).encode())[:32]
+
+
+def _base_key(reproduce: Mapping[str, Any]) -> str:
+    facts = [reproduce["base"], reproduce["template"], reproduce["constants"].get("system", ""), reproduce["versions"]]
+    return sha256_bytes(canonical_json(facts).encode())[:32]

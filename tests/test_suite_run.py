@@ -1,0 +1,209 @@
+"""`eval --suite`: an editor goes through a suite; protocols are cells of one matrix; a run can be interrupted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import World, at_call, forks, in_child, line, run, tree
+
+from more_cli.evaluation.protocols import SINGLE, Schedule, first_failing, forgetting
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four edits with a rephrase and two locality probes each, on a tiny model."""
+    world = World(tmp_path_factory.mktemp("suite") / "world")
+    asked = [
+        {"question": "is it a dog ?"},
+        {"question": "what is in the image ?", "image": "img/black.png"},
+    ]
+    world.write([line(n, rephrases=["which colour ?"], locality=asked) for n in range(4)])
+    return world
+
+
+def evaluate(world: World, *options: object, cache: str = "cache") -> dict[str, Any]:
+    result = suite(world, *options, cache=cache)
+    assert result.code == 0, result.err
+    return result.json
+
+
+def suite(world: World, *options: object, cache: str = "cache"):
+    where = "--cache", world.root / cache, "--dtype", "float32"
+    return run("eval", world.model, "--suite", world.root / "edits.jsonl", *where, "--json", *options)
+
+
+def values(report: dict[str, Any], readout: str) -> dict[str, float]:
+    return {name: found["value"] for name, found in report["protocols"][readout].items()}
+
+
+def test_the_cells_of_each_protocol_by_hand() -> None:
+    schedule = Schedule(4, ("final", "online", "lag", "single"), checkpoints=(1, 2, 9), lags=(1, 7))
+    cells = {readout.name: set(readout.cells) for readout in schedule.readouts()}
+    assert cells == {
+        "final@4": {(4, 1), (4, 2), (4, 3), (4, 4)},
+        "final@2": {(2, 1), (2, 2)},
+        "final@1": {(1, 1)},
+        "online@4": {(1, 1), (2, 2), (3, 3), (4, 4)},
+        "online@2": {(1, 1), (2, 2)},
+        "online@1": {(1, 1)},
+        "lag1@4": {(2, 1), (3, 2), (4, 3)},
+        "single@4": {(SINGLE, 1), (SINGLE, 2), (SINGLE, 3), (SINGLE, 4)},
+    }
+    assert {t: schedule.due(t) for t in range(1, 5)} == {1: [1], 2: [1, 2], 3: [2, 3], 4: [1, 2, 3, 4]}
+    assert next(schedule.readouts()).name == "final@4", "the headline comes first"
+
+
+def test_forgetting_and_the_first_failing_edit_by_hand() -> None:
+    matrix = {(1, 1): 1.0, (2, 2): 1.0, (3, 3): 0.0, (3, 1): 1.0, (3, 2): 0.0}
+    assert forgetting(matrix, 3) == [0.0, 1.0, 0.0]
+    assert first_failing(matrix, next(Schedule(3, ("final",)).readouts())) == 2
+
+
+def test_no_editor_moves_nothing_and_has_the_base_s_accuracy(world: World) -> None:
+    report = evaluate(world, "--editor", "none")
+    assert set(report["protocols"]) == {"final@4", "final@1", "online@4", "online@1"}
+    assert (report["headline"], report["protocol"], report["baseline"]) == ("final@4", "final", "base")
+    for readout in report["protocols"]:
+        found = values(report, readout)
+        assert all(found[f"{kind}.loc_gen_same"] == 1.0 for kind in ("loc_text", "loc_image"))
+        assert all(found[f"{kind}.loc_top1_answer"] == 1.0 for kind in ("loc_text", "loc_image"))
+        assert found["loc_text.loc_expkl_answer"] == pytest.approx(1.0, abs=1e-4)
+    right = [edit["outcome"]["status"] == "already-right" for edit in report["stream"]]
+    assert values(report, "online@4")["rel.tf_exact"] == sum(right) / 4
+
+
+def test_edits_are_learnt_and_the_state_beside_the_model_is_left_alone(world: World) -> None:
+    before = tree(world.root / "model")
+    report = evaluate(world, "--set", "max_steps=30")
+    assert values(report, "online@4")["rel.tf_exact"] == 1.0
+    assert values(report, "online@1") == values(report, "final@1")
+    assert tree(world.root / "model") == before
+    assert not list(world.root.glob("model.more*"))
+    assert [edit["id"] for edit in report["per_edit"]] == ["e1", "e2", "e3", "e4"]
+    assert all(len(edit["values"]["gen_text.gen_exact"]) == 1 for edit in report["per_edit"])
+    assert report["reproduce"]["constants"]["max_steps"] == 30
+
+
+def test_a_final_cell_is_what_eval_of_a_state_measures(world: World) -> None:
+    """Two roads to one number: the suite's last row, and `edit` then `eval`."""
+    report = evaluate(world, "--set", "max_steps=30")
+    state = world.root / "other.more"
+    options = "--state", state, "--dtype", "float32"
+    run("edit", world.model, world.root / "edits.jsonl", "--set", "max_steps=30", *options)
+    scored = run("eval", world.model, *options, "--json").json
+    for name, found in scored["metrics"].items():
+        assert report["metrics"][name]["value"] == pytest.approx(found["value"], abs=1e-4), name
+    for suffix in ("more", "more.d"):
+        path = world.root / f"other.{suffix}"
+        path.rename(world.root / f"kept-{suffix}")
+
+
+def test_naive_is_the_recipe_without_p(world: World) -> None:
+    report = evaluate(world, "--editor", "naive", "--limit", 2)
+    assert report["reproduce"]["constants"]["precondition"] is False
+    assert evaluate(world, "--limit", 2)["reproduce"]["constants"]["precondition"] is True
+
+
+def test_the_same_command_reads_what_was_measured(world: World) -> None:
+    first = evaluate(world, "--limit", 2)
+    second = evaluate(world, "--limit", 2)
+    assert (second["resumed"], second["base_asked"]) == (2, 0)
+    volatile = {"wall_seconds", "resumed", "base_asked"}
+    assert {key: first[key] for key in first if key not in volatile} == {
+        key: second[key] for key in second if key not in volatile
+    }
+    again = evaluate(world, "--limit", 2, "--again")
+    assert (again["resumed"], again["base_asked"]) == (0, 0), "the base's answers are kept"
+    assert again["matrix"] == first["matrix"]
+
+
+@forks
+def test_an_interrupted_run_goes_on_and_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from more_cli.ops import suite_run
+
+    monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
+
+    def interrupted() -> object:
+        def stop(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        at_call(3, [(suite_run._Run, "_made")], stop)
+        return suite(world, cache="torn")
+
+    assert in_child(interrupted) == 130
+    rest = evaluate(world, cache="torn")
+    assert rest["resumed"] == 2
+    assert rest["matrix"] == evaluate(world)["matrix"]
+
+
+def test_single_edits_start_from_the_base_each(world: World) -> None:
+    report = evaluate(world, "--protocol", "single", "--limit", 2, "--set", "max_steps=30")
+    assert set(report["protocols"]) == {"single@2"}
+    assert values(report, "single@2")["rel.tf_exact"] == 1.0
+    first = [row for row in report["matrix"] if (row["after"], row["edit"]) == (SINGLE, 1)]
+    online = evaluate(world, "--set", "max_steps=30")["matrix"]
+    assert first[0]["scores"] == next(row["scores"] for row in online if (row["after"], row["edit"]) == (1, 1))
+
+
+def test_lags_are_read_off_the_same_stream(world: World) -> None:
+    report = evaluate(world, "--protocol", "lag", "--lags", "1,2", "--editor", "none")
+    assert {name: found["rel.tf_exact"]["n"] for name, found in report["protocols"].items()} == {
+        "lag1@4": 3,
+        "lag2@4": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--editor", "moer"), "did you mean `more`"),
+        (("--protocol", "frozen"), "unknown protocol `frozen`"),
+        (("--checkpoints", "1,x"), "no list of numbers"),
+        (("--editor", "more:paper", "--recipe", "llava"), "names its recipe"),
+    ],
+)
+def test_what_cannot_be_run_is_named(world: World, options: tuple[str, ...], said: str) -> None:
+    result = suite(world, *options)
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_without_a_model_the_embedded_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    result = run("eval", "--suite", "e-vqa", "--editor", "none", "--limit", 1)
+    assert result.code == 0, result.err
+    assert "embedded demo model" in result.err
+    assert "rel.gen_exact" in result.out
+    assert os.listdir(tmp_path) == ["xdg"]
+    assert (tmp_path / "xdg" / "more" / "runs").is_dir()
+
+
+@pytest.mark.parametrize("editor", ["ft-l", "ft-m", "lora"])
+def test_the_usual_ways_run_by_name(world: World, editor: str) -> None:
+    report = evaluate(world, "--editor", editor, "--limit", 2, "--set", "rate=0.01", "--set", "steps=40")
+    found = values(report, "final@2")
+    assert report["reproduce"]["constants"]["rate"] == 0.01
+    assert values(report, "online@2")["rel.tf_exact"] == 1.0
+    if editor == "ft-m":
+        assert found["loc_text.loc_top1_answer"] == found["loc_text.loc_gen_same"] == 1.0
+        assert found["loc_text.loc_expkl_answer"] == 1.0
+
+
+def test_lora_all_pays_for_every_edit_again(world: World) -> None:
+    options = "--editor", "lora-all", "--limit", 3, "--set", "steps=2"
+    online = evaluate(world, *options)
+    assert [row["catch_up"] for row in online["stream"]] == [2.0, 4.0, 6.0]
+    final = evaluate(world, *options, "--protocol", "final", "--checkpoints", "")
+    assert [row["catch_up"] for row in final["stream"]] == [0.0, 0.0, 6.0]
+    assert values(final, "final@3") == values(online, "final@3")
+
+
+def test_a_number_that_an_editor_has_not_is_named(world: World) -> None:
+    result = suite(world, "--editor", "ft-l", "--set", "rank=3")
+    assert result.code == 2
+    assert "`ft-l`: rank" in result.err
+    assert "it has steps, rate, decay, stop" in result.err
