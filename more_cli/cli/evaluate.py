@@ -26,6 +26,7 @@ def evaluate(
     lags: suite_eval.Lags = "10",
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
+    calibrate: suite_eval.Calibrate = 0,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
@@ -59,6 +60,7 @@ def evaluate(
             lags=lags,
             cache=cache,
             again=again,
+            calibrate=calibrate,
         )
         place = opt.machine(device, dtype, device_map, memory)
         suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)

@@ -49,6 +49,10 @@ Lags = Annotated[str, typer.Option(metavar="10,..", help="With --protocol lag: f
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="With --suite: for what the base says and what was measured.")
 ]
+Calibrate = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
+]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
 
 
@@ -63,6 +67,7 @@ def run_options(
     lags: str,
     cache: Path | None,
     again: bool,
+    calibrate: int,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
@@ -92,6 +97,7 @@ def run_options(
         lags=numbers["--lags"],
         cache=cache,
         again=again,
+        calibrate=calibrate,
     )
 
 
@@ -162,6 +168,9 @@ def show_suite(output: Output, report: SuiteReport) -> None:
     cost = sum(line["outcome"]["cost"] + line["catch_up"] for line in report.lines[:taken])
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
     output.line(f"{counts}; {cost / taken:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
+    if calibration := report.reproduce.get("calibration"):
+        chosen = ", ".join(calibration["chosen"]) or "as it is"
+        output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
     if report.resumed:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
 
