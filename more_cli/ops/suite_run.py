@@ -78,9 +78,9 @@ def run_suite(
     reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
     cache = options.cache or default_cache()
     if options.calibrate:
-        found = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
-        editor = entry.make(wish.with_settings(*found["chosen"]))
-        reproduce |= {"constants": editor.constants(), "calibration": found}
+        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
+        editor = entry.make(wish.with_settings(*calibration["chosen"]))
+        reproduce |= {"constants": editor.constants(), "calibration": calibration}
     run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
     with run.journal.opened():
         if options.again:
