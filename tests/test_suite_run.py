@@ -241,3 +241,21 @@ def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
     none = suite(world, "--calibrate", 2)
     assert none.code == 2
     assert "has no calibration pool" in none.err
+
+
+@pytest.mark.parametrize("family", ["blip-2", "qwen2_vl"])
+def test_ft_m_trains_what_adapts_images_in_every_family(tmp_path: Path, family: str) -> None:
+    """The Q-Former of BLIP-2, the merger of Qwen2-VL: images are answered otherwise, text never."""
+    world = World(tmp_path / "world", family=family)
+    asked = [{"question": "is it a dog ?"}, {"question": "what is it ?", "image": "img/black.png"}]
+    world.write([line(n, locality=asked) for n in range(2)])
+    found = evaluate(world, "--editor", "ft-m", "--set", "rate=0.01", "--set", "steps=5")["metrics"]
+    assert found["loc_text.loc_expkl_answer"]["value"] == 1.0
+    assert found["loc_image.loc_expkl_answer"]["value"] < 1.0
+
+
+def test_options_that_say_nothing_together_are_refused(world: World) -> None:
+    alone = run("eval", world.model, "--editor", "naive")
+    assert (alone.code, "--suite" in alone.err) == (2, True)
+    both = suite(world, "--probes", world.root / "edits.jsonl")
+    assert (both.code, "both given" in both.err) == (2, True)

@@ -49,6 +49,17 @@ def evaluate(
       more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    given = {
+        "--editor": editor != "more",
+        "--recipe": recipe,
+        "--set": set_,
+        "--data-root": data_root,
+        "--protocol": protocol,
+        "--cache": cache,
+        "--calibrate": calibrate,
+        "--again": again,
+    }
+    suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
     if suite is not None:
         options = suite_eval.run_options(
             editor=editor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,18 @@ Calibrate = Annotated[
     typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
 ]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
+
+
+def check_together(suite: str | None, probes: Path | None, given: Sequence[str]) -> None:
+    """Refuse options that say nothing together.
+
+    Raises:
+        UsageError: a suite and a file of questions, or options of a suite without one.
+    """
+    if suite is not None and probes is not None:
+        raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
+    if suite is None and given:
+        raise UsageError(f"`{given[0]}` says how an editor goes through a suite", "name one with --suite")
 
 
 def run_options(
