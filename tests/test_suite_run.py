@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,54 @@ def test_a_number_that_an_editor_has_not_is_named(world: World) -> None:
     assert result.code == 2
     assert "`ft-l`: rank" in result.err
     assert "it has steps, rate, decay, stop" in result.err
+
+
+def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
+    """A copy of E-VQA with two pools; the best setting runs, and what was tried is in the result."""
+    root = world.root / "mmedit"
+    root.mkdir()
+    records = [
+        {
+            "src": f"what colour is it {n} ?", "pred": "x", "alt": "r", "rephrase": f"which colour {n} ?",
+            "image": "img/red.png", "image_rephrase": "img/green.png", "loc": f"is it {n} ?", "loc_ans": "no",
+            "m_loc": "img/black.png", "m_loc_q": "what is it ?", "m_loc_a": "x",
+        }
+        for n in range(4)
+    ]  # fmt: skip
+    (root / "vqa_eval.json").write_text(json.dumps(records[:2]))
+    (root / "vqa_train.json").write_text(json.dumps(records[2:]))
+    command = (
+        *("eval", world.model, "--suite", "e-vqa", "--data-root", root, "--image-root", world.root, "--json"),
+        *("--cache", world.root / "cache", "--dtype", "float32", "--editor", "ft-l", "--set", "steps=40"),
+    )
+    result = run(*command, "--calibrate", 3)
+    assert result.code == 0, result.err
+    found = result.json["reproduce"]["calibration"]
+    assert [trial["setting"] for trial in found["tried"]] == [[], ["rate=0.003"], ["rate=0.0003"]]
+    best = max(found["tried"], key=lambda trial: trial["score"])
+    assert found["chosen"] == best["setting"]
+    rate = {"": 0.001, "rate=0.003": 0.003, "rate=0.0003": 0.0003}["".join(found["chosen"])]
+    assert result.json["reproduce"]["constants"]["rate"] == rate
+    again = run(*command, "--calibrate", 3).json
+    assert (again["resumed"], again["reproduce"]) == (2, result.json["reproduce"])
+    none = suite(world, "--calibrate", 2)
+    assert none.code == 2
+    assert "has no calibration pool" in none.err
+
+
+@pytest.mark.parametrize("family", ["blip-2", "qwen2_vl"])
+def test_ft_m_trains_what_adapts_images_in_every_family(tmp_path: Path, family: str) -> None:
+    """The Q-Former of BLIP-2, the merger of Qwen2-VL: images are answered otherwise, text never."""
+    world = World(tmp_path / "world", family=family)
+    asked = [{"question": "is it a dog ?"}, {"question": "what is it ?", "image": "img/black.png"}]
+    world.write([line(n, locality=asked) for n in range(2)])
+    found = evaluate(world, "--editor", "ft-m", "--set", "rate=0.01", "--set", "steps=5")["metrics"]
+    assert found["loc_text.loc_expkl_answer"]["value"] == 1.0
+    assert found["loc_image.loc_expkl_answer"]["value"] < 1.0
+
+
+def test_options_that_say_nothing_together_are_refused(world: World) -> None:
+    alone = run("eval", world.model, "--editor", "naive")
+    assert (alone.code, "--suite" in alone.err) == (2, True)
+    both = suite(world, "--probes", world.root / "edits.jsonl")
+    assert (both.code, "both given" in both.err) == (2, True)

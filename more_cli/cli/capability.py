@@ -39,8 +39,8 @@ def show_capability(output: Output, report: CapabilityReport) -> None:
     edited = ("edited: accuracy", "edited: score", "edited: unparsable", "change of accuracy") if report.state else ()
     output.table((*columns, *edited), rows, numbers=(*columns[1:], *edited))
     for name, total in report.base.totals.items():
-        now = f" -> {report.state.totals[name].score:.1f}" if report.state else ""
-        output.line(f"{name}: {total.score:.1f}{now} of {total.maximum:.0f}")
+        moved = f" -> {report.state.totals[name].score:.1f}" if report.state else ""
+        output.line(f"{name}: {total.score:.1f}{moved} of {total.maximum:.0f}")
     output.line(f"accuracy {report.base.accuracy:.3f}, accuracy+ {report.base.accuracy_plus:.3f}")
     if report.state is not None:
         found = report.changes["all"]

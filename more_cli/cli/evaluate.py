@@ -41,6 +41,7 @@ def evaluate(
     lags: suite_eval.Lags = "10",
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
+    calibrate: suite_eval.Calibrate = 0,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
@@ -64,6 +65,17 @@ def evaluate(
       more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    given = {
+        "--editor": editor != "more",
+        "--recipe": recipe,
+        "--set": set_,
+        "--data-root": data_root,
+        "--protocol": protocol,
+        "--cache": cache,
+        "--calibrate": calibrate,
+        "--again": again,
+    }
+    suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
     if suite is not None:
         if probes or gate or report or junit:
             raise UsageError("--suite goes without --probes, --gate, --report and --junit", "--json has every number")
@@ -77,6 +89,7 @@ def evaluate(
             lags=lags,
             cache=cache,
             again=again,
+            calibrate=calibrate,
         )
         place = opt.machine(device, dtype, device_map, memory)
         suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,7 +50,23 @@ Lags = Annotated[str, typer.Option(metavar="10,..", help="With --protocol lag: f
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="With --suite: for what the base says and what was measured.")
 ]
+Calibrate = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
+]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
+
+
+def check_together(suite: str | None, probes: Path | None, given: Sequence[str]) -> None:
+    """Refuse options that say nothing together.
+
+    Raises:
+        UsageError: a suite and a file of questions, or options of a suite without one.
+    """
+    if suite is not None and probes is not None:
+        raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
+    if suite is None and given:
+        raise UsageError(f"`{given[0]}` says how an editor goes through a suite", "name one with --suite")
 
 
 def run_options(
@@ -63,6 +80,7 @@ def run_options(
     lags: str,
     cache: Path | None,
     again: bool,
+    calibrate: int,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
@@ -92,6 +110,7 @@ def run_options(
         lags=numbers["--lags"],
         cache=cache,
         again=again,
+        calibrate=calibrate,
     )
 
 
@@ -162,6 +181,9 @@ def show_suite(output: Output, report: SuiteReport) -> None:
     cost = sum(line["outcome"]["cost"] + line["catch_up"] for line in report.lines[:taken])
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
     output.line(f"{counts}; {cost / taken:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
+    if calibration := report.reproduce.get("calibration"):
+        chosen = ", ".join(calibration["chosen"]) or "as it is"
+        output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
     if report.resumed:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
 

@@ -13,7 +13,7 @@ from more_cli.editors.anchors import Anchor
 from more_cli.editors.more import MoreEditor
 from more_cli.edits import Edit
 from more_cli.errors import DataError
-from more_cli.evaluation.probes import probes_of, run_probes
+from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
 from more_cli.files import canonical_json, sha256_bytes
 from more_cli.model.backbones import Site
@@ -93,6 +93,11 @@ def measure(
             editor.hold(anchors)
         apply_stream(editor, edits)
         scores = run_probes(runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=False)
+    return measured(scores)
+
+
+def measured(scores: Sequence[ProbeScore]) -> float:
+    """Return the mean of those of `MEASURED` that there are scores of, in [0, 1]."""
     found = summarise(scores)
     values = [found[name].value for name in MEASURED if name in found]
     return sum(values) / len(values)

@@ -13,7 +13,7 @@ from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
 from more_cli.edits import Edit
-from more_cli.errors import DataError
+from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
 from more_cli.evaluation.references import BaseAnswers
@@ -21,9 +21,10 @@ from more_cli.evaluation.streams import request_of
 from more_cli.files import canonical_json, sha256_bytes
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
-from more_cli.ops.editors import Wish, entry_of
+from more_cli.ops.editors import Entry, Wish, entry_of
 from more_cli.ops.runs import RunJournal
 from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
 from more_cli.ops.suite_report import SuiteReport, probes_hash, report
 from more_cli.suites.load import EditSuite
 
@@ -47,6 +48,8 @@ class RunOptions:
     """Folder for what the base says and for the journals of runs; absent, `default_cache`."""
     again: bool = False
     """Measure anew what an earlier run has measured."""
+    calibrate: int = 0
+    """Settings of the editor that are tried first, on the suite's calibration pool; 0 for none."""
 
 
 def default_cache() -> Path:
@@ -69,10 +72,15 @@ def run_suite(
     pool = suite.pools["evaluation"]
     edits = list(pool[: options.limit])
     schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
-    editor = entry_of(options.editor).make(Wish(model, options.recipe, options.settings))
+    entry, wish = entry_of(options.editor), Wish(model, options.recipe, options.settings)
+    editor = entry.make(wish)
     checkpoint = open_checkpoint(model)
     reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
     cache = options.cache or default_cache()
+    if options.calibrate:
+        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
+        editor = entry.make(wish.with_settings(*calibration["chosen"]))
+        reproduce |= {"constants": editor.constants(), "calibration": calibration}
     run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
     with run.journal.opened():
         if options.again:
@@ -83,6 +91,32 @@ def run_suite(
             known = run.go(runtime, BaseAnswers(runtime, cache / "base" / _base_key(reproduce)))
     found = report(suite, model, options.editor, edits, schedule, run.journal.lines[: run.steps], reproduce)
     found.base_asked, found.resumed, found.seconds = run.asked, known, time.monotonic() - started
+    return found
+
+
+def _calibrated(
+    suite: EditSuite,
+    entry: Entry,
+    wish: Wish,
+    options: RunOptions,
+    checkpoint: Checkpoint,
+    machine: Machine,
+    reproduce: Mapping[str, Any],
+    cache: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Return what the calibration found, from an earlier run where it was the same."""
+    if "calibration" not in suite.pools:
+        raise UsageError(f"suite `{suite.name}` has no calibration pool here", "leave --calibrate out")
+    pool = suite.pools["calibration"]
+    facts = [reproduce[name] for name in ("editor", "constants", "base", "template", "versions")]
+    kept = Calibrations(cache / "calibrations", *facts, list(wish.settings), options.calibrate, pool.sha256)
+    found = None if options.again else kept.read()
+    if found is None:
+        runtime = load_runtime(checkpoint, machine, system=str(reproduce["constants"].get("system", "")))
+        base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce))
+        found = try_settings(entry, wish, options.calibrate, list(pool[:EDITS]), runtime, base, progress)
+        kept.write(found)
     return found
 
 
