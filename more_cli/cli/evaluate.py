@@ -77,8 +77,8 @@ def evaluate(
     }
     suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
     if suite is not None:
-        if probes or gate or report or junit:
-            raise UsageError("--suite goes without --probes, --gate, --report and --junit", "--json has every number")
+        if gate or report or junit:
+            raise UsageError("--suite goes without --gate, --report and --junit", "--json has every number")
         options = suite_eval.run_options(
             editor=editor,
             recipe=recipe,
