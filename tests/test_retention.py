@@ -41,3 +41,11 @@ def test_growth_is_the_slope_times_the_length(retention) -> None:
     assert change == pytest.approx(2.0)
     assert low == pytest.approx(2.0)
     assert high == pytest.approx(2.0)
+
+
+def test_the_editors_report_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import editors
+
+    assert (BENCHMARKS / "EDITORS.md").read_text(encoding="utf-8") == "\n".join(editors.show()) + "\n"
+    sys.modules.pop("editors")
