@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_CONVERTED = {
+MMEDIT_COLUMNS = (
     "src",
     "alt",
     "rephrase",
@@ -19,6 +19,10 @@ _CONVERTED = {
     "m_loc",
     "m_loc_q",
     "m_loc_a",
+)
+"""What every record of MMEdit has, beside what the model said."""
+_CONVERTED = {
+    *MMEDIT_COLUMNS,
     "port_new",
     "one_hop_img",
     "id",

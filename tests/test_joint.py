@@ -104,6 +104,11 @@ def test_a_recipe_names_its_anchors(world: World) -> None:
     world.write([line(0)], "one.jsonl")
     world.edit("--state", created, "--recipe", folder / "own.toml", edits=world.root / "one.jsonl")
     assert "held by 1 anchors" in run("status", world.model, "--state", created).out
+    world.write([line(1, locality=[{"question": "A photo  of"}])], "clash.jsonl")
+    fresh = ("--state", world.root / "fresh.more", "--recipe", folder / "own.toml")
+    clash = world.edit(*fresh, edits=world.root / "clash.jsonl")
+    assert (clash.code, "asks what an anchor holds" in clash.err) == (4, True)
+    assert not (world.root / "fresh.more").exists()
     (folder / "held.jsonl").unlink()
     gone = run("init", world.model, "--recipe", folder / "own.toml", "--state", world.root / "none.more")
     assert gone.code == 4

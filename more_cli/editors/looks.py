@@ -1,4 +1,4 @@
-"""One edit looked at under teacher forcing, and what became of it: what editors without a loop of their own share."""
+"""Edits looked at under teacher forcing, and what became of one: what all editors share."""
 
 from __future__ import annotations
 
@@ -8,36 +8,48 @@ from torch import Tensor
 
 from more_cli.editors.base import EditOutcome, Status
 from more_cli.model.batches import Encoded
-from more_cli.model.runtime import Runtime
+from more_cli.model.runtime import Runtime, Scored
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one pass over an edit's target showed."""
+class Found:
+    """What a pass found about one edit."""
 
     nll: float
     """Mean negative log-likelihood of the target tokens, in nats per token."""
+    margin: float
+    """By how much the least sure target token's logit leads the best other one."""
     right: bool
     """Every target token, the end of sequence included, is the most likely one."""
     said: Tensor
     """(K,) most likely tokens."""
 
 
-def look(runtime: Runtime, encoded: Encoded) -> Seen:
+def found_in(scored: Scored) -> list[Found]:
+    """Return what a pass found, edit by edit."""
+    columns = scored.nll().tolist(), scored.margins().tolist(), scored.all_right().tolist()
+    said = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
+    return [Found(*row) for row in zip(*columns, said, strict=True)]
+
+
+def look(runtime: Runtime, encoded: Encoded) -> Found:
     """Send one edit forward."""
-    scored = runtime.score(runtime.batch([encoded]))
-    return Seen(float(scored.nll()[0]), bool(scored.all_right()[0]), scored.predicted()[0][scored.mask[0]])
+    return found_in(runtime.score(runtime.batch([encoded])))[0]
+
+
+def status_of(last: Found, writes: int) -> Status:
+    """Return what an edit is that was not refused."""
+    if not last.right:
+        return "not-learnt"
+    return "learnt" if writes else "already-right"
 
 
 def outcome(
-    runtime: Runtime, first: Seen, last: Seen, *, writes: int = 0, passes: int = 1, cost: float = 1 / 3
+    runtime: Runtime, first: Found, last: Found, *, writes: int = 0, passes: int = 1, cost: float = 1 / 3
 ) -> EditOutcome:
     """Return what became of an edit; by default it was looked at and nothing else."""
-    status: Status = "learnt" if last.right else "not-learnt"
-    if writes == 0 and last.right:
-        status = "already-right"
     return EditOutcome(
-        status=status,
+        status=status_of(last, writes),
         nll_before=first.nll,
         nll_after=last.nll,
         answer_before=runtime.prompter.text(first.said),

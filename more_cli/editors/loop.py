@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from more_cli.editors.base import EditOutcome, EditRequest, Look, Status
-from more_cli.editors.passes import Found, Passes
+from more_cli.editors.base import EditOutcome, EditRequest, Look
+from more_cli.editors.looks import Found, status_of
+from more_cli.editors.passes import Passes
 from more_cli.editors.rehearsal import draw
 from more_cli.recipe import Joint
 
@@ -98,14 +99,9 @@ def _drawn(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
 
 
 def _outcome(passes: Passes, first: Found, last: Found, refused: str = "") -> EditOutcome:
-    status: Status = "learnt" if last.right else "not-learnt"
-    if refused:
-        status = "refused"
-    elif passes.writes == 0 and last.right:
-        status = "already-right"
     text = passes.runtime.prompter.text
     return EditOutcome(
-        status=status,
+        status="refused" if refused else status_of(last, passes.writes),
         nll_before=first.nll,
         nll_after=last.nll,
         answer_before=text(first.said),

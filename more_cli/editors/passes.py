@@ -11,6 +11,7 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor, draw_anchors, drift
 from more_cli.editors.base import EditContext, EditRequest
+from more_cli.editors.looks import Found, found_in
 from more_cli.editors.sites import Sites
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Batch, Encoded
@@ -60,20 +61,6 @@ class Shelf:
         return self._encoded[number]
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a pass found about one edit."""
-
-    nll: float
-    """Mean negative log-likelihood of the target tokens, in nats per token."""
-    margin: float
-    """By how much the least sure target token's logit leads the best other one."""
-    right: bool
-    """Every target token, the end of sequence included, is the most likely one."""
-    said: Tensor
-    """(K,) most likely tokens."""
-
-
 @dataclass
 class Passes:
     """The passes made during one edit, or one consolidation, and where they have led."""
@@ -119,9 +106,7 @@ class Passes:
         for part in self.runtime.parts((self.shelf.get(number, self.context) for number in numbers), "forward"):
             both_ways = record and self.alone
             self.scored = self.runtime.score(self.runtime.batch(part), keys=record, record=both_ways)
-            columns = self.scored.nll().tolist(), self.scored.margins().tolist(), self.scored.all_right().tolist()
-            said = [row[mask] for row, mask in zip(self.scored.predicted(), self.scored.mask, strict=True)]
-            rows += [Found(*row) for row in zip(*columns, said, strict=True)]
+            rows += found_in(self.scored)
         found = dict(zip(numbers, rows, strict=True))
         self.looks |= {number: seen.margin for number, seen in found.items()}
         self.passes += len(numbers)

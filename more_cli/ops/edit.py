@@ -11,23 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditOutcome
 from more_cli.edits import Edit, Problem, iter_edits, read_edits
 from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StreamErrors
 from more_cli.lock import writer_lock
-from more_cli.model.batches import Query
-from more_cli.model.families import Family, family_of
 from more_cli.model.machine import Machine
-from more_cli.model.prompts import Prompter
-from more_cli.model.runtime import load_prompter
-from more_cli.ops.anchors import asked, load_anchors, overlap
-from more_cli.ops.init import InitReport, initialise
+from more_cli.ops.fit import Fit
+from more_cli.ops.init import InitReport, initialise, plan
 from more_cli.ops.session import (
     Every,
     Progress,
@@ -39,11 +33,8 @@ from more_cli.ops.session import (
     versions,
 )
 from more_cli.ops.stop import Stop, stoppable
-from more_cli.state import load_meta
 
 SAVE_SECONDS = 30.0
-LONG_TEXT = 256
-"""Question and target with fewer bytes than this fit into any context; where not, the editor refuses them."""
 FAILED = (Status.NOT_LEARNT, Status.REFUSED)
 
 
@@ -117,7 +108,7 @@ def edit_file(
         StateError: model, state or ledger do not fit, or the lock is held.
     """
     found = read_edits(stream, options.image_root, on_error=options.on_error)
-    context = _Context(target)
+    context = Fit(target, options.recipe, options.settings)
     misfits = {edit.id: problem for edit in found.edits if (problem := context.problem(edit))}
     if misfits and options.on_error == "stop":
         raise StreamErrors([str(problem) for problem in misfits.values()], next(iter(misfits.values())).hint)
@@ -137,7 +128,7 @@ def edit_stream(
 ) -> EditReport:
     """Apply edits line by line as they arrive; a bad line stops the run unless it is to be skipped."""
     report = EditReport(target)
-    context = _Context(target)
+    context = Fit(target, options.recipe, options.settings)
 
     def arriving() -> Iterator[Edit]:
         for item in iter_edits(stream, "<stdin>", options.image_root):
@@ -153,51 +144,6 @@ def edit_stream(
             yield item
 
     return _run(target, arriving(), None, options, machine, report, progress, on_entry)
-
-
-class _Context:
-    """What an edit must fit: the number of images that the model takes, the state's anchors, and for texts long
-    enough to fill it the model's context."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-
-    @cached_property
-    def prompter(self) -> Prompter:
-        return load_prompter(open_checkpoint(self.target.model))
-
-    @cached_property
-    def family(self) -> Family:
-        return family_of(str(open_checkpoint(self.target.model).config.get("model_type")))
-
-    @cached_property
-    def anchors(self) -> frozenset[tuple[str, str]]:
-        """What the state's anchors ask."""
-        digest = load_meta(self.target.sidecar).anchors if self.target.sidecar.exists() else None
-        return asked(load_anchors(self.target.folder, digest) if digest else ())
-
-    def problem(self, edit: Edit) -> Problem | None:
-        """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
-        if refused := self._refused(edit):
-            return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
-        if clash := overlap(edit, self.anchors):
-            return clash
-        if len((edit.question + edit.target).encode()) < LONG_TEXT:
-            return None
-        try:
-            self.prompter.encode(Query(edit.images, edit.question), edit.target)
-        except DataError as error:
-            return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
-        return None
-
-    def _refused(self, edit: Edit) -> tuple[str, str] | None:
-        """Say, with a hint, why the model cannot be asked an edit, or what else it moved."""
-        if refused := self.family.refuses(len(edit.images)):
-            return refused
-        for number, probe in enumerate(edit.locality, 1):
-            if refused := self.family.refuses(1 if probe.image else 0, alone=True):
-                return f"locality {number}: {refused[0]}", refused[1]
-        return None
 
 
 def _run(
@@ -355,8 +301,6 @@ def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Ite
 
 def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
     """Check everything that can be checked without writing."""
-    from more_cli.ops.init import plan
-
     report.dry_run = True
     if target.sidecar.exists():
         session = open_session(target, Machine())

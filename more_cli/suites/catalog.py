@@ -5,21 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from more_cli.foreign import MMEDIT_COLUMNS
+
 EMBEDDED = Path(__file__).resolve().parent.parent / "demo" / "suites"
 """Where the mini suites lie that come with the package."""
-
-MMEDIT_COLUMNS = (
-    "src",
-    "alt",
-    "rephrase",
-    "image",
-    "image_rephrase",
-    "loc",
-    "loc_ans",
-    "m_loc",
-    "m_loc_q",
-    "m_loc_a",
-)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from peft import LoraConfig, get_peft_model
 
 from more_cli.editors.anchors import Anchor, draw_anchors, drift
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.none import NoEditor
 from more_cli.edits import Edit
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import request_of
@@ -31,28 +31,6 @@ class Adapted(Runtime):
     def base(self) -> Iterator[None]:
         with self.model.disable_adapter():
             yield
-
-
-class Nothing(Editor):
-    """No editor: the model is scored as it is."""
-
-    name, family = "none", "finetune"
-
-    def attach(self, runtime: Runtime) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        raise NotImplementedError
-
-    def reset(self) -> None: ...
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state_dict(self, tensors: dict[str, torch.Tensor]) -> None: ...
-
-    def footprint(self) -> dict[str, int]:
-        return {}
 
 
 def train(
@@ -82,7 +60,7 @@ def train(
             optimiser.step()
             cost, step = cost + len(batch), step + 1
     probes = [probe for edit in edits for probe in probes_of(edit)]
-    scores = run_probes(runtime, Nothing(), probes)
+    scores = run_probes(runtime, NoEditor(), probes)
     lent.model = model.unload()
     lent.model.requires_grad_(False)
     return scores, cost / len(edits)

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from offline import Nothing, train
+from offline import train
 from streams import FAMILIES, Run, anchors_of, pool, run_stream, runtime
 
+from more_cli.editors.none import NoEditor
 from more_cli.edits import Edit
 from more_cli.evaluation.metrics import bootstrap, estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
@@ -171,7 +172,7 @@ def perform(table: str, name: str, seed: int) -> dict[str, Any]:
         )
     else:
         with lent.attached([]):
-            run.scores = run_probes(lent, Nothing(), [probe for edit in edits for probe in probes_of(edit)])
+            run.scores = run_probes(lent, NoEditor(), [probe for edit in edits for probe in probes_of(edit)])
     return {
         "table": table,
         "row": name,
