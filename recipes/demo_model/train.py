@@ -24,6 +24,7 @@ from llava import PATCHES, VISION_WIDTH
 from loop import Schedule
 from perception import Heads, learn_to_see
 from speech import (
+    CLOSING,
     COMPARE,
     DRILL,
     FINISH,
@@ -32,6 +33,7 @@ from speech import (
     PRACTICE,
     SETTLE,
     SPEECH,
+    STEADY,
     Learner,
     Lesson,
     Writer,
@@ -66,12 +68,15 @@ STAGES: dict[str, Stages] = {
         ("seeing", Schedule(800, 2e-3, 100)),
         (LED, Schedule(500, 3e-4, 30)),
         (SETTLE, Schedule(400, 4e-4, 20)),
+        (STEADY, Schedule(3000, 6e-4, 50)),
     ),
-    "qwen3_vl": ((LED, Schedule(450, 4e-4, 30)), (SETTLE, Schedule(160, 4e-4, 10))),
+    "qwen3_vl": ((LED, Schedule(450, 4e-4, 30)), (SETTLE, Schedule(160, 4e-4, 10)), (STEADY, Schedule(3000, 7e-4, 50))),
     "blip2_opt": (
         ("seeing", Schedule(500, 1.5e-3, 100)),
         ("thinking", Schedule(1600, 1.5e-3, 100)),
         (LED, Schedule(1100, 1.0e-3, 60)),
+        (STEADY, Schedule(3000, 7e-4, 50)),
+        (CLOSING, Schedule(1000, 3e-4, 30)),
     ),
 }
 
@@ -84,6 +89,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("demo_training"), help="where resumable state is kept")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument("--parent", type=Path, default=None, help="checkpoint to start from; default: the shipped one")
+    parser.add_argument("--onward", action="store_true", help="give the shipped checkpoint the last stage only")
     parser.add_argument("--resume", action="store_true", help="go on from the state in --work")
     parser.add_argument("--scenes", type=int, default=2000, help="scenes behind the model card's table")
     arguments = parser.parse_args()
@@ -101,20 +107,23 @@ def device(name: str) -> torch.device:
 
 
 def train(name: str, out: Path, work: Path, where: torch.device, arguments: argparse.Namespace) -> None:
-    """Both stages, then the checkpoint and its card."""
+    """All stages or, onward, the last; then the checkpoint and its card."""
     torch.manual_seed(SEED)
     family = FAMILIES[name]
-    tokenizer = kept_tokenizer(family, work / "tokenizer")
-    model = family.model(tokenizer).to(where)
-    if family.inherit is not None:
-        folder = arguments.parent or model_folder(family.parent)
-        family.inherit(model, AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).to(where))
+    if arguments.onward:
+        tokenizer = AutoTokenizer.from_pretrained(model_folder(name))
+        model, stages = trained(model_folder(name)).to(where), STAGES[name][-1:]
+    else:
+        tokenizer = kept_tokenizer(family, work / "tokenizer")
+        model, stages = family.model(tokenizer).to(where), STAGES[name]
+        if family.inherit is not None:
+            family.inherit(model, trained(arguments.parent or model_folder(family.parent)).to(where))
     heads = None if family.parent else Heads(VISION_WIDTH, PATCHES).to(where)
     learner = Learner(model, family, heads)
     writer = Writer(family, tokenizer, model)
     llava = FAMILIES["llava"]
     if family.parent:
-        teacher = AutoModelForImageTextToText.from_pretrained(demo_model_dir(), dtype=torch.float32).to(where)
+        teacher = trained(demo_model_dir()).to(where)
         like_teacher = Writer(llava, AutoTokenizer.from_pretrained(demo_model_dir()), teacher)
 
     def check(step: int) -> str:
@@ -122,7 +131,7 @@ def train(name: str, out: Path, work: Path, where: torch.device, arguments: argp
             marks(model, lambda data: learner.spoken(data)[0].last, writer, 192)
         )
 
-    for stage, schedule in STAGES[name]:
+    for stage, schedule in stages:
         if isinstance(stage, Lesson) and stage.led:
             guide = Learner(teacher, llava, None)
             learn_to_answer_alike(stage, learner, writer, guide, like_teacher, schedule, work, check)
@@ -137,6 +146,11 @@ def train(name: str, out: Path, work: Path, where: torch.device, arguments: argp
             learn_to_see(stage, model.model.vision_tower, heads, see, schedule, work)
     save(model, family.processor(tokenizer), out)
     write_card(out, name, arguments.scenes)
+
+
+def trained(folder: Path) -> PreTrainedModel:
+    """A checkpoint's model, to be taught further or to teach."""
+    return AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
 
 
 def kept_tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerFast:
