@@ -18,6 +18,7 @@ from more_cli.cli import options as opt
 from more_cli.cli import suites
 from more_cli.cli.evaluate import compare, evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
+from more_cli.cli.ledger import verify
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError
 
@@ -200,6 +201,7 @@ def edit(
 
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(verify)
 
 
 @app.command(epilog=EXIT_CODES)

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +27,9 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
-from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
+from more_cli.state import State, StateMeta, load_state, save_state
+from more_cli.target import Target as Target
+from more_cli.target import locate as locate
 
 
 class Progress(Protocol):
@@ -40,42 +41,6 @@ class Progress(Protocol):
 
 def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The checkpoint a command works on and the sidecar that belongs to it."""
-
-    model: Path
-    sidecar: Path
-
-    @property
-    def folder(self) -> Path:
-        """Folder of ledger, image store, snapshots and lock."""
-        return ledger_folder(self.sidecar)
-
-    @property
-    def lock(self) -> Path:
-        """The writer's lock."""
-        return self.folder / "lock"
-
-
-def locate(model: Path | None, state: Path | None) -> Target:
-    """Say which checkpoint and which sidecar a command means.
-
-    Raises:
-        UsageError: no model was named and the current folder does not name exactly one.
-    """
-    if model is not None:
-        return Target(model, state or sidecar_path(model))
-    found = [state] if state else sorted(Path.cwd().glob("*.more"))
-    if len(found) != 1:
-        shown = ", ".join(file.name for file in found[:5])
-        raise UsageError(
-            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
-            "name the checkpoint folder: more COMMAND MODEL",
-        )
-    return Target(found[0].with_suffix(""), found[0])
 
 
 def open_base(target: Target, state: State) -> Checkpoint:
@@ -172,9 +137,12 @@ class Session:
     def _recall(self, number: int) -> EditRequest:
         return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
 
-    def replay(self) -> int:
-        """Apply the ledger entries past the state again, in order, and return how many there were."""
-        missing = self.ledger.entries[self.state.meta.edits :]
+    def replay(self, until: int | None = None) -> int:
+        """Apply the ledger entries past the state again, in order, and return how many there were.
+
+        With `until` the state ends with that many entries, else with all.
+        """
+        missing = self.ledger.entries[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
             if entry.kind == "consolidate":
