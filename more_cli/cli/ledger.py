@@ -223,12 +223,13 @@ def verify(
     """Check that ledger, state, images and base are whole and belong together. Writes nothing.
 
     Exits with 5 if a check fails; every one is made and reported. With --deep all edits are applied again from an empty
-    state, which must end with the bytes of the state.
+    state, which must end with the bytes of the state. What merge or export wrote is compared with its more.json.
 
     \b
     Examples:
       more verify llava/
       more verify llava/ --deep
+      more verify llava-edited/
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.verify import verify as run
@@ -239,7 +240,7 @@ def verify(
     _show_verify(output, report)
     if report.failed:
         names = ", ".join(check.name for check in report.failed)
-        where = f"`{report.target.sidecar}` failed {len(report.failed)} of {len(report.checks)} checks: {names}"
+        where = f"`{report.subject}` failed {len(report.failed)} of {len(report.checks)} checks: {names}"
         fail(StateError(where, report.failed[0].hint))
         raise typer.Exit(StateError.exit_code)
 
@@ -248,7 +249,7 @@ def _show_verify(output: Output, report: VerifyReport) -> None:
     output.json(
         "more.verify/1",
         {
-            "state": str(report.target.sidecar),
+            "subject": str(report.subject),
             "deep": report.deep,
             "ok": not report.failed,
             "checks": [asdict(check) for check in report.checks],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -216,21 +216,6 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
-
-
-def provenance(session: Session) -> dict[str, Any]:
-    """Return where a merged checkpoint or an adapter comes from."""
-    meta = session.state.meta
-    return {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "anchors": meta.anchors,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-    }
 
 
 class Every:
