@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_gates import NINETEEN_OF_TWENTY
 
+from more_cli.cli.output import finite
 from more_cli.cli.scores import eval_values
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
@@ -100,7 +101,7 @@ def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
     )
     Page(html(report))
     assert "| `rel.target_nll` | nan | nan to nan | 1 |" in markdown(report)
-    values = json.loads(json.dumps(eval_values(report), allow_nan=False))
+    values = json.loads(json.dumps(finite(eval_values(report)), allow_nan=False))
     assert values["metrics"]["rel.gen_exact"]["value"] is None
     assert values["per_edit"][0]["values"]["rel.target_nll"] == [None]
 

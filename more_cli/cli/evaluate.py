@@ -1,4 +1,4 @@
-"""`more eval` and `more compare`: a state or an editor scored, with gates and report files; two results in pairs."""
+"""`more eval`: a state or an editor scored, with gates and report files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def evaluate(
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.")
     ] = None,
-    suite: suite_eval.Suite = None,
+    suite: suite_eval.SuiteName = None,
     data_root: suite_eval.DataRoot = None,
     editor: suite_eval.EditorName = "more",
     recipe: opt.RecipeName = None,
@@ -114,28 +114,3 @@ def evaluate(
     show_eval(output, found)
     write_outlets(found, reports, junit)
     require(found.gates)
-
-
-def compare(
-    paired: Annotated[
-        tuple[Path, Path],
-        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` about the same edits."),
-    ],
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
-) -> None:
-    """Compare two results edit by edit.
-
-    Every metric with the mean difference, its 95 % interval and an exact sign test. Results that did not measure the
-    same edits the same way are refused.
-
-    \b
-    Examples:
-      more compare --paired before.json after.json
-    """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.cli.scores import show_comparison
-    from more_cli.ops.compare import compare_runs
-
-    show_comparison(output, compare_runs(*paired))

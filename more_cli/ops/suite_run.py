@@ -14,18 +14,20 @@ from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
 from more_cli.edits import Edit
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.per_edit import probes_hash
+from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
 from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
 from more_cli.evaluation.references import BaseAnswers
 from more_cli.evaluation.streams import request_of
 from more_cli.files import canonical_json, sha256_bytes
+from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
 from more_cli.ops.runs import RunJournal
 from more_cli.ops.session import Every, Progress, no_progress, versions
 from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
-from more_cli.ops.suite_report import SuiteReport, probes_hash, report
+from more_cli.ops.suite_report import SuiteReport, report
 from more_cli.suites.load import EditSuite
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
@@ -148,7 +150,7 @@ class _Run:
             snapshot.give(self.editor)
         known = len(self.journal.lines)
         with self.editor.attach(runtime):
-            every = [probe for edit in self.edits for probe in probes_of(edit)]
+            every = [probe for edit in self.edits for probe in (_unedited(edit), *probes_of(edit))]
             base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
             self._stream(runtime, base)
         if not self.finished:
@@ -163,7 +165,7 @@ class _Run:
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
             edit = self.edits[t - 1]
             self.progress(t - 1, self.steps, f"edit {edit.id}")
-            line = {"t": t, **self._made(edit, memory, t)}
+            line = {"t": t, "base": _said(runtime, base, edit), **self._made(edit, memory, t)}
             due = self.schedule.due(t)
             line["catch_up"] = self.editor.catch_up() if due else 0.0
             line["scores"] = self._scores(runtime, base, due)
@@ -205,6 +207,17 @@ class _Run:
             self.journal.save(self.editor)
 
 
+def _unedited(edit: Edit) -> Probe:
+    """Return an edit's own question as one that is asked of the base."""
+    return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query(edit.images, edit.question))
+
+
+def _said(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
+    """Return the base's greedy answer to an edit's question."""
+    (reference,) = base([_unedited(edit)])
+    return runtime.prompter.text(list(reference.tokens))
+
+
 def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
     if outcome["status"] != "refused":
         memory.add(t, edit.subject, edit.content)
@@ -244,7 +257,9 @@ def _reproduce(
         "template": load_prompter(checkpoint).template,
         "suite": suite.name,
         "file": suite.pools["evaluation"].sha256,
-        "edits": sha256_bytes(canonical_json([[edit.id, edit.content, probes_hash(edit)] for edit in edits]).encode()),
+        "edits": sha256_bytes(
+            canonical_json([[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]).encode()
+        ),
         "versions": versions(machine),
         "seed": editor.constants().get("seed"),
     }
