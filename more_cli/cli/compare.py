@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli import suite_eval
+from more_cli.cli import outlets, suite_eval
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
@@ -43,6 +43,7 @@ def compare(
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
+    report: outlets.Reports = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
@@ -66,8 +67,8 @@ def compare(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
-        if editors or suite is not None:
-            raise UsageError("`--paired` compares two results, not editors", "leave one of the two out")
+        if editors or suite is not None or report:
+            raise UsageError("`--paired` compares two results, not editors on a suite", "leave one of the two out")
         from more_cli.ops.compare import compare_runs
 
         _show_pair(output, compare_runs(*paired))
@@ -76,7 +77,10 @@ def compare(
         hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
         raise UsageError("a comparison needs editors and --suite, or --paired", hint)
     from more_cli.ops.suite_compare import compare_editors, settings_by_editor
+    from more_cli.render.pages import of_comparison
 
+    files = outlets.Outlets(report or ())
+    files.check()
     settings = settings_by_editor(editors, set_ or ())
     options = suite_eval.run_options(
         editor=editors[0],
@@ -97,17 +101,21 @@ def compare(
             loaded, target.model, settings, options, opt.machine(device, dtype, device_map, memory), progress
         )
     _show_editors(output, found)
+    files.write(of_comparison(found))
 
 
 def _show_editors(output: Output, found: EditorComparison) -> None:
     """Show every editor's metrics at the end and on the way, and how they differ from the first one's."""
     output.json("more.compare-editors/1", comparison_values(found))
+    from more_cli.ops.suite_report import SHOWN
+    from more_cli.render.pages import difference_cells
+
     first, reports = found.first, found.reports
     output.line(f"{suite_eval.heading(first)}; editors {', '.join(reports)}")
     readouts = [first.headline, *[name for name in first.estimates if name == f"online@{len(first.edits)}"]]
     rows = [
         (metric, readout, *(suite_eval.cell(report.estimates[readout].get(metric)) for report in reports.values()))
-        for metric in suite_eval.SHOWN_METRICS
+        for metric in SHOWN
         if metric in first.estimates[first.headline]
         for readout in readouts
     ]
@@ -120,7 +128,7 @@ def _show_editors(output: Output, found: EditorComparison) -> None:
         ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p"),
         [
             (metric, editor, *difference_cells(differences[metric]))
-            for metric in suite_eval.SHOWN_METRICS
+            for metric in SHOWN
             for editor, differences in found.differences.items()
             if metric in differences
         ],
@@ -149,6 +157,8 @@ def difference_values(metrics: dict[str, Difference]) -> dict[str, Any]:
 
 def _show_pair(output: Output, found: Comparison) -> None:
     """Show every metric of two runs, and what the runs were made with where it differs."""
+    from more_cli.render.pages import difference_cells
+
     output.json(
         "more.compare/1",
         {
@@ -179,9 +189,3 @@ def _show_pair(output: Output, found: Comparison) -> None:
     for name, reason in found.skipped.items():
         output.note(f"note: {name} is left out: {reason}")
     output.line(f"they differ in: {', '.join(found.differ) or 'nothing that is recorded'}")
-
-
-def difference_cells(value: Difference) -> tuple[object, ...]:
-    """Return a difference, its interval, the edits that moved and p as table cells."""
-    interval = f"{value.low:+.3f} to {value.high:+.3f}"
-    return f"{value.difference:+.3f}", interval, value.up, value.down, value.same, f"{value.p:.3g}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from more_cli.cli.outlets import gate_values, show_gates
 from more_cli.cli.output import Output
 
 if TYPE_CHECKING:
-    from more_cli.evaluation.gates import Judgement
     from more_cli.evaluation.metrics import Estimate
     from more_cli.evaluation.per_edit import EditScores
     from more_cli.ops.evaluate import EvalReport
@@ -28,12 +28,7 @@ def show_eval(output: Output, report: EvalReport) -> None:
     else:
         output.line(f"protocol {report.protocol}, locality against {report.baseline}, {report.scope}")
         _show_numbers(output, report)
-    if report.gates:
-        output.line()
-        output.table(
-            ("gate", "", "measured"),
-            [(str(found.gate), "met" if found.met else "MISSED", found.reason) for found in report.gates],
-        )
+    show_gates(output, report.gates)
 
 
 def _show_numbers(output: Output, report: EvalReport) -> None:
@@ -70,7 +65,7 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "replayed": report.replayed,
         "metrics": {name: asdict(value) for name, value in report.estimates.items()},
         "retention": {ages: asdict(value) for ages, value in report.retention.items()},
-        "gates": [_gate_values(found) for found in report.gates],
+        "gates": [gate_values(found) for found in report.gates],
         "first_forgotten": report.first_forgotten,
         "failing": [
             {
@@ -104,18 +99,4 @@ def values_of_edit(scores: EditScores, before: str | None) -> dict[str, Any]:
         "before": before,
         "verdict": scores.verdict,
         "values": scores.values(),
-    }
-
-
-def _gate_values(found: Judgement) -> dict[str, Any]:
-    gate = found.gate
-    return {
-        "gate": str(gate),
-        "metric": gate.metric,
-        "bound": gate.bound,
-        "operator": gate.operator,
-        "threshold": gate.threshold,
-        "actual": found.actual,
-        "met": found.met,
-        "reason": found.reason,
     }

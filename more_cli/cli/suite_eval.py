@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
     from more_cli.ops.suite_report import SuiteReport
     from more_cli.ops.suite_run import RunOptions
     from more_cli.suites.load import EditSuite, Suite
-
-SHOWN_METRICS = (
-    "rel.gen_exact",
-    "rel.tf_exact",
-    "rel.tf_token_acc",
-    "gen_text.gen_exact",
-    "gen_image.gen_exact",
-    "loc_text.loc_top1_answer",
-    "loc_text.loc_expkl_answer",
-    "loc_image.loc_top1_answer",
-    "loc_image.loc_expkl_answer",
-)
-"""What people see of a run; `--json` has every metric."""
 
 SuiteName = Annotated[
     str | None,
@@ -124,9 +112,13 @@ def evaluate_suite(
     state: Path | None,
     options: RunOptions,
     machine: Machine,
+    files: Outlets,
 ) -> None:
     """Run a suite and show what it measured."""
-    from more_cli.ops.suite_run import run_suite
+    from more_cli.evaluation.gates import judge
+    from more_cli.ops.suite_report import gate_names
+    from more_cli.ops.suite_run import run_suite, schedule_of
+    from more_cli.render.pages import of_suite
     from more_cli.suites.load import YesNoSuite
 
     suite = loaded_suite(output, name, data_root, image_root)
@@ -134,11 +126,14 @@ def evaluate_suite(
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
 
-        evaluate_capability(output, suite, target, machine)
+        evaluate_capability(output, suite, target, machine, files)
         return
+    gates = files.gates_on(gate_names(schedule_of(suite, options)))
     with output.progress() as progress:
         report = run_suite(suite, target.model, options, machine, progress)
+    report.gates = judge(gates, report.gated)
     show_suite(output, report)
+    files.write(of_suite(report))
 
 
 def loaded_suite(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
@@ -181,12 +176,14 @@ def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
 
 
 def show_suite(output: Output, report: SuiteReport) -> None:
-    """Show the metrics by protocol and checkpoint."""
+    """Show the metrics by protocol and checkpoint, and the gates."""
+    from more_cli.ops.suite_report import SHOWN
+
     if output.as_json:
         output.json("more.eval/1", suite_values(report))
     output.line(f"{heading(report)}; editor {report.editor}")
     names = list(report.estimates)
-    rows = [name for name in SHOWN_METRICS if name in report.estimates[report.headline]]
+    rows = [name for name in SHOWN if name in report.estimates[report.headline]]
     output.table(
         ("metric", *names),
         [(row, *(cell(report.estimates[name].get(row)) for name in names)) for row in rows],
@@ -208,6 +205,7 @@ def show_suite(output: Output, report: SuiteReport) -> None:
         output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
     if report.resumed:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
+    show_gates(output, report.gates)
 
 
 def heading(report: SuiteReport) -> str:
@@ -263,6 +261,7 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "first_failing": report.first_failing,
         "counts": report.statuses,
         "cost": report.cost,
+        "gates": [gate_values(found) for found in report.gates],
         "base_asked": report.base_asked,
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),

@@ -73,7 +73,7 @@ def run_suite(
     started = time.monotonic()
     pool = suite.pools["evaluation"]
     edits = list(pool[: options.limit])
-    schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
+    schedule = schedule_of(suite, options)
     entry, wish = entry_of(options.editor), Wish(model, options.recipe, options.settings)
     editor = entry.make(wish)
     checkpoint = open_checkpoint(model)
@@ -94,6 +94,12 @@ def run_suite(
     found = report(suite, model, options.editor, edits, schedule, run.journal.lines[: run.steps], reproduce)
     found.base_asked, found.resumed, found.seconds = run.asked, known, time.monotonic() - started
     return found
+
+
+def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
+    """Return what is scored when, known before anything runs."""
+    available = len(suite.pools["evaluation"])
+    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
 
 
 def _calibrated(
