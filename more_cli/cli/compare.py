@@ -43,6 +43,7 @@ def compare(
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
+    anchors: suite_eval.Anchors = None,
     report: outlets.Reports = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
@@ -93,6 +94,7 @@ def compare(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        anchors=anchors,
     )
     loaded = suite_eval.edits_of(output, suite, data_root, image_root)
     target = suite_eval.target_of(output, model, None)

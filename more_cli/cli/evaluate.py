@@ -30,6 +30,7 @@ def evaluate(
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
+    anchors: suite_eval.Anchors = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
@@ -62,6 +63,7 @@ def evaluate(
         "--cache": cache,
         "--calibrate": calibrate,
         "--again": again,
+        "--anchors": anchors,
     }
     suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
     files = outlets.Outlets(report or (), junit, gate or ())
@@ -78,6 +80,7 @@ def evaluate(
             cache=cache,
             again=again,
             calibrate=calibrate,
+            anchors=anchors,
         )
         place = opt.machine(device, dtype, device_map, memory)
         suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place, files)

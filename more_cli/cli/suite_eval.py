@@ -43,6 +43,10 @@ Calibrate = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
 ]
+Anchors = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --suite: JSON Lines of questions whose answers must not move, for M-ORE."),
+]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
 
 
@@ -70,6 +74,7 @@ def run_options(
     cache: Path | None,
     again: bool,
     calibrate: int,
+    anchors: Path | None,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
@@ -100,6 +105,7 @@ def run_options(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        anchors=anchors,
     )
 
 

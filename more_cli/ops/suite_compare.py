@@ -12,6 +12,7 @@ from more_cli.files import shorten
 from more_cli.model.machine import Machine
 from more_cli.ops.editors import Wish, entry_of
 from more_cli.ops.session import Progress, no_progress
+from more_cli.ops.suite_anchors import takes_anchors
 from more_cli.ops.suite_report import SuiteReport
 from more_cli.ops.suite_run import RunOptions, run_suite
 from more_cli.suites.load import EditSuite
@@ -44,16 +45,21 @@ def compare_editors(
 ) -> EditorComparison:
     """Run every editor named in `settings`, each with its own, as `run_suite` does; finished runs are only read.
 
+    Anchors go to the editors that make use of them.
+
     Raises:
         UsageError: unknown editor or setting.
         StreamErrors: an image of the suite is missing or cannot be read.
         StateError: not a checkpoint that can be edited.
     """
-    for name, own in settings.items():  # all of them before an hour is spent on the first
-        entry_of(name).make(Wish(model, settings=tuple(own)))
+    # All of them are made before an hour is spent on the first.
+    made = {name: entry_of(name).make(Wish(model, settings=tuple(own))) for name, own in settings.items()}
+    if options.anchors is not None and not any(map(takes_anchors, made.values())):
+        raise UsageError("none of the editors as they are makes use of anchors", "leave --anchors out")
     reports = {}
     for name, own in settings.items():
-        chosen = replace(options, editor=name, settings=tuple(own))
+        anchors = options.anchors if takes_anchors(made[name]) else None
+        chosen = replace(options, editor=name, settings=tuple(own), anchors=anchors)
         reports[name] = run_suite(suite, model, chosen, machine, _named(progress, name))
     first, *others = reports.items()
     values = [scores.values() for scores in first[1].per_edit]

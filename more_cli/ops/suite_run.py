@@ -26,6 +26,7 @@ from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
 from more_cli.ops.runs import RunJournal
 from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.suite_anchors import HeldAnchors, choose_anchors
 from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
 from more_cli.ops.suite_report import SuiteReport, report
 from more_cli.suites.load import EditSuite
@@ -52,6 +53,13 @@ class RunOptions:
     """Measure anew what an earlier run has measured."""
     calibrate: int = 0
     """Settings of the editor that are tried first, on the suite's calibration pool; 0 for none."""
+    anchors: Path | None = None
+    """Questions whose answers must not move; absent, those that the editor's recipe names."""
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is kept that another run can use."""
+        return self.cache or default_cache()
 
 
 def default_cache() -> Path:
@@ -66,8 +74,8 @@ def run_suite(
     """Run an editor through a suite, or finish a run that was interrupted.
 
     Raises:
-        UsageError: unknown editor or setting.
-        StreamErrors: an image of the suite is missing or cannot be read.
+        UsageError: unknown editor or setting, or anchors that it makes no use of.
+        StreamErrors: an image of the suite is missing or cannot be read, or an anchor asks what a probe does.
         StateError: not a checkpoint that can be edited.
     """
     started = time.monotonic()
@@ -78,12 +86,15 @@ def run_suite(
     editor = entry.make(wish)
     checkpoint = open_checkpoint(model)
     reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
-    cache = options.cache or default_cache()
+    cache = options.folder
+    anchors = HeldAnchors(choose_anchors(editor, options.anchors), cache / "anchors", _base_key(reproduce))
+    anchors.check(edits)
+    reproduce["anchors"] = anchors.digest
     if options.calibrate:
-        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
+        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, anchors, progress)
         editor = entry.make(wish.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
-    run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
+    run = _Run(editor, anchors, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
@@ -110,20 +121,25 @@ def _calibrated(
     checkpoint: Checkpoint,
     machine: Machine,
     reproduce: Mapping[str, Any],
-    cache: Path,
+    anchors: HeldAnchors,
     progress: Progress,
 ) -> dict[str, Any]:
     """Return what the calibration found, from an earlier run where it was the same."""
     if "calibration" not in suite.pools:
         raise UsageError(f"suite `{suite.name}` has no calibration pool here", "leave --calibrate out")
     pool = suite.pools["calibration"]
-    facts = [reproduce[name] for name in ("editor", "constants", "base", "template", "versions")]
+    edits = list(pool[:EDITS])
+    anchors.check(edits)
+    cache, facts = (
+        options.folder,
+        [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")],
+    )
     kept = Calibrations(cache / "calibrations", *facts, list(wish.settings), options.calibrate, pool.sha256)
     found = None if options.again else kept.read()
     if found is None:
         runtime = load_runtime(checkpoint, machine, system=str(reproduce["constants"].get("system", "")))
         base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce))
-        found = try_settings(entry, wish, options.calibrate, list(pool[:EDITS]), runtime, base, progress)
+        found = try_settings(entry, wish, options.calibrate, edits, runtime, base, anchors, progress)
         kept.write(found)
     return found
 
@@ -132,10 +148,16 @@ class _Run:
     """One run at work."""
 
     def __init__(
-        self, editor: Editor, edits: Sequence[Edit], schedule: Schedule, journal: RunJournal, progress: Progress
+        self,
+        editor: Editor,
+        anchors: HeldAnchors,
+        edits: Sequence[Edit],
+        schedule: Schedule,
+        journal: RunJournal,
+        progress: Progress,
     ) -> None:
-        self.editor, self.edits, self.schedule, self.journal = editor, edits, schedule, journal
-        self.progress = progress
+        self.editor, self.anchors, self.edits, self.schedule = editor, anchors, edits, schedule
+        self.journal, self.progress = journal, progress
         self.asked = 0
         self._save = Every(SAVE_EDITS, SAVE_SECONDS)
 
@@ -155,7 +177,7 @@ class _Run:
         if snapshot:
             snapshot.give(self.editor)
         known = len(self.journal.lines)
-        with self.editor.attach(runtime):
+        with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
             every = [probe for edit in self.edits for probe in (_unedited(edit), *probes_of(edit))]
             base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
             self._stream(runtime, base)
@@ -184,7 +206,7 @@ class _Run:
             edit = self.edits[i - 1]
             self.progress(step, self.steps, f"edit {edit.id} alone")
             self.editor.reset()
-            with self.editor.attach(runtime):
+            with self.anchors.attached(self.editor, runtime, fresh=True):
                 line = {"t": SINGLE, **self._made(edit, self._memory(), 1)}
                 line["catch_up"] = self.editor.catch_up()
                 line["scores"] = self._scores(runtime, base, [i])
