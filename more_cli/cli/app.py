@@ -16,6 +16,7 @@ import typer.core
 from more_cli import __version__
 from more_cli.cli import options as opt
 from more_cli.cli import suites
+from more_cli.cli.bench import bench
 from more_cli.cli.evaluate import compare, evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
@@ -200,6 +201,7 @@ def edit(
 
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(bench)
 
 
 @app.command(epilog=EXIT_CODES)
