@@ -213,6 +213,13 @@ def merge(
     verify: Annotated[bool, typer.Option(help="Load the result and compare its verdict on every edit.")] = False,
     rounding: Annotated[opt.Rounding, typer.Option(help="How folded weights are rounded.")] = opt.Rounding.nearest,
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="Hard-link the shards that have no edits: shared with the base, so write into neither afterwards.",
+        ),
+    ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -228,6 +235,7 @@ def merge(
     Examples:
       more merge llava/ -o llava-edited/
       more merge llava/ -o llava-edited/ --verify
+      more merge llava/ -o llava-edited/ --link
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
@@ -243,6 +251,7 @@ def merge(
             verify=verify,
             rounding=rounding.value,
             seed=seed,
+            link=link,
             dry_run=dry_run,
             progress=progress,
         )
