@@ -15,6 +15,7 @@ import torch
 
 from more_cli import __version__
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
@@ -158,6 +159,7 @@ class Session:
         self.state.meta.digest = extend(self.state.meta.digest, entry)
         self._remember(entry)
 
+    @timed("sidecar")
     def save(self) -> None:
         """Write the sidecar."""
         take_over(self.state, self.editor)
