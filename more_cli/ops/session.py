@@ -73,6 +73,7 @@ class Session:
         self.state = state
         self.machine = machine
         self.progress = progress
+        self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
@@ -161,9 +162,12 @@ class Session:
 
     @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar."""
+        """Write the sidecar, unless it holds all this already."""
+        if self.state.meta.digest == self._saved:
+            return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
         """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
