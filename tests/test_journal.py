@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,20 @@ def test_any_bytes_open_or_are_a_state_error(tmp_path: Path, noise: bytes, at: i
                 assert list(Ledger(folder).entries) == list(ledger.entries)
     finally:
         (folder / "ledger.jsonl").write_bytes(original)
+
+
+def test_a_long_ledger_opens_in_a_fraction_of_a_millisecond_a_line(tmp_path: Path) -> None:
+    entry = filled(tmp_path, 1).entries[0].model_dump(mode="json")
+    entry |= {"looks": [[number, 1.5] for number in range(1, 17)], "versions": {f"v{n}": "1.2.3" for n in range(8)}}
+    raw, head = [], START
+    for number in range(1, 20_001):
+        raw.append(f"{canonical_json(entry | {'seq': number, 'prev': head, 'id': f'e{number}'})}\n".encode())
+        head = sha256_bytes(raw[-1])
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(raw))
+    started = time.process_time()
+    ledger = Ledger(tmp_path)
+    assert time.process_time() - started < 2
+    assert (len(ledger.entries), ledger.head, ledger.entries[-1].id) == (20_000, head, "e20000")
 
 
 # --- crashes ---
