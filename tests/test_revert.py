@@ -211,7 +211,7 @@ def test_three_of_fifty_on_the_demo_model(tmp_path: Path) -> None:
     assert world.edit("--state", world.sidecar).code in (0, 3)
     assert world.edit("--state", never, edits=tmp_path / "rest.jsonl").code in (0, 3)
     done = revert(world, *gone, "--json")
-    assert (set(done.json["reverted"]), len(done.json["again"])) == (gone, 43)
+    assert (done.code, set(done.json["reverted"]), len(done.json["again"])) == (0, gone, 43), done.err
     assert world.sidecar.read_bytes() == never.read_bytes()
 
 
