@@ -17,6 +17,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Self
 
+from more_cli.clock import timed
 from more_cli.edits import Edit, Probe
 from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry
 from more_cli.errors import StateError
@@ -68,6 +69,7 @@ class Ledger:
             if self._expected:
                 self._load(on_line, end=self._cuts[-1].revert.offset)
 
+    @timed("ledger")
     def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
         """Return the part of an entry that describes ``edit``; put its images into the store first.
 
@@ -106,6 +108,7 @@ class Ledger:
             "paths": paths,
         }
 
+    @timed("ledger")
     def append(self, fields: Mapping[str, Any]) -> Entry:
         """Write one line and wait until it and the images put before are on disk.
 
@@ -210,6 +213,11 @@ class Ledger:
             source=entry.source,
             line=entry.line,
         )
+
+    @property
+    def torn(self) -> int:
+        """Bytes of a last line that a crash cut short."""
+        return self._torn
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""

@@ -102,6 +102,9 @@ def test_the_stream_goes_on_as_one_that_never_had_them(runs: Runs, world: World)
     revert(world, "e7")
     never = runs.of([0, 2, 3, 5, 7], *SMALL).sidecar.read_bytes()
     assert world.sidecar.read_bytes() == never
+    checked = run("verify", world.model, "--deep", "--state", world.sidecar)
+    assert checked.code == 0, checked.out + checked.err
+    assert "e2" in run("log", "show", "e2", world.model, "--state", world.sidecar).out
     world.sidecar.unlink()
     assert "replayed 5 edits" in edit(world, [0], *SMALL).err
     assert world.sidecar.read_bytes() == never

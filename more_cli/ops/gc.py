@@ -12,9 +12,9 @@ from more_cli.journal import Ledger
 from more_cli.lock import writer_lock
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.revert import drafts
-from more_cli.ops.session import Target
 from more_cli.ops.states import current, snapshots
 from more_cli.state import load_state, save_state
+from more_cli.target import Target
 
 
 @dataclass

@@ -20,10 +20,11 @@ from more_cli.journal import Ledger
 from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import FAILED, SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
-from more_cli.ops.session import Draft, Every, Progress, Session, Target, no_progress, open_session, versions
+from more_cli.ops.session import Every, Progress, Session, no_progress, open_session, versions
 from more_cli.ops.states import draft_path, keep_snapshot, nearest
 from more_cli.ops.stop import Stop, stoppable
 from more_cli.state import save_state
+from more_cli.target import Draft, Target
 
 SAVE_EVERY = 10
 """Lines of a draft between two saves of its state."""
