@@ -15,6 +15,7 @@ import torch
 
 from more_cli import __version__
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
@@ -72,6 +73,7 @@ class Session:
         self.state = state
         self.machine = machine
         self.progress = progress
+        self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
@@ -158,10 +160,14 @@ class Session:
         self.state.meta.digest = extend(self.state.meta.digest, entry)
         self._remember(entry)
 
+    @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar."""
+        """Write the sidecar, unless it holds all this already."""
+        if self.state.meta.digest == self._saved:
+            return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
         """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
