@@ -331,6 +331,66 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
     assert "another state on another machine" in details(verify(world, "--deep", "--json"))["replay"]
 
 
+# --- what was made of a state ---
+
+WRITTEN = ["origin", "files", "copies"]
+
+
+@pytest.fixture
+def merged(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(world.root)
+    assert run("merge", world.model, "-o", "merged").code == 0
+    return world.root / "merged"
+
+
+def test_a_merged_folder_has_what_was_written(merged: Path) -> None:
+    found = run("verify", merged, "--deep", "--json")
+    assert (found.code, verdicts(found), found.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
+    assert details(found)["files"] == "1 that were written have the recorded hashes"
+    assert details(found)["origin"].startswith("4 ledger lines up to ")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "failing", "said"),
+    [
+        ("config.json", b"{", b"{ ", ["copies"], "`config.json` is not the base's"),
+        ("model.safetensors", b"F32", b"U32", ["files", "copies"], "`headers` is not the base's"),
+        ("more.json", b'"files"', b'"fils"', ["origin"], "names no files and base"),
+        ("more.json", b"provenance/1", b"provenance/2", ["origin"], "is not of the schema"),
+        ("more.json", b"{", b"[", ["origin"], "cannot be read: not JSON"),
+        ("more.json", b'"model.safetensors":', b'"../\\u2028":', ["files"], "is missing"),
+    ],
+)
+def test_a_merged_folder_that_was_changed(
+    merged: Path, name: str, old: bytes, new: bytes, failing: list[str], said: str
+) -> None:
+    edited(merged / name, old, new)
+    found = run("verify", merged, "--deep", "--json")
+    assert (found.code, [name for name, verdict in verdicts(found).items() if verdict == "FAILED"]) == (5, failing)
+    assert any(said in details(found)[name] for name in failing), details(found)
+    assert found.err.startswith(f"error: `{merged}` failed {len(failing)} of 3 checks")
+
+
+def test_only_deep_reads_the_weights(merged: Path) -> None:
+    raw = bytearray((merged / "model.safetensors").read_bytes())
+    raw[-1] ^= 1
+    (merged / "model.safetensors").write_bytes(raw)
+    assert run("verify", merged).code == 0
+    assert "`model.safetensors` has changed since it was written" in run("verify", merged, "--deep").out
+
+
+def test_an_adapter_has_what_was_written(world: World, tmp_path: Path) -> None:
+    assert run("export", world.model, "-o", tmp_path / "adapter").code == 0
+    found = run("verify", tmp_path / "adapter", "--deep", "--json")
+    assert (found.code, verdicts(found)) == (0, dict.fromkeys(WRITTEN[:2], "ok"))
+    edited(tmp_path / "adapter" / "adapter_config.json", b'"r"', b'"s"')
+    assert run("verify", tmp_path / "adapter", "--deep").code == 5
+    (tmp_path / "adapter" / "adapter_config.json").unlink()
+    assert "`adapter_config.json` is missing" in run("verify", tmp_path / "adapter").out
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: peft\n---\n\n## Corrected with more\n\n4 corrections were written into ")
+
+
 # --- P against its closed form ---
 
 

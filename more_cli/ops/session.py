@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from more_cli import __version__
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
@@ -159,6 +160,7 @@ class Session:
         self.state.meta.digest = extend(self.state.meta.digest, entry)
         self._remember(entry)
 
+    @timed("sidecar")
     def save(self) -> None:
         """Write the sidecar, unless it holds all this already."""
         if self.state.meta.digest == self._saved:
@@ -220,21 +222,6 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
-
-
-def provenance(session: Session) -> dict[str, Any]:
-    """Return where a merged checkpoint or an adapter comes from."""
-    meta = session.state.meta
-    return {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "anchors": meta.anchors,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-    }
 
 
 class Every:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from more_cli.checkpoint import Checkpoint
 from more_cli.core import basis, recursion
@@ -23,6 +23,8 @@ from more_cli.images import MAX_BYTES
 from more_cli.journal import Ledger
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
+from more_cli.ops.export import ADAPTER
+from more_cli.ops.provenance import PROVENANCE, compare_copies, compare_files, read_provenance
 from more_cli.ops.retrace import retrace
 from more_cli.ops.session import Progress, check_ledger, no_progress, open_base
 from more_cli.recipe import Recipe
@@ -56,11 +58,16 @@ class Check:
 
 @dataclass
 class VerifyReport:
-    """Every check of a state, in order."""
+    """Every check of a state, or of what was made of one, in order."""
 
     target: Target
     deep: bool
     checks: list[Check] = field(default_factory=list)
+
+    @property
+    def subject(self) -> Path:
+        """The state that was checked, or the folder that was made of one."""
+        return self.target.sidecar if any(check.name == "state" for check in self.checks) else self.target.model
 
     @property
     def failed(self) -> list[Check]:
@@ -96,12 +103,34 @@ def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Pr
 
     With `deep` every stored image and shard is read whole and every edit applied again, from an empty state.
 
+    A folder that `merge` or `export` wrote is compared with its `more.json`, also when it has no state of its own.
+
     Raises:
-        StateError: there is neither a state nor a ledger.
+        StateError: there is neither a state, nor a ledger, nor a `more.json`.
     """
-    report, named = VerifyReport(target, deep), dict[str, Named]()
-    if not target.sidecar.exists() and not target.folder.exists():
-        load_state(target.sidecar)
+    report = VerifyReport(target, deep)
+    written = (target.model / PROVENANCE).is_file()
+    if written:
+        _verify_output(report)
+    if target.sidecar.exists() or target.folder.exists():
+        _verify_state(report, machine, progress)
+    elif not written:
+        load_state(target.sidecar)  # says that there is none
+    return report
+
+
+def _verify_output(report: VerifyReport) -> None:
+    """Compare a merged checkpoint or an adapter with its `more.json`."""
+    folder = report.target.model
+    origin = report.run("origin", lambda: _origin(folder))
+    report.run("files", lambda: _files(folder, origin(), report.deep))
+    if not (folder / ADAPTER).is_file():
+        report.run("copies", lambda: _copies(folder, origin()))
+
+
+def _verify_state(report: VerifyReport, machine: Machine, progress: Progress) -> None:
+    """Check a state, its ledger and images, and the base it was made for."""
+    target, deep, named = report.target, report.deep, dict[str, Named]()
     state = report.run("state", lambda: _state(target))
     ledger = report.run("ledger", lambda: _ledger(target, named))
     report.run("digest", lambda: _digest(target, state(), ledger()))
@@ -113,7 +142,22 @@ def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Pr
     if deep:
         report.run("shards", lambda: _shards(base(), progress))
         report.run("replay", lambda: retrace(target, state(), ledger(), machine, progress))
-    return report
+
+
+def _origin(folder: Path) -> tuple[str, dict[str, Any]]:
+    values = read_provenance(folder)
+    return f"{values.get('edits')} ledger lines up to {str(values.get('ledger_head'))[:16]}", values
+
+
+def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, None]:
+    _raise_all(compare_files(folder, values, deep))
+    how = "have the recorded hashes" if deep else "are there; --deep compares their hashes"
+    return f"{len(values['files'])} that were written {how}", None
+
+
+def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
+    _raise_all(compare_copies(folder, values))
+    return "config, tokenizer, processor files and shard headers are the base's", None
 
 
 def _state(target: Target) -> tuple[str, State]:
@@ -229,7 +273,7 @@ def _shards(base: Checkpoint, progress: Progress) -> tuple[str, dict[str, str]]:
     return ", ".join(f"{shard} {sha256}" for shard, sha256 in hashes.items()), hashes
 
 
-def _raise_all(flaws: Iterator[str]) -> None:
+def _raise_all(flaws: Iterable[str]) -> None:
     found: Sequence[str] = list(flaws)
     if found:
         rest = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
