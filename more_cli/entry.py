@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
-from more_cli.files import shorten
+from more_cli.files import canonical_json, sha256_bytes, shorten
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
@@ -58,6 +58,9 @@ class Entry(_Strict):
 
     seq: Annotated[int, Field(ge=1)]
     prev: Sha256
+    check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the line with nothing in this place; empty in lines of older versions. The chain says nothing of the
+    last line."""
     kind: Literal["edit", "revert", "consolidate"] = "edit"
     id: str
     status: Status
@@ -115,6 +118,17 @@ _ABOUT = {"id", "content", "subject", "images", "question", "target", "rephrases
 }  # fmt: skip
 
 
+def sealed(entry: Entry) -> tuple[Entry, bytes]:
+    """Return an entry with its checksum, and its line, newline included."""
+    bare = f"{canonical_json(entry.model_copy(update={'check': ''}).model_dump(mode='json'))}\n".encode()
+    check = sha256_bytes(bare)
+    return entry.model_copy(update={"check": check}), bare.replace(_NO_CHECK, _CHECK % check.encode(), 1)
+
+
+_CHECK = b'"check":"%s"'
+_NO_CHECK = _CHECK % b""
+
+
 def parse_entry(line: bytes, path: Path, number: int) -> Entry:
     """Return the entry of one line; `path` and `number` say where it stood.
 
@@ -122,7 +136,11 @@ def parse_entry(line: bytes, path: Path, number: int) -> Entry:
         StateError: it is damaged, or from a newer version.
     """
     try:
-        return Entry.model_validate_json(line)
+        entry = Entry.model_validate_json(line)
+        check = entry.check.encode()
+        if check and sha256_bytes(line.replace(_CHECK % check, _NO_CHECK, 1)) != entry.check:
+            raise damaged(path, number, "was changed: it does not have its checksum")
+        return entry
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     place = shorten(".".join(str(part) for part in detail["loc"][:3]))

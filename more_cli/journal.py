@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from more_cli.clock import timed
 from more_cli.edits import Edit, Probe
-from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry
+from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry, sealed
 from more_cli.errors import StateError
 from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.images import ImageSource
@@ -63,6 +63,7 @@ class Ledger:
         """The last "edit" line of each id."""
         self._size = 0  # bytes of whole lines
         self._torn = 0  # bytes after them
+        self._checked = False  # whether the last line has a checksum: then all that follow have one
         self._fd: int | None = None
         with disk_errors(self.path), suppress(FileNotFoundError):
             self._load(on_line)
@@ -128,9 +129,10 @@ class Ledger:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             measured = {name: None if _is_not_finite(value) else value for name, value in fields.items()}
             seq = len(self._marks) + len(entries) + 1
-            entries.append(Entry.model_validate({"time": now, **measured, "seq": seq, "prev": head}))
-            lines.append(f"{canonical_json(entries[-1].model_dump(mode='json'))}\n".encode())
-            head = sha256_bytes(lines[-1])
+            entry, line = sealed(Entry.model_validate({"time": now, **measured, "seq": seq, "prev": head}))
+            entries.append(entry)
+            lines.append(line)
+            head = sha256_bytes(line)
         self.images.sync()
         with disk_errors(self.path):
             append_line(self._writable(), b"".join(lines))
@@ -245,6 +247,9 @@ class Ledger:
                 entry = parse_entry(line, self.path, len(self._marks) + 1)
                 if entry.prev != self.head:
                     raise self._damaged("does not follow from the line before: one of the two was changed")
+                if self._checked and not entry.check:
+                    raise self._damaged("was changed: it has lost its checksum")
+                self._checked = bool(entry.check)
                 if entry.seq != len(self._marks) + 1:
                     raise self._damaged(f"has the number {entry.seq}")
                 if entry.kind == "revert" and not 1 <= entry.since <= len(self._history):

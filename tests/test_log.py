@@ -215,7 +215,7 @@ def test_a_damaged_ledger_is_one_error_that_names_the_line(world: World) -> None
     path.write_bytes(path.read_bytes().replace(b'"id":"a-2"', b'"id":"a-9"'))
     for found in (log(world), run("log", "show", "a-1", world.model)):
         assert (found.code, found.out) == (5, "")
-        assert "ledger.jsonl:3: line does not follow" in found.err
+        assert "ledger.jsonl:2: line was changed" in found.err
 
 
 def test_a_line_without_a_readable_time(world: World) -> None:

@@ -14,7 +14,8 @@ import torch
 from helpers import LEARNING, QUESTION, Result, World, forks, line, run, tree
 
 from more_cli.core import recursion
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.entry import parse_entry, sealed
+from more_cli.files import sha256_bytes
 from more_cli.ops import retrace
 from more_cli.state import State, load_state, save_state
 
@@ -160,7 +161,7 @@ def stored(world: World) -> Path:
     return world.folder / "images" / world.entries()[0]["images"][0]
 
 
-@damage("ledger", "ledger.jsonl:3: line does not follow")
+@damage("ledger", "ledger.jsonl:2: line was changed")
 def a_line_was_changed(world: World) -> None:
     edited(world.folder / "ledger.jsonl", b'"id":"e2"', b'"id":"f2"')
 
@@ -175,8 +176,8 @@ def lines_are_missing_at_the_end(world: World) -> None:
 def the_last_line_was_changed_and_is_well_formed(world: World) -> None:
     path = world.folder / "ledger.jsonl"
     *lines, last = path.read_bytes().splitlines(keepends=True)
-    entry = json.loads(last) | {"content": "0" * 64}
-    path.write_bytes(b"".join(lines) + f"{canonical_json(entry)}\n".encode())
+    _, changed = sealed(parse_entry(last, path, 1).model_copy(update={"content": "0" * 64}))
+    path.write_bytes(b"".join([*lines, changed]))
 
 
 @damage("digest", "edits that")

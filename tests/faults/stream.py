@@ -12,7 +12,7 @@ from helpers import COLOURS, QUICK, Result, World, line, run
 
 from faults.tally import WAIT, Ended, Problem, Tally, forked
 
-VOLATILE = {"time", "wall_ms", "prev", "versions"}
+VOLATILE = {"time", "wall_ms", "prev", "check", "versions"}
 """What a second run of the same edits may write otherwise into the ledger."""
 
 
