@@ -40,6 +40,7 @@ def evaluate(
     checkpoints: suite_eval.Checkpoints = "1,10,100",
     lags: suite_eval.Lags = "10",
     cache: suite_eval.Cache = None,
+    metrics: suite_eval.Metrics = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
     state: opt.StateFile = None,
@@ -63,6 +64,7 @@ def evaluate(
       more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
+      more eval llava/ --suite e-vqa --data-root data/mmedit --metrics mmedit
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     given = {
@@ -73,6 +75,7 @@ def evaluate(
         "--protocol": protocol,
         "--cache": cache,
         "--calibrate": calibrate,
+        "--metrics": metrics,
         "--again": again,
     }
     suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
@@ -90,6 +93,7 @@ def evaluate(
             cache=cache,
             again=again,
             calibrate=calibrate,
+            metrics=metrics,
         )
         place = opt.machine(device, dtype, device_map, memory)
         suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from more_cli.cli.output import Output
+from more_cli.evaluation.names import is_locality, metric_of
 
 if TYPE_CHECKING:
     from more_cli.evaluation.gates import Judgement
@@ -42,7 +44,7 @@ def show_eval(output: Output, report: EvalReport) -> None:
 def _show_numbers(output: Output, report: EvalReport) -> None:
     output.table(
         ("metric", "value", "95 % interval", "n"),
-        [(name, *estimate_cells(value)) for name, value in report.estimates.items()],
+        [(name, *estimate_cells(value)) for name, value in report.told.items()],
         numbers=("value", "n"),
     )
     if len(report.retention) > 1:
@@ -71,8 +73,8 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "baseline": report.baseline,
         "edits": report.edits,
         "replayed": report.replayed,
-        "metrics": {name: _estimate_values(value) for name, value in report.estimates.items()},
-        "retention": {ages: _estimate_values(value) for ages, value in report.retention.items()},
+        "metrics": metrics_values(report.estimates, report.protocol, report.baseline),
+        "retention": {ages: estimate_values(value) for ages, value in report.retention.items()},
         "gates": [_gate_values(found) for found in report.gates],
         "first_forgotten": report.first_forgotten,
         "failing": [
@@ -160,7 +162,21 @@ def _gate_values(found: Judgement) -> dict[str, Any]:
     }
 
 
-def _estimate_values(value: Estimate) -> dict[str, Any]:
+def metrics_values(found: Mapping[str, Estimate], protocol: str, baseline: str) -> dict[str, Any]:
+    """Return metrics as JSON values, each with what it is over, against and when it was measured."""
+    return {
+        name: estimate_values(value)
+        | {
+            "mask": metric_of(name).mask,
+            "baseline": baseline if is_locality(name) else None,
+            "protocol": protocol,
+        }
+        for name, value in found.items()
+    }
+
+
+def estimate_values(value: Estimate) -> dict[str, Any]:
+    """Return an estimate as JSON values."""
     return {name: _finite(item) if isinstance(item, float) else item for name, item in asdict(value).items()}
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from more_cli.cli.output import Output
+from more_cli.cli.scores import estimate_cells, estimate_values, metrics_values
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
+    from more_cli.evaluation.names import Yardstick
     from more_cli.model.machine import Machine
     from more_cli.ops.session import Target
     from more_cli.ops.suite_report import SuiteReport
@@ -25,6 +26,7 @@ SHOWN_METRICS = (
     "rel.tf_token_acc",
     "gen_text.gen_exact",
     "gen_image.gen_exact",
+    "portability.gen_exact",
     "loc_text.loc_top1_answer",
     "loc_text.loc_expkl_answer",
     "loc_image.loc_top1_answer",
@@ -54,6 +56,10 @@ Calibrate = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="NAME", help="With --suite: count as a source does; see `more suites metrics`."),
+]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
 
 
@@ -81,17 +87,22 @@ def run_options(
     cache: Path | None,
     again: bool,
     calibrate: int,
+    metrics: str | None,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
     Raises:
-        UsageError: no such protocol, or not a list of numbers.
+        UsageError: no such protocol or preset, both given, or not a list of numbers.
     """
+    from more_cli.evaluation.presets import preset_of
     from more_cli.evaluation.protocols import PROTOCOLS, checked, marks_of
     from more_cli.ops.suite_run import RunOptions
 
+    preset = preset_of(metrics) if metrics is not None else None
+    if preset and protocols:
+        raise UsageError(f"`--metrics {metrics}` has its protocol: {', '.join(preset.protocols)}", "drop --protocol")
     try:
-        chosen = checked(protocols or ("final", "online"))
+        chosen = checked(protocols or (preset.protocols if preset else ("final", "online")))
     except ValueError as error:
         raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
     numbers = {}
@@ -111,6 +122,7 @@ def run_options(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        preset=preset,
     )
 
 
@@ -124,7 +136,11 @@ def evaluate_suite(
     options: RunOptions,
     machine: Machine,
 ) -> None:
-    """Run a suite and show what it measured."""
+    """Run a suite and show what it measured.
+
+    Raises:
+        UsageError: a suite of yes/no questions was to be counted as one of edits.
+    """
     from more_cli.ops.suite_run import run_suite
     from more_cli.suites.load import YesNoSuite, load_suite
 
@@ -135,8 +151,12 @@ def evaluate_suite(
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
 
+        if options.preset is not None:
+            raise UsageError("--metrics says how edits are counted", f"{suite.name} has none: leave it out")
         evaluate_capability(output, suite, target, machine)
         return
+    for notice in options.preset.notices if options.preset else ():
+        output.note(f"note: {notice}")
     with output.progress() as progress:
         report = run_suite(suite, target.model, options, machine, progress)
     show_suite(output, report)
@@ -161,21 +181,13 @@ def show_suite(output: Output, report: SuiteReport) -> None:
         output.json("more.eval/1", suite_values(report))
     taken = len(report.edits)
     whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
-    output.line(f"{report.suite.name}, editor {report.editor}, {taken} edits{whole}; locality against the base")
-    names = list(report.estimates)
-    rows = [name for name in SHOWN_METRICS if name in report.estimates[report.headline]]
-    output.table(
-        ("metric", *names),
-        [(row, *(_cell(report.estimates[name].get(row)) for name in names)) for row in rows],
-        numbers=names,
-    )
+    output.line(f"{report.suite.name}, editor {report.editor}, {taken} edits{whole}; {_locality(report.yardstick)}")
+    _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
     output.line(
         f"headline {report.headline}: rel.gen_exact {rel.value:.3f}, 95 % interval {rel.low:.3f} to {rel.high:.3f}"
     )
-    if report.forgetting is not None:
-        lost = report.forgetting
-        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
+    _show_forgetting(output, report)
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
     cost = sum(line["outcome"]["cost"] + line["catch_up"] for line in report.lines[:taken])
@@ -188,10 +200,46 @@ def show_suite(output: Output, report: SuiteReport) -> None:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
 
 
+def _locality(yardstick: Yardstick) -> str:
+    baseline = {"base": "the base", "prev": "the model just before each edit"}[yardstick.baseline]
+    prefix = {"own": "", "gold": ", on the suite's answers"}[yardstick.prefix]
+    return f"locality against {baseline}{prefix}"
+
+
+def _show_numbers(output: Output, report: SuiteReport) -> None:
+    readouts = list(report.estimates)
+    if report.preset is None:
+        rows = {name: name for name in SHOWN_METRICS}
+        found = report.estimates
+    else:
+        output.line(f"counted as {report.preset.name}: {report.preset.title}")
+        rows = {**report.preset.columns, "Avg": "mean of these"}
+        found = report.preset_values
+    shown = {row: name for row, name in rows.items() if any(row in found[readout] for readout in readouts)}
+    cells = [(row, name, *(_cell(found[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
+    if all(row == name for row, name in shown.items()):
+        output.table(("metric", *readouts), [(row, *values) for row, _, *values in cells], numbers=readouts)
+    else:
+        output.table(("there", "metric", *readouts), cells, numbers=readouts)
+
+
+def _show_forgetting(output: Output, report: SuiteReport) -> None:
+    if any(report.retention):
+        output.table(
+            ("edits since", "rel.gen_exact", "95 % interval", "n", "forgotten"),
+            [(lag, *estimate_cells(value), _cell(report.lost.get(lag))) for lag, value in report.retention.items()],
+            numbers=("edits since", "rel.gen_exact", "n", "forgotten"),
+        )
+    if report.forgetting is not None:
+        lost = report.forgetting
+        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
+
+
 def suite_values(report: SuiteReport) -> dict[str, Any]:
     """Return a run as JSON values: what `eval --json` has of a state, and every protocol beside it."""
     from more_cli.ops.suite_report import per_edit
 
+    protocol, yardstick = report.headline.partition("@")[0], report.yardstick
     return {
         "source": report.suite.name,
         "suite": {"name": report.suite.name, "from": report.suite.source, "notices": list(report.suite.notices)},
@@ -199,15 +247,19 @@ def suite_values(report: SuiteReport) -> dict[str, Any]:
         "editor": report.editor,
         "edits": len(report.edits),
         "available": report.available,
-        "protocol": report.headline.partition("@")[0],
-        "baseline": "base",
+        "protocol": protocol,
+        "baseline": yardstick.baseline,
+        "prefix": yardstick.prefix,
         "headline": report.headline,
-        "metrics": {name: asdict(value) for name, value in report.estimates[report.headline].items()},
+        "metrics": metrics_values(report.estimates[report.headline], protocol, yardstick.baseline),
         "protocols": {
-            readout: {name: asdict(value) for name, value in found.items()}
+            readout: metrics_values(found, readout.partition("@")[0], yardstick.baseline)
             for readout, found in report.estimates.items()
         },
-        "forgetting": asdict(report.forgetting) if report.forgetting else None,
+        "preset": _preset_values(report) if report.preset else None,
+        "retention": {str(lag): estimate_values(value) for lag, value in report.retention.items()},
+        "forgetting": estimate_values(report.forgetting) if report.forgetting else None,
+        "forgetting_by_lag": {str(lag): estimate_values(value) for lag, value in report.lost.items()},
         "first_failing": report.first_failing,
         "counts": report.statuses,
         "stream": [
@@ -220,6 +272,20 @@ def suite_values(report: SuiteReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
         "reproduce": report.reproduce,
+    }
+
+
+def _preset_values(report: SuiteReport) -> dict[str, Any]:
+    assert report.preset is not None
+    return {
+        "name": report.preset.name,
+        "title": report.preset.title,
+        "columns": dict(report.preset.columns),
+        "notices": list(report.preset.notices),
+        "protocols": {
+            readout: {column: estimate_values(value) for column, value in found.items()}
+            for readout, found in report.preset_values.items()
+        },
     }
 
 

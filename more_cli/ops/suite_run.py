@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
 from more_cli.edits import Edit
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.names import METRICS, Yardstick
+from more_cli.evaluation.presets import Preset
+from more_cli.evaluation.probes import ProbeScore, References, probes_of, run_probes
 from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
-from more_cli.evaluation.references import BaseAnswers
+from more_cli.evaluation.references import BaseAnswers, EarlierAnswers
 from more_cli.evaluation.streams import request_of
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import canonical_json, sha256_bytes, shorten
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
@@ -50,6 +52,13 @@ class RunOptions:
     """Measure anew what an earlier run has measured."""
     calibrate: int = 0
     """Settings of the editor that are tried first, on the suite's calibration pool; 0 for none."""
+    preset: Preset | None = None
+    """Whose metrics are read off; absent, ours."""
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How locality is measured."""
+        return self.preset.yardstick if self.preset else Yardstick()
 
 
 def default_cache() -> Path:
@@ -66,11 +75,13 @@ def run_suite(
     Raises:
         UsageError: unknown editor or setting.
         StreamErrors: an image of the suite is missing or cannot be read.
+        DataError: locality is to be measured on an answer that a question does not have.
         StateError: not a checkpoint that can be edited.
     """
     started = time.monotonic()
     pool = suite.pools["evaluation"]
     edits = list(pool[: options.limit])
+    _check_answers(edits, options.yardstick)
     schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
     entry, wish = entry_of(options.editor), Wish(model, options.recipe, options.settings)
     editor = entry.make(wish)
@@ -81,15 +92,18 @@ def run_suite(
         calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
         editor = entry.make(wish.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
-    run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
+    yardstick, folder = options.yardstick, cache / "runs" / _key(reproduce, schedule, options.yardstick)
+    run = _Run(editor, edits, schedule, yardstick, RunJournal(folder), progress)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
         known = len(run.journal.lines)
         if not run.finished:
             runtime = load_runtime(checkpoint, machine, system=str(editor.constants().get("system", "")))
-            known = run.go(runtime, BaseAnswers(runtime, cache / "base" / _base_key(reproduce)))
-    found = report(suite, model, options.editor, edits, schedule, run.journal.lines[: run.steps], reproduce)
+            base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce), yardstick)
+            known = run.go(runtime, base, EarlierAnswers(runtime, editor, folder / "before", yardstick))
+    lines = run.journal.lines[: run.steps]
+    found = report(suite, model, options.editor, edits, schedule, lines, reproduce, options.preset)
     found.base_asked, found.resumed, found.seconds = run.asked, known, time.monotonic() - started
     return found
 
@@ -114,7 +128,7 @@ def _calibrated(
     found = None if options.again else kept.read()
     if found is None:
         runtime = load_runtime(checkpoint, machine, system=str(reproduce["constants"].get("system", "")))
-        base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce))
+        base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce), Yardstick())
         found = try_settings(entry, wish, options.calibrate, list(pool[:EDITS]), runtime, base, progress)
         kept.write(found)
     return found
@@ -124,10 +138,16 @@ class _Run:
     """One run at work."""
 
     def __init__(
-        self, editor: Editor, edits: Sequence[Edit], schedule: Schedule, journal: RunJournal, progress: Progress
+        self,
+        editor: Editor,
+        edits: Sequence[Edit],
+        schedule: Schedule,
+        yardstick: Yardstick,
+        journal: RunJournal,
+        progress: Progress,
     ) -> None:
         self.editor, self.edits, self.schedule, self.journal = editor, edits, schedule, journal
-        self.progress = progress
+        self.yardstick, self.progress = yardstick, progress
         self.asked = 0
         self._save = Every(SAVE_EDITS, SAVE_SECONDS)
 
@@ -141,32 +161,43 @@ class _Run:
         """Whether the journal has everything."""
         return len(self.journal.lines) >= self.steps
 
-    def go(self, runtime: Runtime, base: BaseAnswers) -> int:
+    @property
+    def asks_earlier(self) -> bool:
+        """Whether a stream's locality is held against what the model said before each edit."""
+        return self.yardstick.baseline == "prev" and not self.editor.is_base
+
+    def go(self, runtime: Runtime, base: BaseAnswers, earlier: EarlierAnswers) -> int:
         """Do what is missing and return how many steps were not."""
         snapshot = self.journal.resume()
         if snapshot:
             snapshot.give(self.editor)
         known = len(self.journal.lines)
         with self.editor.attach(runtime):
-            every = [probe for edit in self.edits for probe in probes_of(edit)]
-            base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
-            self._stream(runtime, base)
+            if not self.asks_earlier:
+                every = [probe for edit in self.edits for probe in probes_of(edit)]
+                base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
+            self._stream(runtime, base, earlier)
         if not self.finished:
             self._single(runtime, base)
+        earlier.forget()
         self.asked = base.asked
         return known
 
-    def _stream(self, runtime: Runtime, base: BaseAnswers) -> None:
+    def _stream(self, runtime: Runtime, base: BaseAnswers, earlier: EarlierAnswers) -> None:
         memory = self._memory()
         for line in self.journal.lines[: len(self.edits)]:
             _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
             edit = self.edits[t - 1]
             self.progress(t - 1, self.steps, f"edit {edit.id}")
+            put_off = 0.0
+            if self.asks_earlier:
+                put_off = self.editor.catch_up()
+                earlier.ask(list(probes_of(edit)))
             line = {"t": t, **self._made(edit, memory, t)}
             due = self.schedule.due(t)
-            line["catch_up"] = self.editor.catch_up() if due else 0.0
-            line["scores"] = self._scores(runtime, base, due)
+            line["catch_up"] = put_off + (self.editor.catch_up() if due else 0.0)
+            line["scores"] = self._scores(runtime, earlier if self.asks_earlier else base, due)
             _remember(memory, t, edit, line["outcome"])
             self._keep(line)
 
@@ -193,11 +224,16 @@ class _Run:
             outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
         return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": _outcome_values(outcome)}
 
-    def _scores(self, runtime: Runtime, base: BaseAnswers, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
-        probes = {i: list(probes_of(self.edits[i - 1])) for i in due}
-        whole = [probe for i in due for probe in probes[i]]
-        found = iter(run_probes(runtime, self.editor, whole, references=base)) if whole else iter(())
-        return {str(i): [_score_values(next(found)) for _ in probes[i]] for i in due}
+    def _scores(self, runtime: Runtime, said: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+        known = self._known() if self.editor.is_base else {}  # nothing that it does changes a score
+        probes = {i: list(probes_of(self.edits[i - 1])) for i in due if str(i) not in known}
+        whole = [probe for group in probes.values() for probe in group]
+        found = iter(run_probes(runtime, self.editor, whole, references=said, yardstick=self.yardstick))
+        fresh = {str(i): [_score_values(next(found)) for _ in group] for i, group in probes.items()}
+        return {i: fresh.get(i) or known[i] for i in map(str, due)}
+
+    def _known(self) -> dict[str, list[dict[str, Any]]]:
+        return {i: scores for line in self.journal.lines for i, scores in line["scores"].items()}
 
     def _keep(self, line: dict[str, Any]) -> None:
         self.journal.add(line)
@@ -226,7 +262,23 @@ def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:
 
 
 def _score_values(score: ProbeScore) -> dict[str, Any]:
-    return {"kind": score.probe.kind, "values": score.values, "answer": score.answer, "base": score.base_answer}
+    return {
+        "kind": score.probe.kind,
+        "hop": score.probe.hop,
+        "values": score.values,
+        "answer": score.answer,
+        "base": score.base_answer,
+    }
+
+
+def _check_answers(edits: Sequence[Edit], yardstick: Yardstick) -> None:
+    for edit in edits if yardstick.prefix == "gold" else ():
+        for asked in edit.locality:
+            if asked.answer is None:
+                raise DataError(
+                    f"edit `{shorten(edit.id)}`: locality question `{shorten(asked.question)}` has no answer",
+                    "these metrics are measured on it: give it one, or take other --metrics",
+                )
 
 
 def _reproduce(
@@ -250,9 +302,10 @@ def _reproduce(
     }
 
 
-def _key(reproduce: Mapping[str, Any], schedule: Schedule) -> str:
+def _key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:
     cells = [list(readout.cells) for readout in schedule.readouts()]
-    return sha256_bytes(canonical_json([reproduce, cells]).encode())[:32]
+    measured = [asdict(yardstick), list(METRICS)]
+    return sha256_bytes(canonical_json([reproduce, cells, measured]).encode())[:32]
 
 
 def _base_key(reproduce: Mapping[str, Any]) -> str:

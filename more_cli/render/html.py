@@ -22,6 +22,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _VARIANTS = {
     "gen_text.gen_exact": "other words",
     "gen_image.gen_exact": "other images",
+    "portability.gen_exact": "what follows",
     "loc_text.loc_gen_same": "unrelated text kept",
     "loc_image.loc_gen_same": "unrelated images kept",
 }
@@ -54,9 +55,9 @@ def _sections(report: EvalReport) -> Iterator[Markup]:
     if report.gates:
         yield _section("Gates", _gates(report))
     if report.estimates:
-        shares = {name: value for name, value in report.estimates.items() if is_share(name)}
+        shares = {name: value for name, value in report.told.items() if is_share(name)}
         plot = _figure(bars("Every metric between 0 and 1", shares))
-        yield _section("Metrics", element("div", plot, _estimates(report.estimates), class_="pair"))
+        yield _section("Metrics", element("div", plot, _estimates(report.told), class_="pair"))
     if report.retention:
         yield _section(
             "Retention by age",

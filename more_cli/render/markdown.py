@@ -29,7 +29,7 @@ def _parts(report: EvalReport) -> Iterator[str]:
             [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in report.gates],
         )
     if report.estimates:
-        yield _estimates("metric", report.estimates)
+        yield _estimates("metric", report.told)
     if len(report.retention) > 1:
         yield _estimates("edits since", report.retention)
     bad = [scores for scores in report.per_edit if not scores.good]
