@@ -84,7 +84,9 @@ def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Ve
     )
     output.line()
     output.line(f"a full name is KIND.METRIC; kinds are {', '.join(all_groups())}")
-    output.line("loc_* are held against a baseline, on its own greedy answer or on the suite's (gold)")
+    output.line(
+        "loc_* are held against a baseline, on its own greedy answer with its end, or on the suite's (gold) without"
+    )
     output.line()
     output.table(
         ("--metrics", "protocol", "baseline", "answer", "what it counts"),
