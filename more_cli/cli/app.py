@@ -16,7 +16,8 @@ import typer.core
 from more_cli import __version__
 from more_cli.cli import options as opt
 from more_cli.cli import suites
-from more_cli.cli.evaluate import compare, evaluate
+from more_cli.cli.compare import compare
+from more_cli.cli.evaluate import evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
-from more_cli.cli.scores import estimate_cells, estimate_values, metrics_values
+from more_cli.cli.scores import estimate_cells, metrics_values
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
-    from more_cli.evaluation.names import Yardstick
     from more_cli.model.machine import Machine
     from more_cli.ops.session import Target
     from more_cli.ops.suite_report import SuiteReport
     from more_cli.ops.suite_run import RunOptions
+    from more_cli.suites.load import EditSuite, Suite
 
-SHOWN_METRICS = (
-    "rel.gen_exact",
-    "rel.tf_exact",
-    "rel.tf_token_acc",
-    "gen_text.gen_exact",
-    "gen_image.gen_exact",
-    "portability.gen_exact",
-    "loc_text.loc_top1_answer",
-    "loc_text.loc_expkl_answer",
-    "loc_image.loc_top1_answer",
-    "loc_image.loc_expkl_answer",
-)
-"""What people see of a run; `--json` has every metric."""
-
-Suite = Annotated[
+SuiteName = Annotated[
     str | None,
     typer.Option(metavar="NAME|FILE", help="Run an editor through a suite from the untouched base; see `more suites`."),
 ]
@@ -59,6 +47,10 @@ Calibrate = Annotated[
 Metrics = Annotated[
     str | None,
     typer.Option("--metrics", metavar="NAME", help="With --suite: count as a source does; see `more suites metrics`."),
+]
+Anchors = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --suite: JSON Lines of questions whose answers must not move, for M-ORE."),
 ]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
 
@@ -88,6 +80,7 @@ def run_options(
     again: bool,
     calibrate: int,
     metrics: str | None,
+    anchors: Path | None,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
@@ -123,6 +116,7 @@ def run_options(
         again=again,
         calibrate=calibrate,
         preset=preset,
+        anchors=anchors,
     )
 
 
@@ -135,34 +129,65 @@ def evaluate_suite(
     state: Path | None,
     options: RunOptions,
     machine: Machine,
+    files: Outlets,
 ) -> None:
     """Run a suite and show what it measured.
 
     Raises:
         UsageError: a suite of yes/no questions was to be counted as one of edits.
     """
-    from more_cli.ops.suite_run import run_suite
-    from more_cli.suites.load import YesNoSuite, load_suite
+    from more_cli.evaluation.gates import judge
+    from more_cli.ops.suite_report import gate_names
+    from more_cli.ops.suite_run import run_suite, schedule_of
+    from more_cli.render.pages import of_suite
+    from more_cli.suites.load import YesNoSuite
 
-    suite = load_suite(name, data_root, image_root)
-    for notice in suite.notices:
-        output.note(f"note: {notice}")
-    target = _target(output, model, state)
+    suite = loaded_suite(output, name, data_root, image_root)
+    target = target_of(output, model, state)
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
 
         if options.preset is not None:
             raise UsageError("--metrics says how edits are counted", f"{suite.name} has none: leave it out")
-        evaluate_capability(output, suite, target, machine)
+        evaluate_capability(output, suite, target, machine, files)
         return
     for notice in options.preset.notices if options.preset else ():
         output.note(f"note: {notice}")
+    gates = files.gates_on(gate_names(schedule_of(suite, options)))
     with output.progress() as progress:
         report = run_suite(suite, target.model, options, machine, progress)
+    report.gates = judge(gates, report.gated)
     show_suite(output, report)
+    files.write(of_suite(report))
 
 
-def _target(output: Output, model: Path | None, state: Path | None) -> Target:
+def loaded_suite(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
+    """Load a suite and say what whoever sees its numbers should know."""
+    from more_cli.suites.load import load_suite
+
+    suite = load_suite(name, data_root, image_root)
+    for notice in suite.notices:
+        output.note(f"note: {notice}")
+    return suite
+
+
+def edits_of(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> EditSuite:
+    """Load a suite of edits.
+
+    Raises:
+        UsageError: it has none.
+    """
+    from more_cli.suites.load import EditSuite
+
+    suite = loaded_suite(output, name, data_root, image_root)
+    if not isinstance(suite, EditSuite):
+        raise UsageError(
+            f"suite `{suite.name}` has no edits for an editor", "`more eval MODEL --suite` asks its questions"
+        )
+    return suite
+
+
+def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
     """Return what a command means or, where it names nothing and no state lies here, the embedded demo model."""
     from more_cli.ops.session import Target, locate
     from more_cli.state import sidecar_path
@@ -176,12 +201,10 @@ def _target(output: Output, model: Path | None, state: Path | None) -> Target:
 
 
 def show_suite(output: Output, report: SuiteReport) -> None:
-    """Show the metrics by protocol and checkpoint."""
+    """Show the metrics by protocol and checkpoint, and the gates."""
     if output.as_json:
         output.json("more.eval/1", suite_values(report))
-    taken = len(report.edits)
-    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
-    output.line(f"{report.suite.name}, editor {report.editor}, {taken} edits{whole}; {_locality(report.yardstick)}")
+    output.line(f"{heading(report)}; editor {report.editor}")
     _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
     output.line(
@@ -190,33 +213,36 @@ def show_suite(output: Output, report: SuiteReport) -> None:
     _show_forgetting(output, report)
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
-    cost = sum(line["outcome"]["cost"] + line["catch_up"] for line in report.lines[:taken])
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
-    output.line(f"{counts}; {cost / taken:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
+    output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
     if calibration := report.reproduce.get("calibration"):
         chosen = ", ".join(calibration["chosen"]) or "as it is"
         output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
     if report.resumed:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
+    show_gates(output, report.gates)
 
 
-def _locality(yardstick: Yardstick) -> str:
-    baseline = {"base": "the base", "prev": "the model just before each edit"}[yardstick.baseline]
-    prefix = {"own": "", "gold": ", on the suite's answers"}[yardstick.prefix]
-    return f"locality against {baseline}{prefix}"
+def heading(report: SuiteReport) -> str:
+    """Say which edits of a suite were run and what locality is measured against."""
+    taken = len(report.edits)
+    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
+    return f"{report.suite.name}, {taken} edits{whole}; {report.locality}"
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:
+    from more_cli.ops.suite_report import SHOWN
+
     readouts = list(report.estimates)
     if report.preset is None:
-        rows = {name: name for name in SHOWN_METRICS}
+        rows = {name: name for name in SHOWN}
         found = report.estimates
     else:
         output.line(f"counted as {report.preset.name}: {report.preset.title}")
         rows = {**report.preset.columns, "Avg": "mean of these"}
         found = report.preset_values
     shown = {row: name for row, name in rows.items() if any(row in found[readout] for readout in readouts)}
-    cells = [(row, name, *(_cell(found[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
+    cells = [(row, name, *(cell(found[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
     if all(row == name for row, name in shown.items()):
         output.table(("metric", *readouts), [(row, *values) for row, _, *values in cells], numbers=readouts)
     else:
@@ -227,7 +253,7 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
     if any(report.retention):
         output.table(
             ("edits since", "rel.gen_exact", "95 % interval", "n", "forgotten"),
-            [(lag, *estimate_cells(value), _cell(report.lost.get(lag))) for lag, value in report.retention.items()],
+            [(lag, *estimate_cells(value), cell(report.lost.get(lag))) for lag, value in report.retention.items()],
             numbers=("edits since", "rel.gen_exact", "n", "forgotten"),
         )
     if report.forgetting is not None:
@@ -237,37 +263,56 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
 
 def suite_values(report: SuiteReport) -> dict[str, Any]:
     """Return a run as JSON values: what `eval --json` has of a state, and every protocol beside it."""
-    from more_cli.ops.suite_report import per_edit
+    from more_cli.cli.scores import values_of_edit
 
-    protocol, yardstick = report.headline.partition("@")[0], report.yardstick
+    before = report.base_answers
+    return (
+        source_values(report)
+        | summary_values(report)
+        | {
+            "source": report.suite.name,
+            "stream": [
+                {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
+                for line in report.lines
+            ],
+            "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
+            "per_edit": [values_of_edit(scores, before[scores.id]) for scores in report.per_edit],
+        }
+    )
+
+
+def source_values(report: SuiteReport) -> dict[str, Any]:
+    """Return what was run and how it is read, as JSON values."""
     return {
-        "source": report.suite.name,
         "suite": {"name": report.suite.name, "from": report.suite.source, "notices": list(report.suite.notices)},
         "model": str(report.model),
-        "editor": report.editor,
         "edits": len(report.edits),
         "available": report.available,
-        "protocol": protocol,
-        "baseline": yardstick.baseline,
-        "prefix": yardstick.prefix,
+        "protocol": report.headline.partition("@")[0],
+        "baseline": report.yardstick.baseline,
+        "prefix": report.yardstick.prefix,
         "headline": report.headline,
-        "metrics": metrics_values(report.estimates[report.headline], protocol, yardstick.baseline),
+    }
+
+
+def summary_values(report: SuiteReport) -> dict[str, Any]:
+    """Return what one editor measured, but for the scores of each edit, as JSON values."""
+    baseline = report.yardstick.baseline
+    return {
+        "editor": report.editor,
+        "metrics": metrics_values(report.estimates[report.headline], report.headline.partition("@")[0], baseline),
         "protocols": {
-            readout: metrics_values(found, readout.partition("@")[0], yardstick.baseline)
+            readout: metrics_values(found, readout.partition("@")[0], baseline)
             for readout, found in report.estimates.items()
         },
         "preset": _preset_values(report) if report.preset else None,
-        "retention": {str(lag): estimate_values(value) for lag, value in report.retention.items()},
-        "forgetting": estimate_values(report.forgetting) if report.forgetting else None,
-        "forgetting_by_lag": {str(lag): estimate_values(value) for lag, value in report.lost.items()},
+        "retention": {str(lag): asdict(value) for lag, value in report.retention.items()},
+        "forgetting": asdict(report.forgetting) if report.forgetting else None,
+        "forgetting_by_lag": {str(lag): asdict(value) for lag, value in report.lost.items()},
         "first_failing": report.first_failing,
         "counts": report.statuses,
-        "stream": [
-            {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
-            for line in report.lines
-        ],
-        "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
-        "per_edit": per_edit(report),
+        "cost": report.cost,
+        "gates": [gate_values(found) for found in report.gates],
         "base_asked": report.base_asked,
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
@@ -283,7 +328,7 @@ def _preset_values(report: SuiteReport) -> dict[str, Any]:
         "columns": dict(report.preset.columns),
         "notices": list(report.preset.notices),
         "protocols": {
-            readout: {column: estimate_values(value) for column, value in found.items()}
+            readout: {column: asdict(value) for column, value in found.items()}
             for readout, found in report.preset_values.items()
         },
     }
@@ -293,5 +338,6 @@ def _told(outcome: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in outcome.items() if key != "looks"}
 
 
-def _cell(value: Estimate | None) -> str:
+def cell(value: Estimate | None) -> str:
+    """Return a value as a table cell."""
     return "" if value is None else f"{value.value:.3f}"
