@@ -181,6 +181,19 @@ def at_call(number: int, functions: Iterable[tuple[Any, str]], action: Callable[
     return lambda: calls
 
 
+def stopped_at(number: int, owner: Any, name: str, command: Callable[[], object]) -> int:
+    """Run a command in a fork and interrupt it just before the n-th call of a function: its exit code."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> object:
+        at_call(number, [(owner, name)], stop)
+        return command()
+
+    return in_child(interrupted)
+
+
 def die(*_: object) -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)

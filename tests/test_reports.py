@@ -28,6 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("reports"))
     probes: dict[str, Any] = {
         "rephrases": ["a colour ?", "colour ?"],
+        "portability": [{"question": "what ?", "answer": "r", "image": "img/red.png", "hop": n} for n in (1, 2, 5)],
         "image_rephrases": ["img/orange.png"],
         "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
     }
@@ -124,7 +125,27 @@ def test_json_holds_all_that_is_needed_to_get_the_numbers_again(world: World, sc
     assert {"base", "recipe", "template", "digest", "edits", "anchors", "intervals"} <= told.keys()
     assert {"more", "torch", "transformers", "device", "dtype", "threads"} <= told["versions"].keys()
     assert told["recipe"] == run("status", world.model, "--json").json["recipe"]
-    assert set(found["metrics"]) == set(full_names())
+    expected = {
+        name for name in full_names() if not name.endswith("_all") and not name.startswith(("port_3", "port_4"))
+    }
+    assert set(found["metrics"]) == expected
+    assert {"mask", "baseline", "protocol", "n", "interval"} <= found["metrics"]["rel.tf_exact"].keys()
+    assert found["metrics"]["loc_text.loc_flip"]["baseline"] == "base"
+
+
+def test_portability_is_told_by_hop(world: World, scored: Result) -> None:
+    """Three questions that follow from the edit, of one, two and five steps; beyond four they count in all alone."""
+    found = scored.json["metrics"]
+    ns = {group: found[f"{group}.gen_exact"]["n"] for group in ("portability", "port_1", "port_2")}
+    assert ns == {"portability": 3, "port_1": 1, "port_2": 1}
+    met = run("eval", world.model, "--gate", "port_1.tf_token_acc>=0", "--gate", "port_4.gen_exact>=0")
+    assert met.code == 6
+    assert (
+        met.err.strip() == "error: gate missed: port_4.gen_exact>=0: nothing was measured: there are no `port_4` probes"
+    )
+    assert "what follows " in text(world, "out.html")
+    assert "portability.gen_exact" in text(world, "out.md")
+    assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is told once"
 
 
 def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:

@@ -30,6 +30,8 @@ SURE = 1e4
 class Oracle(NoEditor):
     """Looks answers up: once it was told an edit, it says the target to every probe of it, and to nothing else."""
 
+    is_base = False
+
     def __init__(self, edits: Sequence[Edit]) -> None:
         super().__init__()
         self.edits = {edit.id: edit for edit in edits}

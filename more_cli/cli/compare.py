@@ -94,6 +94,7 @@ def compare(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        metrics=None,
         anchors=anchors,
     )
     loaded = suite_eval.edits_of(output, suite, data_root, image_root)

@@ -28,6 +28,7 @@ def evaluate(
     checkpoints: suite_eval.Checkpoints = "1,10,100",
     lags: suite_eval.Lags = "10",
     cache: suite_eval.Cache = None,
+    metrics: suite_eval.Metrics = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
     anchors: suite_eval.Anchors = None,
@@ -52,6 +53,7 @@ def evaluate(
       more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
+      more eval llava/ --suite e-vqa --data-root data/mmedit --metrics mmedit
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     given = {
@@ -62,6 +64,7 @@ def evaluate(
         "--protocol": protocol,
         "--cache": cache,
         "--calibrate": calibrate,
+        "--metrics": metrics,
         "--again": again,
         "--anchors": anchors,
     }
@@ -80,6 +83,7 @@ def evaluate(
             cache=cache,
             again=again,
             calibrate=calibrate,
+            metrics=metrics,
             anchors=anchors,
         )
         place = opt.machine(device, dtype, device_map, memory)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from more_cli.cli.outlets import gate_values, show_gates
 from more_cli.cli.output import Output
+from more_cli.evaluation.names import is_locality, metric_of
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
@@ -34,7 +36,7 @@ def show_eval(output: Output, report: EvalReport) -> None:
 def _show_numbers(output: Output, report: EvalReport) -> None:
     output.table(
         ("metric", "value", "95 % interval", "n"),
-        [(name, *estimate_cells(value)) for name, value in report.estimates.items()],
+        [(name, *estimate_cells(value)) for name, value in report.told.items()],
         numbers=("value", "n"),
     )
     if len(report.retention) > 1:
@@ -63,7 +65,7 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "baseline": report.baseline,
         "edits": report.edits,
         "replayed": report.replayed,
-        "metrics": {name: asdict(value) for name, value in report.estimates.items()},
+        "metrics": metrics_values(report.estimates, report.protocol, report.baseline),
         "retention": {ages: asdict(value) for ages, value in report.retention.items()},
         "gates": [gate_values(found) for found in report.gates],
         "first_forgotten": report.first_forgotten,
@@ -99,4 +101,17 @@ def values_of_edit(scores: EditScores, before: str | None) -> dict[str, Any]:
         "before": before,
         "verdict": scores.verdict,
         "values": scores.values(),
+    }
+
+
+def metrics_values(found: Mapping[str, Estimate], protocol: str, baseline: str) -> dict[str, Any]:
+    """Return metrics as JSON values, each with what it is over, against and when it was measured."""
+    return {
+        name: asdict(value)
+        | {
+            "mask": metric_of(name).mask,
+            "baseline": baseline if is_locality(name) else None,
+            "protocol": protocol,
+        }
+        for name, value in found.items()
     }

@@ -11,6 +11,7 @@ import typer
 
 from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
+from more_cli.cli.scores import estimate_cells, metrics_values
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ Calibrate = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="NAME", help="With --suite: count as a source does; see `more suites metrics`."),
+]
 Anchors = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="With --suite: JSON Lines of questions whose answers must not move, for M-ORE."),
@@ -74,18 +79,23 @@ def run_options(
     cache: Path | None,
     again: bool,
     calibrate: int,
+    metrics: str | None,
     anchors: Path | None,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
     Raises:
-        UsageError: no such protocol, or not a list of numbers.
+        UsageError: no such protocol or preset, both given, or not a list of numbers.
     """
+    from more_cli.evaluation.presets import preset_of
     from more_cli.evaluation.protocols import PROTOCOLS, checked, marks_of
     from more_cli.ops.suite_run import RunOptions
 
+    preset = preset_of(metrics) if metrics is not None else None
+    if preset and protocols:
+        raise UsageError(f"`--metrics {metrics}` has its protocol: {', '.join(preset.protocols)}", "drop --protocol")
     try:
-        chosen = checked(protocols or ("final", "online"))
+        chosen = checked(protocols or (preset.protocols if preset else ("final", "online")))
     except ValueError as error:
         raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
     numbers = {}
@@ -105,6 +115,7 @@ def run_options(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        preset=preset,
         anchors=anchors,
     )
 
@@ -120,7 +131,11 @@ def evaluate_suite(
     machine: Machine,
     files: Outlets,
 ) -> None:
-    """Run a suite and show what it measured."""
+    """Run a suite and show what it measured.
+
+    Raises:
+        UsageError: a suite of yes/no questions was to be counted as one of edits.
+    """
     from more_cli.evaluation.gates import judge
     from more_cli.ops.suite_report import gate_names
     from more_cli.ops.suite_run import run_suite, schedule_of
@@ -132,8 +147,12 @@ def evaluate_suite(
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
 
+        if options.preset is not None:
+            raise UsageError("--metrics says how edits are counted", f"{suite.name} has none: leave it out")
         evaluate_capability(output, suite, target, machine, files)
         return
+    for notice in options.preset.notices if options.preset else ():
+        output.note(f"note: {notice}")
     gates = files.gates_on(gate_names(schedule_of(suite, options)))
     with output.progress() as progress:
         report = run_suite(suite, target.model, options, machine, progress)
@@ -183,25 +202,15 @@ def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
 
 def show_suite(output: Output, report: SuiteReport) -> None:
     """Show the metrics by protocol and checkpoint, and the gates."""
-    from more_cli.ops.suite_report import SHOWN
-
     if output.as_json:
         output.json("more.eval/1", suite_values(report))
     output.line(f"{heading(report)}; editor {report.editor}")
-    names = list(report.estimates)
-    rows = [name for name in SHOWN if name in report.estimates[report.headline]]
-    output.table(
-        ("metric", *names),
-        [(row, *(cell(report.estimates[name].get(row)) for name in names)) for row in rows],
-        numbers=names,
-    )
+    _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
     output.line(
         f"headline {report.headline}: rel.gen_exact {rel.value:.3f}, 95 % interval {rel.low:.3f} to {rel.high:.3f}"
     )
-    if report.forgetting is not None:
-        lost = report.forgetting
-        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
+    _show_forgetting(output, report)
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
@@ -218,7 +227,38 @@ def heading(report: SuiteReport) -> str:
     """Say which edits of a suite were run and what locality is measured against."""
     taken = len(report.edits)
     whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
-    return f"{report.suite.name}, {taken} edits{whole}; locality against the base"
+    return f"{report.suite.name}, {taken} edits{whole}; {report.locality}"
+
+
+def _show_numbers(output: Output, report: SuiteReport) -> None:
+    from more_cli.ops.suite_report import SHOWN
+
+    readouts = list(report.estimates)
+    if report.preset is None:
+        rows = {name: name for name in SHOWN}
+        found = report.estimates
+    else:
+        output.line(f"counted as {report.preset.name}: {report.preset.title}")
+        rows = {**report.preset.columns, "Avg": "mean of these"}
+        found = report.preset_values
+    shown = {row: name for row, name in rows.items() if any(row in found[readout] for readout in readouts)}
+    cells = [(row, name, *(cell(found[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
+    if all(row == name for row, name in shown.items()):
+        output.table(("metric", *readouts), [(row, *values) for row, _, *values in cells], numbers=readouts)
+    else:
+        output.table(("there", "metric", *readouts), cells, numbers=readouts)
+
+
+def _show_forgetting(output: Output, report: SuiteReport) -> None:
+    if any(report.retention):
+        output.table(
+            ("edits since", "rel.gen_exact", "95 % interval", "n", "forgotten"),
+            [(lag, *estimate_cells(value), cell(report.lost.get(lag))) for lag, value in report.retention.items()],
+            numbers=("edits since", "rel.gen_exact", "n", "forgotten"),
+        )
+    if report.forgetting is not None:
+        lost = report.forgetting
+        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
 
 
 def suite_values(report: SuiteReport) -> dict[str, Any]:
@@ -250,21 +290,26 @@ def source_values(report: SuiteReport) -> dict[str, Any]:
         "edits": len(report.edits),
         "available": report.available,
         "protocol": report.headline.partition("@")[0],
-        "baseline": "base",
+        "baseline": report.yardstick.baseline,
+        "prefix": report.yardstick.prefix,
         "headline": report.headline,
     }
 
 
 def summary_values(report: SuiteReport) -> dict[str, Any]:
     """Return what one editor measured, but for the scores of each edit, as JSON values."""
+    baseline = report.yardstick.baseline
     return {
         "editor": report.editor,
-        "metrics": {name: asdict(value) for name, value in report.estimates[report.headline].items()},
+        "metrics": metrics_values(report.estimates[report.headline], report.headline.partition("@")[0], baseline),
         "protocols": {
-            readout: {name: asdict(value) for name, value in found.items()}
+            readout: metrics_values(found, readout.partition("@")[0], baseline)
             for readout, found in report.estimates.items()
         },
+        "preset": _preset_values(report) if report.preset else None,
+        "retention": {str(lag): asdict(value) for lag, value in report.retention.items()},
         "forgetting": asdict(report.forgetting) if report.forgetting else None,
+        "forgetting_by_lag": {str(lag): asdict(value) for lag, value in report.lost.items()},
         "first_failing": report.first_failing,
         "counts": report.statuses,
         "cost": report.cost,
@@ -272,6 +317,20 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
         "reproduce": report.reproduce,
+    }
+
+
+def _preset_values(report: SuiteReport) -> dict[str, Any]:
+    assert report.preset is not None
+    return {
+        "name": report.preset.name,
+        "title": report.preset.title,
+        "columns": dict(report.preset.columns),
+        "notices": list(report.preset.notices),
+        "protocols": {
+            readout: {column: asdict(value) for column, value in found.items()}
+            for readout, found in report.preset_values.items()
+        },
     }
 
 

@@ -66,6 +66,38 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 
 
 @app.command(epilog=EXIT_CODES)
+def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+    """Say what every metric measures, and what `more eval --suite NAME --metrics NAME` counts.
+
+    \b
+    Examples:
+      more suites metrics
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.evaluation.names import METRICS, all_groups
+    from more_cli.evaluation.presets import PRESETS
+
+    named = {"metrics": [asdict(metric) for metric in METRICS.values()], "kinds": all_groups()}
+    output.json("more.suites.metrics/1", named | {"presets": [asdict(preset) for preset in PRESETS.values()]})
+    output.table(
+        ("metric", "over", "what it is"), [(metric.name, metric.mask, metric.what) for metric in METRICS.values()]
+    )
+    output.line()
+    output.line(f"a full name is KIND.METRIC; kinds are {', '.join(all_groups())}")
+    output.line(
+        "loc_* are held against a baseline, on its own greedy answer with its end, or on the suite's (gold) without"
+    )
+    output.line()
+    output.table(
+        ("--metrics", "protocol", "baseline", "answer", "what it counts"),
+        [
+            (preset.name, ", ".join(preset.protocols), preset.yardstick.baseline, preset.yardstick.prefix, preset.title)
+            for preset in PRESETS.values()
+        ],
+    )
+
+
+@app.command(epilog=EXIT_CODES)
 def show(
     name: Name,
     data_root: DataRoot = None,

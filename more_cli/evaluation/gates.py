@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from more_cli.errors import GateError, UsageError
-from more_cli.evaluation.names import full_names
+from more_cli.evaluation.names import EVERYWHERE_METRICS, full_names
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
@@ -94,8 +94,11 @@ def require(judgements: Sequence[Judgement]) -> None:
 
 def _judge(gate: Gate, found: Estimate | None) -> Judgement:
     if found is None:
-        kind = gate.metric.split(".")[0]
-        return Judgement(gate, None, False, f"nothing was measured: there are no `{kind}` probes")
+        kind, metric = gate.metric.split(".")
+        absent = f"there are no `{kind}` probes"
+        if metric in EVERYWHERE_METRICS:
+            absent = "`--suite` with `--metrics all` measures it"
+        return Judgement(gate, None, False, f"nothing was measured: {absent}")
     actual = {"value": found.value, "low": found.low, "high": found.high}[gate.bound]
     # k / n and the decimal a user types round to the same float, so a gate at exactly the value is met by >=.
     met = OPERATORS[gate.operator](actual, gate.threshold)

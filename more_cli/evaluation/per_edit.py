@@ -54,8 +54,9 @@ class EditScores:
         """Return the value of every probe by the metric's full name."""
         found: dict[str, list[float]] = {}
         for score in self.scores:
-            for name, value in score.values.items():
-                found.setdefault(f"{score.probe.kind}.{name}", []).append(value)
+            for group in score.probe.groups:
+                for name, value in score.values.items():
+                    found.setdefault(f"{group}.{name}", []).append(value)
         return found
 
 

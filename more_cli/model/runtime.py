@@ -195,6 +195,17 @@ class Runtime:
         (self.loss_scale * loss).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
+    def top_tokens(self, sample: Encoded, ranks: int) -> Tensor:
+        """Return the ids of the most likely tokens at every position of one sequence, (T, ranks), on the CPU.
+
+        In an encoder-decoder these are the positions of the answer's own sequence. One sequence at a time: all its
+        logits are in memory.
+        """
+        batch = self.batch([sample])
+        with torch.no_grad(), self._serving(batch):
+            logits: Tensor = self._asked(batch)(**batch.inputs, use_cache=False).logits[0]
+        return logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices.cpu()
+
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
         prompts = (self.encode(query) for query in queries)

@@ -17,6 +17,7 @@ from more_cli.records import opened
 SCHEMA = "more.eval/1"
 MAX_BYTES = 256 << 20
 """Largest result that is read."""
+_PLURALS = {"protocol": "protocols", "baseline": "baselines", "prefix": "prefixes of locality"}
 _HINT = "write one with: more eval MODEL --json > FILE"
 
 
@@ -57,6 +58,8 @@ class Run(_Result):
     source: str
     protocol: str
     baseline: str
+    prefix: str = "own"
+    """On which answer locality was measured."""
     per_edit: list[EditValues]
     reproduce: Reproduce
 
@@ -125,9 +128,10 @@ def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
 
 def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
     """Refuse runs that did not measure the same thing."""
-    for what, one, other in (("protocol", a.protocol, b.protocol), ("baseline", a.baseline, b.baseline)):
+    for what in ("protocol", "baseline", "prefix"):
+        one, other = str(getattr(a, what)), str(getattr(b, what))
         if one != other:
-            raise _unlike(first, second, f"other {what}s, `{shorten(one)}` and `{shorten(other)}`")
+            raise _unlike(first, second, f"other {_PLURALS[what]}, `{shorten(one)}` and `{shorten(other)}`")
     # Only edited tensors are in a fingerprint, so two recipes share a part of it.
     base, also = a.reproduce.base, b.reproduce.base
     if any(base[key] != also[key] for key in base.keys() & also.keys()):

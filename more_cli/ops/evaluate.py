@@ -12,7 +12,7 @@ from more_cli.edits import read_probes
 from more_cli.errors import DataError
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
-from more_cli.evaluation.names import KINDS
+from more_cli.evaluation.names import all_groups, metric_of
 from more_cli.evaluation.per_edit import EditScores, by_edit
 from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.files import sha256_file
@@ -70,6 +70,11 @@ class EvalReport:
     def headline(self) -> str:
         """The verdict in words."""
         return f"{sum(scores.good for scores in self.per_edit)} of {len(self.per_edit)} hold"
+
+    @property
+    def told(self) -> dict[str, Estimate]:
+        """The metrics that people see where they did not ask for one."""
+        return {name: value for name, value in self.estimates.items() if metric_of(name).told}
 
     @property
     def rel(self) -> list[ProbeScore]:
@@ -170,10 +175,10 @@ def _run(
 def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
     """Return every metric of every probe kind with its interval, by full name."""
     estimates = {}
-    for kind in KINDS:
-        chosen = [score for score in scores if score.probe.kind == kind]
+    for group in all_groups():
+        chosen = [score for score in scores if group in score.probe.groups]
         for name in chosen[0].values if chosen else ():
-            estimates[f"{kind}.{name}"] = estimate([score.values[name] for score in chosen])
+            estimates[f"{group}.{name}"] = estimate([score.values[name] for score in chosen])
     return estimates
 
 

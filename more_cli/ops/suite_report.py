@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Any
 from more_cli.edits import Edit
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import Estimate, change, estimate
-from more_cli.evaluation.names import KINDS, full_names
+from more_cli.evaluation.names import Yardstick, all_groups, full_names, groups
 from more_cli.evaluation.per_edit import EditScores
+from more_cli.evaluation.presets import Preset
 from more_cli.evaluation.probes import ProbeScore, probes_of
-from more_cli.evaluation.protocols import Cell, Readout, Schedule, first_failing, forgetting
+from more_cli.evaluation.protocols import Cell, Readout, Schedule, first_failing, forgetting, retained
 from more_cli.suites.load import EditSuite
 
 SHOWN = (
@@ -23,6 +24,7 @@ SHOWN = (
     "rel.tf_token_acc",
     "gen_text.gen_exact",
     "gen_image.gen_exact",
+    "portability.gen_exact",
     "loc_text.loc_top1_answer",
     "loc_text.loc_expkl_answer",
     "loc_image.loc_top1_answer",
@@ -56,12 +58,31 @@ class SuiteReport:
     """`rel.gen_exact` right after an edit minus at the end, where both were measured."""
     first_failing: str | None
     """The first edit that does not hold in the headline."""
+    retention: dict[int, Estimate]
+    """`rel.gen_exact` by how many edits came after; 0 is protocol `online`."""
+    lost: dict[int, Estimate]
+    """The forgetting curve: what right after an edit was more, where both were measured, by how many came after."""
+    preset: Preset | None = None
+    preset_values: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    """By readout, then as the preset's source calls it, `Avg` being the mean of an edit's columns."""
     base_asked: int = 0
     """Locality probes that the base had to be asked, the others being known from an earlier run."""
     resumed: int = 0
     """Steps known from an earlier run."""
     seconds: float = 0.0
     gates: list[Judgement] = field(default_factory=list)
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How locality was measured."""
+        return self.preset.yardstick if self.preset else Yardstick()
+
+    @property
+    def locality(self) -> str:
+        """The same in words."""
+        baseline = {"base": "the base", "prev": "the model just before each edit"}[self.yardstick.baseline]
+        prefix = {"own": "", "gold": ", on the suite's answers"}[self.yardstick.prefix]
+        return f"locality against {baseline}{prefix}"
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -129,12 +150,14 @@ def report(
     schedule: Schedule,
     lines: Sequence[dict[str, Any]],
     reproduce: dict[str, Any],
+    preset: Preset | None = None,
 ) -> SuiteReport:
     """Read everything off a finished run's lines."""
     cells = {(line["t"], int(i)): scores for line in lines for i, scores in line["scores"].items()}
     readouts = list(schedule.readouts())
     rel = {cell: _rel(scores) for cell, scores in cells.items()}
     lost = forgetting(rel, schedule.edits) if {"final", "online"} <= set(schedule.protocols) else []
+    curve = {lag: forgetting(rel, schedule.edits, lag) for lag in schedule.measured_lags}
     first = first_failing(rel, readouts[0])
     return SuiteReport(
         suite=suite,
@@ -150,7 +173,18 @@ def report(
         reproduce=reproduce,
         forgetting=change(lost) if lost else None,
         first_failing=edits[first - 1].id if first else None,
+        retention={lag: estimate(retained(rel, schedule.edits, lag)) for lag in schedule.measured_lags},
+        lost={lag: change(values) for lag, values in curve.items() if lag and values},
+        preset=preset,
+        preset_values={readout.name: _as_in(preset, readout, cells) for readout in readouts} if preset else {},
     )
+
+
+def _as_in(preset: Preset, readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    found = preset.pick(_summary(readout, cells))
+    averages = [preset.average(_by_name(cells[cell])) for cell in readout.cells]
+    whole = [average for average in averages if average is not None]
+    return found | ({"Avg": estimate(whole)} if whole else {})
 
 
 def _edit_scores(edit: Edit, found: Sequence[Mapping[str, Any]]) -> EditScores:
@@ -166,15 +200,16 @@ def _rel(scores: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    found = _by_name(score for cell in readout.cells for score in cells[cell])
+    order = {group: number for number, group in enumerate(all_groups())}
+    return {name: estimate(found[name]) for name in sorted(found, key=lambda name: order[name.partition(".")[0]])}
+
+
+def _by_name(scores: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the values of probes by the metric's full name."""
     found: dict[str, list[float]] = {}
-    for kind in KINDS:
-        for name, value in _values(kind, (score for cell in readout.cells for score in cells[cell])):
-            found.setdefault(name, []).append(value)
-    return {name: estimate(values) for name, values in found.items()}
-
-
-def _values(kind: str, scores: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
     for score in scores:
-        if score["kind"] == kind:
+        for group in groups(score["kind"], score["hop"]):
             for metric, value in score["values"].items():
-                yield f"{kind}.{metric}", float(value)
+                found.setdefault(f"{group}.{metric}", []).append(float(value))
+    return found

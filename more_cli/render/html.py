@@ -20,6 +20,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _VARIANTS = {
     "gen_text.gen_exact": "other words",
     "gen_image.gen_exact": "other images",
+    "portability.gen_exact": "what follows",
     "loc_text.loc_gen_same": "unrelated text kept",
     "loc_image.loc_gen_same": "unrelated images kept",
 }

@@ -21,7 +21,7 @@ _AGES = "rel.gen_exact, grouped by how many edits came after"
 
 def of_state(report: EvalReport) -> Page:
     """Return the page of a state, or of a file of questions."""
-    tables = [_metrics("Metrics", report.estimates)] if report.estimates else []
+    tables = [_metrics("Metrics", report.told)] if report.estimates else []
     if len(report.retention) > 1:
         tables.append(_retention(report.retention))
     return Page(
@@ -54,7 +54,7 @@ def of_suite(report: SuiteReport) -> Page:
         subject=f"{report.suite.name}, {report.editor}",
         headline=f"{sum(scores.good for scores in edits)} of {len(edits)} hold",
         scope=f"{report.suite.name}, editor {report.editor}, {len(edits)} edits",
-        reading=f"{report.headline} unless said otherwise, locality against the untouched base",
+        reading=f"{report.headline} unless said otherwise, {report.locality}",
         gates=report.gates,
         tables=list(_suite_tables(report)),
         edits=edits,
@@ -65,7 +65,7 @@ def of_suite(report: SuiteReport) -> Page:
             "source": report.suite.name,
             "editor": report.editor,
             "protocol": protocol,
-            "baseline": "base",
+            "baseline": report.yardstick.baseline,
         },
         seconds=report.seconds,
     )
