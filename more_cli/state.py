@@ -7,6 +7,7 @@ nothing volatile, so the same edits give the same bytes. A is not stored: its se
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing
 from more_cli.recipe import Recipe
@@ -124,11 +126,7 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _read_meta(path, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    return _read_header(path)[0]
 
 
 def load_state(path: Path) -> State:
@@ -139,25 +137,40 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+    meta, entries = _read_header(path)
+    _check_tensors(path, meta, entries)
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            B = {site.name: _tensor(path, file, f"{site.name}.B") for site in meta.sites}
+            return State(meta, B, {site.name: _tensor(path, file, f"{site.name}.P") for site in meta.sites})
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
-    state = State(_read_meta(path, metadata))
-    for site in state.meta.sites:
-        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
-        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
-    if tensors:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
-    return state
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
 
 
-def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
+def _read_header(path: Path) -> tuple[StateMeta, list[TensorEntry]]:
+    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    try:
+        metadata, entries = read_header(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"`{path}` is damaged: {getattr(error, 'strerror', None) or error}", _RESTORE) from None
+    return _read_meta(path, metadata), entries
+
+
+def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
+    wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
+    wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    for name, (dtype, shape) in wanted.items():
+        if found.pop(name, None) != (dtype, shape):
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if found:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+
+
+def _read_meta(path: Path, metadata: Any) -> StateMeta:
     try:
         values = json.loads(metadata[METADATA_KEY])
         version = values["schema_version"]
@@ -175,10 +188,8 @@ def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
         raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
 
 
-def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    tensor = tensors.pop(name, None)
-    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+def _tensor(path: Path, file: Any, name: str) -> Tensor:
+    tensor: Tensor = file.get_tensor(name)
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
     # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and
