@@ -44,6 +44,7 @@ def evaluate(
     calibrate: suite_eval.Calibrate = 0,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -92,7 +93,8 @@ def evaluate(
             calibrate=calibrate,
         )
         place = opt.machine(device, dtype, device_map, memory)
-        suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)
+        loaded = suite_eval.loaded(output, suite, data_root, image_root, strict_paths)
+        suite_eval.evaluate_suite(output, loaded, model, state, options, place)
         return
     from more_cli.evaluation.gates import judge, parse_gate, require
     from more_cli.render.outlets import check_outlets, write_outlets
@@ -109,7 +111,9 @@ def evaluate(
         if probes is None:
             found = evaluate_state(target, machine, progress, ask_base=bool(reports))
         else:
-            found = evaluate_probes(target, probes, image_root, machine, progress, ask_base=bool(reports))
+            found = evaluate_probes(
+                target, probes, image_root, machine, progress, ask_base=bool(reports), strict_paths=strict_paths
+            )
     found.gates = judge(gates, found.estimates)
     show_eval(output, found)
     write_outlets(found, reports, junit)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from more_cli.ops.session import Target
     from more_cli.ops.suite_report import SuiteReport
     from more_cli.ops.suite_run import RunOptions
+    from more_cli.suites.load import Suite as LoadedSuite
 
 SHOWN_METRICS = (
     "rel.gen_exact",
@@ -114,11 +115,21 @@ def run_options(
     )
 
 
+def loaded(
+    output: Output, name: str, data_root: Path | None, image_root: Path | None, strict_paths: bool
+) -> LoadedSuite:
+    """Load a suite and say what whoever sees its numbers should know."""
+    from more_cli.suites.load import load_suite
+
+    suite = load_suite(name, data_root, image_root, strict_paths=strict_paths)
+    for notice in suite.notices:
+        output.note(f"note: {notice}")
+    return suite
+
+
 def evaluate_suite(
     output: Output,
-    name: str,
-    data_root: Path | None,
-    image_root: Path | None,
+    suite: LoadedSuite,
     model: Path | None,
     state: Path | None,
     options: RunOptions,
@@ -126,11 +137,8 @@ def evaluate_suite(
 ) -> None:
     """Run a suite and show what it measured."""
     from more_cli.ops.suite_run import run_suite
-    from more_cli.suites.load import YesNoSuite, load_suite
+    from more_cli.suites.load import YesNoSuite
 
-    suite = load_suite(name, data_root, image_root)
-    for notice in suite.notices:
-        output.note(f"note: {notice}")
     target = _target(output, model, state)
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
