@@ -21,6 +21,7 @@ from urllib.parse import unquote
 
 from PIL import Image, UnidentifiedImageError
 
+from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
 from more_cli.files import disk_errors, sha256_bytes, shorten, sync_folder, write_new
 
@@ -75,6 +76,7 @@ class ImageSource:
             raise DataError(f"image `{self.spelled}` has changed since it was checked", "put the original back")
         return data
 
+    @timed("decode")
     def open(self) -> Image.Image:
         """Return the decoded image, RGB.
 

@@ -16,6 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
+from more_cli.clock import timed
 from more_cli.edits import Edit, Probe
 from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry
 from more_cli.errors import StateError
@@ -120,6 +121,7 @@ class Ledger:
         with disk_errors(self.path), suppress(FileNotFoundError):
             self._load(on_line)
 
+    @timed("ledger")
     def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
         """Return the part of an entry that describes ``edit``; put its images into the store first.
 
@@ -158,6 +160,7 @@ class Ledger:
             "paths": paths,
         }
 
+    @timed("ledger")
     def append(self, fields: Mapping[str, Any]) -> Entry:
         """Write one line and wait until it and the images put before are on disk.
 
@@ -232,6 +235,11 @@ class Ledger:
             source=entry.source,
             line=entry.line,
         )
+
+    @property
+    def torn(self) -> int:
+        """Bytes of a last line that a crash cut short."""
+        return self._torn
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""

@@ -22,6 +22,7 @@ from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing
 from more_cli.recipe import Recipe
+from more_cli.target import sidecar_path as sidecar_path
 
 SCHEMA = 1
 METADATA_KEY = "more"
@@ -92,15 +93,14 @@ class State:
         return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
 
 
-def sidecar_path(model: Path) -> Path:
-    """Return where the state of a checkpoint folder lies unless the user says otherwise: `NAME.more` beside it."""
-    model = model.resolve()
-    return model.with_name(model.name + ".more")
-
-
-def ledger_folder(sidecar: Path) -> Path:
-    """Return the folder of ledger, images and lock that belongs to a sidecar."""
-    return sidecar.with_name(sidecar.name + ".d")
+def state_bytes(state: State) -> bytes:
+    """Return the sidecar as it lies on disk."""
+    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
+    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
+    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
+    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
+    return save(payload, metadata=header)
 
 
 def save_state(path: Path, state: State) -> None:
@@ -110,12 +110,7 @@ def save_state(path: Path, state: State) -> None:
         StateError: the folder is not writable.
         ResourceError: the disk is full.
     """
-    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
-    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
-    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
-    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
-    data = save(payload, metadata=header)
+    data = state_bytes(state)
     with disk_errors(path), replacing(path) as scratch:
         scratch.write_bytes(data)
 

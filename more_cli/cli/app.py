@@ -14,10 +14,12 @@ import typer
 import typer.core
 
 from more_cli import __version__
+from more_cli.cli import ledger, suites
 from more_cli.cli import options as opt
-from more_cli.cli import suites
+from more_cli.cli.bench import bench
+from more_cli.cli.compare import compare
 from more_cli.cli.edit import EDITS_FAILED, INTERRUPTED, edit
-from more_cli.cli.evaluate import compare, evaluate
+from more_cli.cli.evaluate import evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail, give_up
 from more_cli.errors import MoreError
@@ -54,6 +56,7 @@ app = typer.Typer(
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
 app.add_typer(suites.app, name="suites")
+app.add_typer(ledger.app, name="log")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -139,6 +142,8 @@ def init(
 app.command(epilog=EXIT_CODES)(edit)
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(ledger.verify)
+app.command(epilog=EXIT_CODES)(bench)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -150,6 +155,13 @@ def merge(
     verify: Annotated[bool, typer.Option(help="Load the result and compare its verdict on every edit.")] = False,
     rounding: Annotated[opt.Rounding, typer.Option(help="How folded weights are rounded.")] = opt.Rounding.nearest,
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="Hard-link the shards that have no edits: shared with the base, so write into neither afterwards.",
+        ),
+    ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -165,6 +177,7 @@ def merge(
     Examples:
       more merge llava/ -o llava-edited/
       more merge llava/ -o llava-edited/ --verify
+      more merge llava/ -o llava-edited/ --link
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
@@ -180,6 +193,7 @@ def merge(
             verify=verify,
             rounding=rounding.value,
             seed=seed,
+            link=link,
             dry_run=dry_run,
             progress=progress,
         )

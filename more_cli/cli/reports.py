@@ -147,6 +147,7 @@ def show_merge(output: Output, report: MergeReport) -> None:
             "dry_run": report.dry_run,
             "bytes": report.size,
             "left_out": report.left_out,
+            "linked": report.linked,
             "folds": [
                 {
                     "site": fold.site,
@@ -176,6 +177,12 @@ def show_merge(output: Output, report: MergeReport) -> None:
         numbers=("entries changed", "update realised"),
     )
     output.line(f"merged {report.edits} edits into {report.out}; every other byte is the base's")
+    if report.not_linked:
+        output.note(f"note: shards were copied, they cannot be linked here: {report.not_linked}")
+    if report.linked:
+        output.line(
+            f"{len(report.linked)} of {report.shards} shards are linked: one file with the base's, write into neither"
+        )
     if verification is not None:
         kept = verification.edits - len(verification.lost)
         output.line(

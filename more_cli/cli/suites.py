@@ -11,7 +11,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
-from more_cli.cli.suite_eval import loaded
+from more_cli.cli.suite_eval import loaded_suite
 from more_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def show(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import check, first_lines
 
-    suite = loaded(output, name, data_root, image_root, strict_paths)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = check(suite, False, progress)
     first = first_lines(suite)
@@ -126,7 +126,7 @@ def check(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import check as run
 
-    suite = loaded(output, name, data_root, image_root, strict_paths)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = run(suite, images, progress)
     output.json(
@@ -175,7 +175,7 @@ def convert(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import convert as run
 
-    suite = loaded(output, name, data_root, image_root, strict_paths)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     done = run(suite, out, pool.value, force=force)
     values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
     output.json("more.suites.convert/1", {**_described(suite), **values})

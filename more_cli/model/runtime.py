@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint
+from more_cli.clock import timed
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.activations import Activations, Pass
 from more_cli.model.batches import Batch, Encoded, Query, collate
@@ -177,6 +178,7 @@ class Runtime:
         """Deal samples out into passes that memory has room for, in order."""
         return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
 
+    @timed("forward")
     def score(self, batch: Batch, *, keys: bool = False, record: bool = False, add: bool = False) -> Scored:
         """Run one pass and return the logits that predict the targets.
 
@@ -196,6 +198,7 @@ class Runtime:
             branch.recording = False
         return Scored(output, batch.targets, batch.mask)
 
+    @timed("backward")
     def backward(self, loss: Tensor) -> float:
         """Send the loss of a recorded pass back to the branches, and return it."""
         (self.loss_scale * loss).backward()  # type: ignore[no-untyped-call]

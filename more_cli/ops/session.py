@@ -7,15 +7,15 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from more_cli import __version__
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
@@ -28,7 +28,9 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
-from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
+from more_cli.state import State, StateMeta, load_state, save_state
+from more_cli.target import Target as Target
+from more_cli.target import locate as locate
 
 
 class Progress(Protocol):
@@ -40,42 +42,6 @@ class Progress(Protocol):
 
 def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The checkpoint a command works on and the sidecar that belongs to it."""
-
-    model: Path
-    sidecar: Path
-
-    @property
-    def folder(self) -> Path:
-        """Folder of ledger, image store, snapshots and lock."""
-        return ledger_folder(self.sidecar)
-
-    @property
-    def lock(self) -> Path:
-        """The writer's lock."""
-        return self.folder / "lock"
-
-
-def locate(model: Path | None, state: Path | None) -> Target:
-    """Say which checkpoint and which sidecar a command means.
-
-    Raises:
-        UsageError: no model was named and the current folder does not name exactly one.
-    """
-    if model is not None:
-        return Target(model, state or sidecar_path(model))
-    found = [state] if state else sorted(Path.cwd().glob("*.more"))
-    if len(found) != 1:
-        shown = ", ".join(file.name for file in found[:5])
-        raise UsageError(
-            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
-            "name the checkpoint folder: more COMMAND MODEL",
-        )
-    return Target(found[0].with_suffix(""), found[0])
 
 
 def open_base(target: Target, state: State) -> Checkpoint:
@@ -107,6 +73,7 @@ class Session:
         self.state = state
         self.machine = machine
         self.progress = progress
+        self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
@@ -172,9 +139,12 @@ class Session:
     def _recall(self, number: int) -> EditRequest:
         return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
 
-    def replay(self) -> int:
-        """Apply the ledger entries past the state again, in order, and return how many there were."""
-        missing = self.ledger.entries[self.state.meta.edits :]
+    def replay(self, until: int | None = None) -> int:
+        """Apply the ledger entries past the state again, in order, and return how many there were.
+
+        With `until` the state ends with that many entries, else with all.
+        """
+        missing = self.ledger.entries[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
             if entry.kind == "consolidate":
@@ -190,10 +160,14 @@ class Session:
         self.state.meta.digest = extend(self.state.meta.digest, entry)
         self._remember(entry)
 
+    @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar."""
+        """Write the sidecar, unless it holds all this already."""
+        if self.state.meta.digest == self._saved:
+            return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
         """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
@@ -248,21 +222,6 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
-
-
-def provenance(session: Session) -> dict[str, Any]:
-    """Return where a merged checkpoint or an adapter comes from."""
-    meta = session.state.meta
-    return {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "anchors": meta.anchors,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-    }
 
 
 class Every:
