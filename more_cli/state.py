@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
@@ -125,11 +128,8 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _read_meta(path, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    with disk_errors(path), FileIO(path) as file:
+        return _read_header(path, file)[0]
 
 
 def load_state(path: Path) -> State:
@@ -140,33 +140,26 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
-    # Read once: what is checked is what is used, whoever replaces the file meanwhile.
     try:
-        data = path.read_bytes()
+        # Opened once: what is checked is what is used, whoever replaces the file meanwhile.
+        with FileIO(path) as file:
+            meta, entries = _read_header(path, file)
+            _check_tensors(path, meta, entries)
+            file.seek(0)
+            data = file.readall()
         tensors = load(data)
-        metadata = _header(data).get("__metadata__", {})
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
-    state = State(_read_meta(path, metadata))
-    if (state.meta.schema_version > 1 or state.meta.checksum) and not _is_whole(data, state.meta.checksum):
+    if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
         raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
-    for site in state.meta.sites:
-        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
-        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
-    if tensors:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
-    return state
+    B = {site.name: _tensor(path, tensors, f"{site.name}.B") for site in meta.sites}
+    return State(meta, B, {site.name: _tensor(path, tensors, f"{site.name}.P") for site in meta.sites})
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
 _ZEROS = "0" * 64
 _CHECKSUM = rb"\"checksum\":\""
 """What stands before the checksum: JSON inside a string of the header's JSON."""
-
-
-def _header(data: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return header
 
 
 def _is_whole(data: bytes, checksum: str) -> bool:
@@ -178,7 +171,27 @@ def _is_whole(data: bytes, checksum: str) -> bool:
     return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
 
 
-def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
+def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
+    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    try:
+        metadata, entries = read_header(file, path.name)
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"`{path}` is damaged: {getattr(error, 'strerror', None) or error}", _RESTORE) from None
+    return _read_meta(path, metadata), entries
+
+
+def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
+    wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
+    wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    for name, (dtype, shape) in wanted.items():
+        if found.pop(name, None) != (dtype, shape):
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if found:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+
+
+def _read_meta(path: Path, metadata: Any) -> StateMeta:
     try:
         values = json.loads(metadata[METADATA_KEY])
         version = values["schema_version"]
@@ -196,10 +209,8 @@ def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
         raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
 
 
-def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    tensor = tensors.pop(name, None)
-    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
     # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and

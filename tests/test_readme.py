@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from more_cli.cli.app import EDITS_FAILED, EXIT_CODES, main
+from more_cli.cli.app import EXIT_CODES, main
+from more_cli.cli.failures import EDITS_FAILED
 from more_cli.demo.files import demo_model_dir
 from more_cli.recipe import data_folder, shipped_recipes
 

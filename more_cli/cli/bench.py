@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
     from more_cli.ops.bench import BenchReport, Measured
 
-INTERRUPTED = 130
 MIB = 1 << 20
 _RATIOS = {
     "edit_over_floor": "an edit over the floor of its writes",

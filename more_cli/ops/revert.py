@@ -19,7 +19,8 @@ from more_cli.errors import DataError, StateError, UsageError
 from more_cli.journal import Ledger
 from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import FAILED, SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
+from more_cli.ops.edit import SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
+from more_cli.ops.edit_report import FAILED
 from more_cli.ops.session import Every, Progress, Session, no_progress, open_session, versions
 from more_cli.ops.states import draft_path, keep_snapshot, nearest
 from more_cli.ops.stop import Stop, stoppable
