@@ -6,6 +6,7 @@ nothing volatile, so the same edits give the same bytes. A is not stored: its se
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,17 +15,18 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, replacing
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
 from more_cli.target import sidecar_path as sidecar_path
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version 1 had no checksum."""
 METADATA_KEY = "more"
 
 
@@ -63,6 +65,8 @@ class StateMeta(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA
+    checksum: str = ""
+    """SHA-256 of the sidecar with zeros in this place, 64 hex digits: damage anywhere is seen. Empty in version 1."""
     base: dict[str, Any]
     """Fingerprint of the checkpoint the state was made for."""
     recipe: Recipe
@@ -95,12 +99,14 @@ class State:
 
 def state_bytes(state: State) -> bytes:
     """Return the sidecar as it lies on disk."""
+    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
+    header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
     # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
-    return save(payload, metadata=header)
+    data = save(payload, metadata=header)
+    return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
 
 
 def save_state(path: Path, state: State) -> None:
@@ -132,17 +138,43 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
-    meta, entries = _read_header(path)
-    _check_tensors(path, meta, entries)
+    _check_tensors(path, *_read_header(path))  # its size is right before it is read
+    # Read once: what is checked is what is used, whoever replaces the file meanwhile.
     try:
-        with safe_open(path, framework="pt") as file:
-            B = {site.name: _tensor(path, file, f"{site.name}.B") for site in meta.sites}
-            return State(meta, B, {site.name: _tensor(path, file, f"{site.name}.P") for site in meta.sites})
+        data = path.read_bytes()
+        tensors = load(data)
+        metadata = _header(data).get("__metadata__", {})
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    state = State(_read_meta(path, metadata))
+    if (state.meta.schema_version > 1 or state.meta.checksum) and not _is_whole(data, state.meta.checksum):
+        raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
+    for site in state.meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
+    if tensors:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
+    return state
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+_ZEROS = "0" * 64
+_CHECKSUM = rb"\"checksum\":\""
+"""What stands before the checksum: JSON inside a string of the header's JSON."""
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header
+
+
+def _is_whole(data: bytes, checksum: str) -> bool:
+    told = _CHECKSUM + checksum.encode()
+    start, whole = data.find(told), memoryview(data)
+    digest = hashlib.sha256(whole[:start])
+    digest.update(_CHECKSUM + _ZEROS.encode())
+    digest.update(whole[start + len(told) :])
+    return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
 
 
 def _read_header(path: Path) -> tuple[StateMeta, list[TensorEntry]]:
@@ -183,8 +215,10 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
         raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
 
 
-def _tensor(path: Path, file: Any, name: str) -> Tensor:
-    tensor: Tensor = file.get_tensor(name)
+def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    tensor = tensors.pop(name, None)
+    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
     # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and

@@ -239,7 +239,7 @@ def test_nothing_of_a_sidecar_is_read_before_it_fits_what_it_says_of_itself(
         wide[entry.key] = tensor([size, 1], start, stop, entry.dtype)
         start = stop
     path = with_header(world.root / "wide.more", wide, start)
-    monkeypatch.setattr(state, "safe_open", lambda *_, **__: pytest.fail("it was opened"))
+    monkeypatch.setattr(Path, "read_bytes", lambda *_: pytest.fail("it was read"))
     with pytest.raises(StateError, match=r"is damaged: `.*` is not"):
         state.load_state(path)
 

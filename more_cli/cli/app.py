@@ -18,10 +18,11 @@ from more_cli.cli import ledger, suites
 from more_cli.cli import options as opt
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
-from more_cli.cli.edit import EDITS_FAILED, INTERRUPTED, edit
+from more_cli.cli.edit import edit
 from more_cli.cli.evaluate import evaluate
-from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
+from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED, MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail, give_up
+from more_cli.cli.revert import gc, revert
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, every edit of the stream stands; 1 bug; 2 usage or recipe; 3 some edits are not
@@ -142,6 +143,8 @@ def init(
 app.command(epilog=EXIT_CODES)(edit)
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(revert)
+app.command(epilog=EXIT_CODES)(gc)
 app.command(epilog=EXIT_CODES)(ledger.verify)
 app.command(epilog=EXIT_CODES)(bench)
 

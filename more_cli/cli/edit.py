@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.feeds import Feed
-
-EDITS_FAILED = 3
-INTERRUPTED = 130
 
 
 def edit(
@@ -43,6 +41,10 @@ def edit(
         typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits."),
     ] = opt.Consolidate.off,
     batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
+    reapply: Annotated[bool, typer.Option("--reapply", help="Apply edits again that were reverted.")] = False,
+    snapshot_every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep the state of every N-th edit: a revert starts there.")
+    ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -84,6 +86,8 @@ def edit(
         store_images,
         consolidate.value,
         batch,
+        reapply,
+        snapshot_every,
     )
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     listener = reports.ResultLines(output) if json_lines else None

@@ -95,6 +95,8 @@ def show_edit(output: Output, report: EditReport, *, told: bool = False) -> None
         output.note(f"skipped: {problem}")
     for note in report.notes:
         output.note(note)
+    if report.reverted:
+        output.note(f"{len(report.reverted)} of these edits are reverted and stay so; --reapply applies them again")
     if report.dry_run:
         output.line(f"{report.total} edits checked, nothing written")
         return
@@ -122,6 +124,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "total": report.total,
         "applied": report.applied,
         "skipped": report.skipped,
+        "reverted": report.reverted,
         "replayed": report.replayed,
         "counts": report.counts,
         "failed": report.failed,

@@ -8,7 +8,7 @@ interrupted run and a rerun end with the bytes of an undisturbed one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from more_cli.feeds import Feed
 from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
 from more_cli.ops.ahead import Ahead
+from more_cli.ops.edit_report import FAILED as FAILED
 from more_cli.ops.edit_report import EditOptions as EditOptions
 from more_cli.ops.edit_report import EditReport as EditReport
 from more_cli.ops.edit_report import Listener as Listener
@@ -38,6 +39,7 @@ from more_cli.ops.session import (
     open_session,
     versions,
 )
+from more_cli.ops.states import keep_snapshot
 from more_cli.ops.stop import Stop, stoppable
 
 SAVE_SECONDS = 30.0
@@ -115,14 +117,14 @@ def _run(
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
         _refuse_other_recipe(session, options)
-        pending = _pending(session, edits, report, listener)
+        pending = _pending(session, edits, options, report, listener)
         # A whole file is compared with the ledger before the first write, and often there is nothing to do.
         ahead: Ahead[Any] = Ahead(list(pending)) if isinstance(source, list) else source
         with ahead, session.ledger:
             pending = ahead if isinstance(source, list) else pending
             first = next(stop.before_each(pending), None)
             unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
-            if first is not None or session.behind or unfinished:
+            if first is not None or session.behind or session.outdated or unfinished:
                 total = report.total if isinstance(source, list) else None
                 chained = stop.before_each(_chain(first, pending))
                 _apply(session, ahead, chained, total, options, report, listener, stop)
@@ -158,9 +160,9 @@ def _apply(
 
     with session.attached(writing=True) as replayed:
         report.replayed = replayed
-        if replayed:
+        if replayed or session.outdated:
             session.save()
-        report.notes += _machine_notes(session)
+        report.notes += machine_notes(session)
         ahead.start(partial(_prepare, session), rest, SAVE_SECONDS)
         try:
             for edit in pending:
@@ -171,10 +173,13 @@ def _apply(
                     listener.edited(entry, entry.status, new=True)
                 if due():
                     session.save()
+                if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
+                    session.save()
+                    keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
             report.entries = session.ledger.entries[start : start + report.applied]
             since = _written_together(session, options, report)
             if since is not None and not stop.asked:
-                report.consolidation = _consolidate(session, since)
+                report.consolidation = commit_consolidation(session, since)
         except (DataError, BrokenPipeError):
             session.save()  # the stream went wrong, or whoever listens is gone: between two edits
             raise
@@ -212,38 +217,42 @@ def _admitted(
 
 
 def _written_together(session: Session, options: EditOptions, report: EditReport) -> int | None:
-    """Return the ledger line from which on edits are consolidated at the end of a stream; None for not at all."""
+    """Return the place from which on edits are consolidated at the end of a stream; None for not at all."""
     if options.consolidate == "all":
         return 1
     starts = [session.unwritten] if options.batch and session.unwritten else []
     if options.consolidate == "run" and report.applied:
-        starts.append(report.entries[0].seq)
+        starts.append(session.state.meta.edits - report.applied + 1)
     return min(starts, default=None)
 
 
 def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
     """Apply one edit and make it durable: its images, then its ledger line."""
-    kept = session.ledger.keep(edit, store=options.store_images)
+    return commit_edit(session, edit, session.ledger.keep(edit, store=options.store_images), joint=options.batch)
+
+
+def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
+    """Apply one edit and append its ledger line: what is `kept` of it, and what was measured."""
     started = time.monotonic()
-    outcome = session.apply(edit, joint=options.batch)
-    measured = _measured(outcome) | {"joint": options.batch}
-    if options.batch:
+    outcome = session.apply(edit, joint=joint)
+    measured = _measured(outcome) | {"joint": joint}
+    if joint:
         measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it has no "after" of its own
     wall_ms = round(1000 * (time.monotonic() - started), 1)
-    entry = session.ledger.append(kept | measured | {"wall_ms": wall_ms, "versions": versions(session.machine)})
+    entry = session.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(session.machine)})
     session.count(entry)
     return entry
 
 
-def _consolidate(session: Session, since: int) -> Entry:
-    """Look at the edits from ledger line `since` on, write those that fail, and note it as a line of its own."""
+def commit_consolidation(session: Session, since: int) -> Entry:
+    """Look at the edits from place `since` on, write those that fail, and append a ledger line about it."""
     session.progress(0, None, "consolidating")
     started = time.monotonic()
     done = session.consolidate(since)
     entry = session.ledger.append(
         {
             "kind": "consolidate",
-            "id": f"consolidation-{len(session.ledger.entries) + 1}",
+            "id": f"consolidation-{len(session.ledger.history) + 1}",
             "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
             "since": since,
             "writes": done.writes,
@@ -273,8 +282,10 @@ def _measured(outcome: EditOutcome) -> dict[str, object]:
     }
 
 
-def _pending(session: Session, edits: Iterable[Edit], report: EditReport, listener: Listener) -> Iterator[Edit]:
-    """Yield the edits that the ledger does not have, and note the others as skipped.
+def _pending(
+    session: Session, edits: Iterable[Edit], options: EditOptions, report: EditReport, listener: Listener
+) -> Iterator[Edit]:
+    """Yield the edits that are to be applied, and note the others as skipped.
 
     Raises:
         DataError: an id that the ledger knows with another content.
@@ -290,9 +301,13 @@ def _pending(session: Session, edits: Iterable[Edit], report: EditReport, listen
                 f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with another content",
                 "give the new correction an id of its own; it will supersede the old one",
             )
+        elif options.reapply and edit.id in session.ledger.reverted:
+            yield edit
         else:
             report.skipped += 1
             listener.edited(known, statuses[edit.id], new=False)
+            if edit.id in session.ledger.reverted:
+                report.reverted.append(edit.id)
 
 
 def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
@@ -301,7 +316,7 @@ def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, repor
     if target.sidecar.exists():
         session = open_session(target, Machine())
         _refuse_other_recipe(session, options)
-        pending = sum(1 for _ in _pending(session, edits, report, Listener()))
+        pending = sum(1 for _ in _pending(session, edits, options, report, Listener()))
         report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
         return
     free_of_adapters(target)
@@ -324,7 +339,7 @@ def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
         )
 
 
-def _machine_notes(session: Session) -> list[str]:
+def machine_notes(session: Session) -> list[str]:
     """Say what differs from the machine of the last edit: then the bytes of a replay may differ as well."""
     if not session.ledger.entries:
         return []

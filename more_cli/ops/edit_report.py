@@ -33,6 +33,10 @@ class EditOptions:
     """After the stream, write once more what does not hold: of this run's edits, or of all."""
     batch: bool = False
     """Absorb every key first, then write all edits together, as a consolidation does."""
+    reapply: bool = False
+    """Apply edits again that were reverted."""
+    snapshot_every: int | None = None
+    """Keep a copy of the state after every so many edits, for a revert to start from."""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class EditReport:
     """Edits in the stream, without repetitions."""
     skipped: int = 0
     """Edits that the ledger had already."""
+    reverted: list[str] = field(default_factory=list)
+    """Those of them that were taken back, and stay so."""
     replayed: int = 0
     """Ledger entries that were applied again because the sidecar did not have them."""
     ids: list[str] = field(default_factory=list)

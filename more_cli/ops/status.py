@@ -10,7 +10,8 @@ from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.estimate import Estimate, estimate
 from more_cli.ops.init import Plan, plan
-from more_cli.ops.session import Target, check_ledger, open_base
+from more_cli.ops.session import Target, open_base
+from more_cli.ops.states import current
 from more_cli.recipe import Recipe
 from more_cli.state import State, load_state
 
@@ -78,13 +79,13 @@ def status(target: Target) -> StatusReport:
     state = load_state(target.sidecar)
     open_base(target, state)
     ledger = Ledger(target.folder)
-    check_ledger(ledger, state, target)
+    state = current(state, ledger, target.sidecar)
     return StatusReport(
         target=target,
         state=state,
         plan=plan(target),
         statuses=dict(sorted(Counter(ledger.statuses().values()).items())),
-        behind=len(ledger.entries) - state.meta.edits,
+        behind=len(ledger.history) - state.meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
         anchors=len(load_anchors(target.folder, state.meta.anchors)) if state.meta.anchors else 0,
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from more_cli.edits import Edit
+Item = TypeVar("Item")
 
 
 class Stop:
@@ -36,15 +36,15 @@ class Stop:
         finally:
             self._waiting = False
 
-    def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
-        """Yield edits until asked to stop, also while waiting for the next line of a stream."""
+    def before_each(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield edits, or other work, until asked to stop, also while waiting for the next line of a stream."""
         while not self.asked:
-            edit = None
+            item = None
             with self.waiting():
-                edit = next(edits, None)
-            if edit is None:
+                item = next(items, None)
+            if item is None:
                 return
-            yield edit
+            yield item
 
 
 @contextmanager
