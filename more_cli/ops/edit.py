@@ -23,6 +23,7 @@ from more_cli.feeds import Feed
 from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
 from more_cli.ops.ahead import Ahead
+from more_cli.ops.edit_report import FAILED as FAILED
 from more_cli.ops.edit_report import EditOptions as EditOptions
 from more_cli.ops.edit_report import EditReport as EditReport
 from more_cli.ops.edit_report import Listener as Listener

@@ -218,7 +218,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = run(arguments.edits, Path(folder))
     arguments.out.write_text(json.dumps(made) + "\n", encoding="utf-8")
-    print(f"{made['edits']} edits in {made['seconds']} s, P off by {made['P_error']:.1e}")
+    stopped = f", stopped by a signal before {arguments.edits}" if made["edits"] < arguments.edits else ""
+    print(f"{made['edits']} edits{stopped} in {made['seconds']} s, P off by {made['P_error']:.1e}")
 
 
 if __name__ == "__main__":
