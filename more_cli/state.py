@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
@@ -125,11 +129,8 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _read_meta(path, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    with _damage(path), FileIO(path) as file:
+        return _read_header(path, file)[0]
 
 
 def load_state(path: Path) -> State:
@@ -140,21 +141,19 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
-    # Read once: what is checked is what is used, whoever replaces the file meanwhile.
-    try:
-        data = path.read_bytes()
+    # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
+    with _damage(path), FileIO(path) as file:
+        meta, entries = _read_header(path, file)
+        _check_tensors(path, meta, entries)
+        file.seek(0)
+        data = file.readall()
+        if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
+            raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
         tensors = load(data)
-        metadata = _header(data).get("__metadata__", {})
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
-    state = State(_read_meta(path, metadata))
-    if (state.meta.schema_version > 1 or state.meta.checksum) and not _is_whole(data, state.meta.checksum):
-        raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
-    for site in state.meta.sites:
-        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
-        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
-    if tensors:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
+    state = State(meta)
+    for site in meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
     return state
 
 
@@ -164,9 +163,14 @@ _CHECKSUM = rb"\"checksum\":\""
 """What stands before the checksum: JSON inside a string of the header's JSON."""
 
 
-def _header(data: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return header
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of whatever reading a broken sidecar raises that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
 
 
 def _is_whole(data: bytes, checksum: str) -> bool:
@@ -178,7 +182,24 @@ def _is_whole(data: bytes, checksum: str) -> bool:
     return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
 
 
-def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
+def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
+    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    metadata, entries = read_header(file, path.name)
+    return _read_meta(path, metadata), entries
+
+
+def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
+    wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
+    wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    for name, (dtype, shape) in wanted.items():
+        if found.pop(name, None) != (dtype, shape):
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if found:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+
+
+def _read_meta(path: Path, metadata: Any) -> StateMeta:
     try:
         values = json.loads(metadata[METADATA_KEY])
         version = values["schema_version"]
@@ -196,10 +217,8 @@ def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
         raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
 
 
-def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    tensor = tensors.pop(name, None)
-    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
     # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,3 +177,28 @@ def tree(root: Path) -> dict[str, bytes | None]:
     return {
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
     }
+
+
+@contextlib.contextmanager
+def process(*argv: object, **kind: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A real process that runs a command; it does not outlive the test."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "more_cli", *map(str, argv)]
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kind)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.005)
+
+
+def lines_in(sidecar: Path) -> int:
+    ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from helpers import COLOURS, LEARNING, QUICK, World, at_call, die, forks, in_child, line, run, spelled
+from helpers import (
+    COLOURS,
+    LEARNING,
+    QUICK,
+    World,
+    at_call,
+    die,
+    forks,
+    in_child,
+    line,
+    lines_in,
+    process,
+    run,
+    spelled,
+    wait_for,
+)
 
 from more_cli import files
 from more_cli.editors.sites import Sites
@@ -272,31 +284,6 @@ def killed(
         return world.edit(*SAVE_OFTEN, "--state", sidecar)
 
     return child
-
-
-@contextlib.contextmanager
-def process(*argv: object, **kind: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A real process that runs a command; it does not outlive the test."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "more_cli", *map(str, argv)]
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kind)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.005)
-
-
-def lines_in(sidecar: Path) -> int:
-    ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
-    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ def compare(
     anchors: suite_eval.Anchors = None,
     report: outlets.Reports = None,
     image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -96,7 +97,7 @@ def compare(
         calibrate=calibrate,
         anchors=anchors,
     )
-    loaded = suite_eval.edits_of(output, suite, data_root, image_root)
+    loaded = suite_eval.edits_of(output, suite, data_root, image_root, strict_paths=strict_paths)
     target = suite_eval.target_of(output, model, None)
     with output.progress() as progress:
         found = compare_editors(

@@ -33,6 +33,7 @@ def evaluate(
     anchors: suite_eval.Anchors = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -83,7 +84,9 @@ def evaluate(
             anchors=anchors,
         )
         place = opt.machine(device, dtype, device_map, memory)
-        suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place, files)
+        suite_eval.evaluate_suite(
+            output, suite, data_root, image_root, model, state, options, place, files, strict_paths=strict_paths
+        )
         return
     gates = files.gates_on()
 
@@ -99,7 +102,9 @@ def evaluate(
         if probes is None:
             found = evaluate_state(target, machine, progress, ask_base=ask_base)
         else:
-            found = evaluate_probes(target, probes, image_root, machine, progress, ask_base=ask_base)
+            found = evaluate_probes(
+                target, probes, image_root, machine, progress, ask_base=ask_base, strict_paths=strict_paths
+            )
     found.gates = judge(gates, found.estimates)
     show_eval(output, found)
     files.write(of_state(found))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from more_cli.cli.output import Output
 from more_cli.cli.scores import estimate_cells
+from more_cli.ops.edit_report import Listener
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
-    from more_cli.entry import Entry
-    from more_cli.ops.edit import EditReport
+    from more_cli.edits import Problem
+    from more_cli.entry import Entry, Status
+    from more_cli.ops.edit_report import EditReport
     from more_cli.ops.estimate import Estimate as MemoryEstimate
     from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
@@ -61,9 +63,29 @@ def show_init(output: Output, report: InitReport) -> None:
         )
 
 
-def show_edit(output: Output, report: EditReport) -> None:
-    """Say what became of a stream, and name the edits that do not stand."""
-    output.json("more.edit/1", edit_values(report))
+class ResultLines(Listener):
+    """Prints a JSON object for every edit and every problem as soon as there is one (`--json-lines`)."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        """Print what became of an edit."""
+        values = _entry_values(entry) | {"status": status, "new": new, "source": entry.source, "line": entry.line}
+        self.output.json("more.edit.result/1", values)
+
+    def problem(self, problem: Problem) -> None:
+        """Print what is wrong with a line."""
+        self.output.json("more.edit.problem/1", asdict(problem))
+
+
+def show_edit(output: Output, report: EditReport, *, told: bool = False) -> None:
+    """Say what became of a stream, and name the edits that do not stand; edits and problems may have been `told`."""
+    if told:
+        values = {key: value for key, value in edit_values(report).items() if key not in ("edits", "problems")}
+        output.json("more.edit.end/1", values)
+    else:
+        output.json("more.edit/1", edit_values(report))
     if report.created is not None:
         _notices(output, report.created.plan)
         output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}")
@@ -82,9 +104,7 @@ def show_edit(output: Output, report: EditReport) -> None:
         [(e.id, report.statuses[e.id], e.question, e.target, e.answer_after, e.reason) for e in failed[:_SHOWN]],
     )
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "no edits"
-    output.line(
-        f"{len(report.entries)} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}"
-    )
+    output.line(f"{report.applied} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}")
     if report.consolidation is not None:
         done = report.consolidation
         held = "all hold" if done.status == "learnt" else "some still do not hold"
@@ -100,7 +120,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
     return {
         "state": str(report.target.sidecar),
         "total": report.total,
-        "applied": len(report.entries),
+        "applied": report.applied,
         "skipped": report.skipped,
         "replayed": report.replayed,
         "counts": report.counts,

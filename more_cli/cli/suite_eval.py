@@ -119,6 +119,8 @@ def evaluate_suite(
     options: RunOptions,
     machine: Machine,
     files: Outlets,
+    *,
+    strict_paths: bool = False,
 ) -> None:
     """Run a suite and show what it measured."""
     from more_cli.evaluation.gates import judge
@@ -127,7 +129,7 @@ def evaluate_suite(
     from more_cli.render.pages import of_suite
     from more_cli.suites.load import YesNoSuite
 
-    suite = loaded_suite(output, name, data_root, image_root)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     target = target_of(output, model, state)
     if isinstance(suite, YesNoSuite):
         from more_cli.cli.capability import evaluate_capability
@@ -142,17 +144,21 @@ def evaluate_suite(
     files.write(of_suite(report))
 
 
-def loaded_suite(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
+def loaded_suite(
+    output: Output, name: str, data_root: Path | None, image_root: Path | None, *, strict_paths: bool = False
+) -> Suite:
     """Load a suite and say what whoever sees its numbers should know."""
     from more_cli.suites.load import load_suite
 
-    suite = load_suite(name, data_root, image_root)
+    suite = load_suite(name, data_root, image_root, strict_paths=strict_paths)
     for notice in suite.notices:
         output.note(f"note: {notice}")
     return suite
 
 
-def edits_of(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> EditSuite:
+def edits_of(
+    output: Output, name: str, data_root: Path | None, image_root: Path | None, *, strict_paths: bool = False
+) -> EditSuite:
     """Load a suite of edits.
 
     Raises:
@@ -160,7 +166,7 @@ def edits_of(output: Output, name: str, data_root: Path | None, image_root: Path
     """
     from more_cli.suites.load import EditSuite
 
-    suite = loaded_suite(output, name, data_root, image_root)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     if not isinstance(suite, EditSuite):
         raise UsageError(
             f"suite `{suite.name}` has no edits for an editor", "`more eval MODEL --suite` asks its questions"

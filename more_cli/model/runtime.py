@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ class Runtime:
         self._backbone = find_backbone(model)
         self._vision: VisionCache | None = None
         self._branches: tuple[Part, ...] = ()
+        self._prepared: dict[tuple[Query, str | None], Encoded] = {}
+        self._encoding = threading.Lock()
         self.activations = Activations.of(model, ())
 
     @contextmanager
@@ -157,7 +160,13 @@ class Runtime:
 
     def encode(self, query: Query, target: str | None = None) -> Encoded:
         """Tokenise one question, with its target when there is one."""
-        return self.prompter.encode(query, target)
+        with self._encoding:
+            return self._prepared.pop((query, target), None) or self.prompter.encode(query, target)
+
+    def prepare(self, query: Query, target: str) -> None:
+        """Encode, from any thread, what `encode` is going to be asked for, and keep it until then."""
+        with self._encoding:
+            self._prepared[query, target] = self.prompter.encode(query, target)
 
     def batch(self, sequences: Sequence[Encoded]) -> Batch:
         """Pad encoded sequences into the tensors of one pass."""

@@ -18,7 +18,7 @@ from more_cli.evaluation.metrics import Estimate
 from more_cli.evaluation.scaling import Trend, median, trend
 from more_cli.model.machine import Machine
 from more_cli.ops.drawn import draw_edits
-from more_cli.ops.edit import EditOptions, EditReport, edit_file
+from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
 from more_cli.ops.floor import Floor, Peer
 from more_cli.ops.init import Inputs, initialise
 from more_cli.ops.session import Progress, Target, no_progress, versions
@@ -167,7 +167,7 @@ def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Ma
         initialise(scratch, options.recipe, options.settings, inputs, machine, progress)
 
 
-class _Run:
+class _Run(Listener):
     """Listens to `more edit`: when an edit's turn comes, and when it is done."""
 
     def __init__(
@@ -186,7 +186,7 @@ class _Run:
             image_root=self.options.image_root, limit=self.options.limit, save_every=self.options.save_every
         )
         with running(self.watch):
-            return edit_file(self.target, stream, options, self.machine, self._starts, self._done)
+            return edit_file(self.target, stream, options, self.machine, self._starts, self)
 
     def _starts(self, done: int, total: int | None, text: str) -> None:
         self._progress(done, total, text)
@@ -195,7 +195,8 @@ class _Run:
         self._peak.restart()
         self.watch.start()
 
-    def _done(self, entry: Entry) -> None:
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        """Measure an edit that is done."""
         lap, peak = self.watch.stop(), self._peak.peak()
         if peak is not None and self._held is not None:
             lap.peak = max(0, peak - self._held)

@@ -109,6 +109,7 @@ def evaluate_probes(
     progress: Progress = no_progress,
     *,
     ask_base: bool = False,
+    strict_paths: bool = False,
 ) -> EvalReport:
     """Score the state on a file of questions: the given answers, or without one the base's own behaviour.
 
@@ -119,7 +120,7 @@ def evaluate_probes(
     """
     session, probes = open_session(target, machine, progress), list[Probe]()
     held = asked(session.anchors)
-    for question in read_probes(file, image_root):
+    for question in read_probes(file, image_root, strict_paths=strict_paths):
         if identity(question) in held:
             raise DataError(
                 f"`{file}`: `{question.id}` asks what an anchor holds: it would be measured on what is trained",

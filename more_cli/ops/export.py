@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.sites import rebuild_basis
@@ -87,8 +87,8 @@ def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord]
         tensors[f"{PREFIX}{record.module}.lora_A.weight"] = rebuild_basis(record).contiguous()
         tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B[record.name].contiguous()
     with disk_errors(folder):
-        save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
-        (folder / ADAPTER).chmod(0o644)  # safetensors 0.8.0 writes 0600 whatever the umask (its issue 782)
+        # As bytes: safetensors 0.8.0 writes files of its own with mode 0600 whatever the umask (its issue 782).
+        (folder / ADAPTER).write_bytes(save(tensors, metadata={"format": "pt"}))
     config = adapter_config(written, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     write_new(folder / CARD, b"---\nlibrary_name: peft\n---\n")

@@ -87,15 +87,19 @@ class Inputs:
     calibrate: Path | None = None
     """Corrections to choose constants by."""
     image_root: Path | None = None
+    strict_paths: bool = False
 
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors."""
         file = self.anchors or recipe.anchors.file
-        return read_probes(file, self.image_root if self.anchors else None) if file else ()
+        root = self.image_root if self.anchors else None
+        return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
-        return read_edits(self.calibrate, self.image_root).edits if self.calibrate else ()
+        if self.calibrate is None:
+            return ()
+        return read_edits(self.calibrate, self.image_root, strict_paths=self.strict_paths).edits
 
 
 def initialise(

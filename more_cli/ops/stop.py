@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -26,16 +26,24 @@ class Stop:
         if at_once:
             raise KeyboardInterrupt
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for another process inside the block: there the first signal is obeyed at once, and ends the block."""
+        self._waiting = True
+        try:
+            with suppress(KeyboardInterrupt):
+                yield
+        finally:
+            self._waiting = False
+
     def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
         """Yield edits until asked to stop, also while waiting for the next line of a stream."""
         while not self.asked:
-            self._waiting = True
-            try:
-                edit = next(edits)
-            except (StopIteration, KeyboardInterrupt):
+            edit = None
+            with self.waiting():
+                edit = next(edits, None)
+            if edit is None:
                 return
-            finally:
-                self._waiting = False
             yield edit
 
 
