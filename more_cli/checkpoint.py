@@ -136,7 +136,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
-    """Return the metadata of a safetensors file, unchecked, and where its tensors lie; no tensor is read.
+    """Return the metadata of an open safetensors file, unchecked, and where its tensors lie; no tensor is read.
 
     Raises:
         OSError, ValueError, RecursionError: it cannot be read, or does not fit the file.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -128,7 +129,7 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
-    with disk_errors(path), FileIO(path) as file:
+    with _damage(path), FileIO(path) as file:
         return _read_header(path, file)[0]
 
 
@@ -140,26 +141,36 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
-    try:
-        # Opened once: what is checked is what is used, whoever replaces the file meanwhile.
-        with FileIO(path) as file:
-            meta, entries = _read_header(path, file)
-            _check_tensors(path, meta, entries)
-            file.seek(0)
-            data = file.readall()
+    # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
+    with _damage(path), FileIO(path) as file:
+        meta, entries = _read_header(path, file)
+        _check_tensors(path, meta, entries)
+        file.seek(0)
+        data = file.readall()
+        if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
+            raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
         tensors = load(data)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
-    if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
-        raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
-    B = {site.name: _tensor(path, tensors, f"{site.name}.B") for site in meta.sites}
-    return State(meta, B, {site.name: _tensor(path, tensors, f"{site.name}.P") for site in meta.sites})
+    state = State(meta)
+    for site in meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
+    return state
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
 _ZEROS = "0" * 64
 _CHECKSUM = rb"\"checksum\":\""
 """What stands before the checksum: JSON inside a string of the header's JSON."""
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of whatever reading a broken sidecar raises that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
 
 
 def _is_whole(data: bytes, checksum: str) -> bool:
@@ -173,10 +184,7 @@ def _is_whole(data: bytes, checksum: str) -> bool:
 
 def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
     """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
-    try:
-        metadata, entries = read_header(file, path.name)
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"`{path}` is damaged: {getattr(error, 'strerror', None) or error}", _RESTORE) from None
+    metadata, entries = read_header(file, path.name)
     return _read_meta(path, metadata), entries
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,13 +54,14 @@ def main(sidecar: Path, model: Path, inputs: int, seed: int, out: Path) -> None:
 
     with atheris.instrument_imports(include=["more_cli"]):
         from faults import parsers
-    folder = Path(tempfile.mkdtemp())
+    folder = parsers.scratch()
     shard = sorted(model.glob("*.safetensors"))[0]
     ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
     found = {}
     for parser in parsers.parsers(sidecar, ledger, shard, model / "config.json"):
-        found[parser.name] = _fuzz(parser, folder / parser.name.replace(" ", "-"), inputs, seed)
+        found[parser.name] = _fuzz(parser, folder / "fuzzed" / parser.name.replace(" ", "-"), inputs, seed)
     out.write_text(json.dumps(found))
+    shutil.rmtree(folder)
 
 
 def _fuzz(parser: Parser, folder: Path, inputs: int, seed: int) -> dict[str, Any]:

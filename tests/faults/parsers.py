@@ -45,7 +45,7 @@ class Parser:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     """A folder in memory where there is one."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="more-fuzz-", dir=memory if memory.is_dir() else None))
@@ -53,7 +53,7 @@ def _scratch() -> Path:
 
 @contextmanager
 def _file(name: str, data: bytes) -> Iterator[Path]:
-    path = _scratch() / name
+    path = scratch() / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     yield path
@@ -69,7 +69,7 @@ def _png() -> bytes:
 
 
 def _edit_stream(data: bytes) -> None:
-    for found in iter_edits(io.BytesIO(data), "x.jsonl", _scratch()):
+    for found in iter_edits(io.BytesIO(data), "x.jsonl", scratch()):
         if isinstance(found, Edit):
             _fit_to_keep(found)
 
@@ -223,7 +223,7 @@ def _pictures() -> tuple[bytes, ...]:
 
 def _image_uri(data: bytes) -> None:
     line = json.dumps({"question": "q", "target": "t", "image": data.decode("utf-8", "replace")})
-    for _ in iter_edits(io.BytesIO(line.encode()), "x", _scratch()):
+    for _ in iter_edits(io.BytesIO(line.encode()), "x", scratch()):
         pass
 
 
@@ -233,7 +233,7 @@ def _spelled(*lines: object) -> bytes:
 
 def parsers(state: Path, ledger: Path, shard: Path, config: Path) -> list[Parser]:
     """Every reader, with real files to begin from; the files named are a small state's and its base's."""
-    (_scratch() / "1.png").write_bytes(_png())
+    (scratch() / "1.png").write_bytes(_png())
     edit = {"id": "e", "image": "1.png", "question": "What is it?", "target": "a tram", "rephrases": ["Which?"]}
     probes = {"locality": [{"question": "Who?"}, {"image": "1.png", "question": "What?", "answer": "x"}]}
     hops = {"portability": [{"question": "Where?", "answer": "y", "hop": 2}], "tags": {"day": [1, None, 0.5]}}
