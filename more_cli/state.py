@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing
 from more_cli.recipe import Recipe
+from more_cli.target import sidecar_path as sidecar_path
+
+if TYPE_CHECKING:  # what a sidecar says of itself is read without it
+    import torch
+    from torch import Tensor
 
 SCHEMA = 1
 METADATA_KEY = "more"
@@ -90,17 +91,6 @@ class State:
         return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
 
 
-def sidecar_path(model: Path) -> Path:
-    """Return where the state of a checkpoint folder lies unless the user says otherwise: `NAME.more` beside it."""
-    model = model.resolve()
-    return model.with_name(model.name + ".more")
-
-
-def ledger_folder(sidecar: Path) -> Path:
-    """Return the folder of ledger, images and lock that belongs to a sidecar."""
-    return sidecar.with_name(sidecar.name + ".d")
-
-
 def save_state(path: Path, state: State) -> None:
     """Replace the sidecar by `state`; a reader sees the old file or the new one.
 
@@ -108,6 +98,8 @@ def save_state(path: Path, state: State) -> None:
         StateError: the folder is not writable.
         ResourceError: the disk is full.
     """
+    from safetensors.torch import save
+
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -124,8 +116,10 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             return _read_meta(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
@@ -139,6 +133,9 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+    import torch
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -176,6 +173,8 @@ def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
 
 
 def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    import torch
+
     tensor = tensors.pop(name, None)
     if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
         raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors", "pager", "clock"],
-    ["files"],
+    ["files", "target"],
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
     ["edits", "state"],

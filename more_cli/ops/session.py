@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,21 +13,23 @@ from typing import Any, Protocol
 import torch
 
 from more_cli import __version__
-from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
 from more_cli.edits import Edit
 from more_cli.entry import Entry, Status
-from more_cli.errors import DataError, StateError, UsageError
+from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.streams import request_of
-from more_cli.journal import Ledger, content_digest, extend
+from more_cli.journal import Ledger, extend
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
-from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
+from more_cli.ops.opening import check_ledger, open_base
+from more_cli.state import State, StateMeta, load_state, save_state
+from more_cli.target import Target as Target
+from more_cli.target import locate as locate
 
 
 class Progress(Protocol):
@@ -41,63 +41,6 @@ class Progress(Protocol):
 
 def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The checkpoint a command works on and the sidecar that belongs to it."""
-
-    model: Path
-    sidecar: Path
-
-    @property
-    def folder(self) -> Path:
-        """Folder of ledger, image store, snapshots and lock."""
-        return ledger_folder(self.sidecar)
-
-    @property
-    def lock(self) -> Path:
-        """The writer's lock."""
-        return self.folder / "lock"
-
-
-def locate(model: Path | None, state: Path | None) -> Target:
-    """Say which checkpoint and which sidecar a command means.
-
-    Raises:
-        UsageError: no model was named and the current folder does not name exactly one.
-    """
-    if model is not None:
-        return Target(model, state or sidecar_path(model))
-    found = [state] if state else sorted(Path.cwd().glob("*.more"))
-    if len(found) != 1:
-        shown = ", ".join(file.name for file in found[:5])
-        raise UsageError(
-            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
-            "name the checkpoint folder: more COMMAND MODEL",
-        )
-    return Target(found[0].with_suffix(""), found[0])
-
-
-def open_base(target: Target, state: State) -> Checkpoint:
-    """Open the checkpoint and check that it is the one the state was made for.
-
-    Raises:
-        StateError: not a checkpoint, or another base.
-    """
-    checkpoint = open_checkpoint(target.model)
-    actual = fingerprint(
-        checkpoint, [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
-    )
-    changed = sorted(
-        key for key in state.meta.base.keys() | actual.keys() if state.meta.base.get(key) != actual.get(key)
-    )
-    if changed:
-        raise StateError(
-            f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
-            "use the checkpoint it was made for, or start a new state with --state FILE",
-        )
-    return checkpoint
 
 
 class Session:
@@ -288,14 +231,4 @@ def free_of_adapters(target: Target) -> None:
     if target.sidecar.resolve().parent == target.model.resolve():
         raise UsageError(
             f"the state `{target.sidecar}` would lie inside the checkpoint folder", "put it beside or elsewhere"
-        )
-
-
-def check_ledger(ledger: Ledger, state: State, target: Target) -> None:
-    """Refuse a ledger that is not the one this sidecar was written with."""
-    digest = content_digest(ledger.entries[: state.meta.edits])
-    if len(ledger.entries) < state.meta.edits or digest != state.meta.digest:
-        raise StateError(
-            f"`{target.sidecar}` holds {state.meta.edits} edits that `{ledger.path}` does not tell the same way",
-            f"restore `{os.fspath(ledger.path)}` from a backup; the two belong together",
         )
