@@ -51,7 +51,7 @@ class Branch:
         self.loss_scale = 1.0
         """By what the loss of a backward pass was multiplied."""
         self._Z: list[Tensor] = []
-        self._gradient = self._zero()
+        self._gradient: Gradient | None = None
 
     @property
     def B(self) -> Tensor:
@@ -71,7 +71,7 @@ class Branch:
         """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
         self._Z = []
         if not add:
-            self._gradient = self._zero()
+            self._gradient = None
         self.recording = True
 
     @property
@@ -81,7 +81,7 @@ class Branch:
 
     def gradient(self) -> Gradient:
         """Return dL/dB of the recorded backward passes, summed."""
-        return self._gradient
+        return self._zero() if self._gradient is None else self._gradient
 
     def key(self, relevant: Tensor | None) -> Tensor:
         """Return the pooled key of the last recorded pass, (r,); every token is relevant when no mask is given."""
@@ -106,8 +106,9 @@ class Branch:
             Z = x @ self.A.T
             if self.recording:
                 self._Z.append(Z)
-            delta = self.scale * (Z @ self.B.T)
-        return (output.float() + delta).to(output.dtype)
+            delta = (Z @ self.B.T).mul_(self.scale)
+        # In place, into memory of its own: at small sites every further tensor costs as much as the product.
+        return delta.add_(output).to(output.dtype)
 
     def _zero(self) -> Gradient:
         return Gradient.of(self.B.new_zeros(0, self.B.shape[0]), self.B.new_zeros(0, self.B.shape[1]), self.scale)
@@ -121,8 +122,11 @@ class Branch:
         D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
         # In the last layer only answer positions have one: the rest of G's sum is zeros.
         rows = D.any(dim=1)
+        if not rows.all():
+            D, Z = D[rows], Z[rows]
+        gradient = Gradient.of(D if self.loss_scale == 1.0 else D / self.loss_scale, Z, self.scale)
         # Summed at once: the rows of a batch run in parts would be larger than G.
-        self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
+        self._gradient = gradient if self._gradient is None else self._gradient + gradient
 
 
 class _RecordedBranch(torch.autograd.Function):
@@ -134,7 +138,7 @@ class _RecordedBranch(torch.autograd.Function):
         branch.keep_coordinates(Z)
         ctx.save_for_backward(Z, B)
         ctx.branch = branch  # type: ignore[attr-defined]
-        return branch.scale * (Z @ B.T)
+        return (Z @ B.T).mul_(branch.scale)
 
     @staticmethod
     def backward(ctx: Any, D: Tensor) -> tuple[Tensor | None, None, None]:
@@ -142,7 +146,7 @@ class _RecordedBranch(torch.autograd.Function):
         branch: Branch = ctx.branch
         branch.keep_gradient(D, Z)
         # Earlier sites get their gradient through this branch too; the first site's input needs none.
-        dx = branch.scale * (D @ B) @ branch.A if ctx.needs_input_grad[0] else None
+        dx = (D @ B).mul_(branch.scale) @ branch.A if ctx.needs_input_grad[0] else None
         return dx, None, None
 
 
