@@ -84,6 +84,8 @@ class Entry(_Strict):
     joint: bool = False
     """Only its key was absorbed here: the next consolidation writes it, together with others."""
     writes: Count = 0
+    sites: list[str] = []
+    """Where they went."""
     cost: float | None = None
     """Samples sent forward and backward; only forward counts a third."""
     looks: list[tuple[int, float]] = []

@@ -236,6 +236,11 @@ class Ledger:
             line=entry.line,
         )
 
+    @property
+    def torn(self) -> int:
+        """Bytes of a last line that a crash cut short."""
+        return self._torn
+
     def close(self) -> None:
         """Close the file; the next append opens it again."""
         if self._fd is not None:

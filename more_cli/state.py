@@ -91,13 +91,8 @@ class State:
         return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
 
 
-def save_state(path: Path, state: State) -> None:
-    """Replace the sidecar by `state`; a reader sees the old file or the new one.
-
-    Raises:
-        StateError: the folder is not writable.
-        ResourceError: the disk is full.
-    """
+def state_bytes(state: State) -> bytes:
+    """Return the sidecar as it lies on disk."""
     from safetensors.torch import save
 
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
@@ -105,7 +100,17 @@ def save_state(path: Path, state: State) -> None:
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
     # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
-    data = save(payload, metadata=header)
+    return save(payload, metadata=header)
+
+
+def save_state(path: Path, state: State) -> None:
+    """Replace the sidecar by `state`; a reader sees the old file or the new one.
+
+    Raises:
+        StateError: the folder is not writable.
+        ResourceError: the disk is full.
+    """
+    data = state_bytes(state)
     with disk_errors(path), replacing(path) as scratch:
         scratch.write_bytes(data)
 

@@ -316,7 +316,7 @@ def test_stored_images_outlive_the_originals(world: World) -> None:
     assert run("eval", world.model, "--json").json["replayed"] == 2
 
 
-@pytest.mark.parametrize("command", [("--help",), ("--version",), ("status", "model"), ("status", "model", "--json")])
+@pytest.mark.parametrize("command", [("--help",), ("--version",), ("status", "model"), ("log", "model")])
 def test_what_needs_no_weights_starts_without_torch(world: World, command: tuple[str, ...]) -> None:
     world.edits(1)
     assert world.edit(*QUICK).code in (0, 3)
@@ -325,5 +325,5 @@ def test_what_needs_no_weights_starts_without_torch(world: World, command: tuple
     )
     ran = subprocess.run([sys.executable, "-c", program, *command], cwd=world.root, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    heavy = {"torch", "transformers"} | (set() if command[0] == "status" else {"numpy", "pydantic", "PIL", "rich"})
+    heavy = {"torch", "transformers"} | (set() if command[0] in ("status", "log") else {"numpy", "pydantic", "PIL", "rich"})
     assert not heavy & {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}

@@ -23,6 +23,7 @@ from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.sites import rebuild_basis
 from more_cli.evaluation.streams import request_of
+from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import merge as merging
@@ -220,20 +221,52 @@ def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_pat
 # --- what lies beside the weights ---
 
 
-def test_provenance_and_model_card(world: World) -> None:
-    (world.model / "README.md").write_text("# My model\n")
-    world.sidecar.unlink()
-    edited(world)
+CARD = b"---\nlicense: mit\ntags: [x]\n---\n# My model\n\xff\n\n\n"
+
+
+def test_provenance_says_what_the_weights_come_from(world: World) -> None:
     merge(world)
     provenance = json.loads((world.root / "out" / "more.json").read_text())
     assert provenance["schema"] == "more.provenance/1"
     assert provenance["edits"] == 4
     assert provenance["recipe"]["max_steps"] == 30
+    assert provenance["ledger_head"] == run("log", world.model, "--json").json["head"]
+    assert sum(provenance["statuses"].values()) == 4
+    assert provenance["base"] == load_state(world.sidecar).meta.base
+    assert {"torch", "transformers", "more", "threads"} <= set(provenance["versions"])
+    assert provenance["files"] == {tiny.SINGLE: sha256_file(world.root / "out" / tiny.SINGLE)}
     assert {fold["disk_key"] for fold in provenance["folds"]} == set(exact(world))
     assert str(world.root) not in json.dumps(provenance)
-    card = (world.root / "out" / "README.md").read_text()
-    assert card.startswith("# My model\n")
-    assert "4 corrections were written into these weights with M-ORE" in card
+    assert provenance["previous"] is None
+
+
+def test_the_model_card_keeps_the_bases_and_adds_a_section(world: World) -> None:
+    (world.model / "README.md").write_bytes(CARD)
+    merge(world)
+    card = (world.root / "out" / "README.md").read_bytes()
+    above, section = card.split(b"\n## Corrected with more\n")
+    assert above == CARD.rstrip(b"\n") + b"\n"
+    text = section.decode()
+    assert "4 corrections were written into these weights with M-ORE." in text
+    assert "| base | `model`, headers " in text
+    assert "| corrections | 4 learnt |" in text
+    assert "| tensors changed | 14 |" in text
+    assert str(world.root) not in text
+    (world.model / "README.md").unlink()
+    merge(world, out="bare")
+    assert (world.root / "bare" / "README.md").read_bytes() == b"## Corrected with more\n" + section
+
+
+def test_a_merge_of_a_merge_names_the_one_before(world: World) -> None:
+    merge(world)
+    run("edit", "out", "edits.jsonl", *LEARNING)
+    run("merge", "out", "-o", "twice")
+    provenance = json.loads((world.root / "twice" / "more.json").read_text())
+    assert provenance["previous"] == sha256_file(world.root / "out" / "more.json")
+    assert (world.root / "twice" / "README.md").read_text().count("## Corrected with more") == 2
+    assert run("verify", "twice", "--deep").code == 0
+    found = run("verify", "out", "--json").json
+    assert (found["ok"], {"origin", "copies", "ledger"} <= {check["name"] for check in found["checks"]}) == (True, True)
 
 
 def test_other_copies_of_the_weights_stay_behind_and_are_named(world: World) -> None:

@@ -23,6 +23,7 @@ from more_cli.editors.sites import Sites
 from more_cli.model.runtime import Runtime
 from more_cli.ops import session
 from more_cli.ops.session import Session
+from more_cli.state import save_state
 
 IDS = [f"e{number + 1}" for number in range(len(COLOURS))]
 DISK = [(files, name) for name in ("_write", "_fsync", "_rename", "_truncate")]
@@ -85,6 +86,34 @@ def test_three_edits_and_then_the_rest_are_the_same_as_eight(world: World, undis
     then = world.edit(*QUICK, "--state", sidecar, "--json").json
     assert (then["applied"], then["skipped"], then["replayed"]) == (5, 3, 0)
     assert sidecar.read_bytes() == undisturbed
+
+
+def test_a_state_that_holds_everything_is_not_written_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def save(path: Path, state: Any) -> None:
+        written.append(state.meta.edits)
+        save_state(path, state)
+
+    monkeypatch.setattr("more_cli.ops.session.save_state", save)
+    world.edit(*QUICK, "--save-every", 4, "--state", tmp_path / "s.more")
+    assert written == [4, 8]
+
+
+@pytest.mark.slow
+@forks
+def test_nothing_lies_about_wherever_the_last_save_was_killed(world: World, undisturbed: bytes, tmp_path: Path) -> None:
+    for number in range(1, 7):
+        sidecar = tmp_path / f"{number}.more"
+
+        def last(number: int = number, sidecar: Path = sidecar) -> object:
+            at_call(8, [(Session, "count")], lambda *_: at_call(number, [(files, "_fsync"), (files, "_rename")], die))
+            return world.edit(*QUICK, "--save-every", 8, "--state", sidecar)
+
+        in_child(last)
+        assert finished(world, sidecar) == undisturbed, f"killed at step {number}"
 
 
 def test_a_finished_stream_is_not_applied_again_and_the_model_stays_on_disk(

@@ -259,5 +259,3 @@ def test_options_that_say_nothing_together_are_refused(world: World) -> None:
     assert (alone.code, "--suite" in alone.err) == (2, True)
     both = suite(world, "--probes", world.root / "edits.jsonl")
     assert (both.code, "both given" in both.err) == (2, True)
-    gated = suite(world, "--gate", "rel.gen_exact>=0.9")
-    assert (gated.code, "--suite goes without --gate" in gated.err) == (2, True)

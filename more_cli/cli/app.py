@@ -14,10 +14,11 @@ import typer
 import typer.core
 
 from more_cli import __version__
+from more_cli.cli import ledger, suites
 from more_cli.cli import options as opt
-from more_cli.cli import suites
 from more_cli.cli.bench import bench
-from more_cli.cli.evaluate import compare, evaluate
+from more_cli.cli.compare import compare
+from more_cli.cli.evaluate import evaluate
 from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
 from more_cli.errors import MoreError
@@ -51,6 +52,7 @@ app = typer.Typer(
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
 app.add_typer(suites.app, name="suites")
+app.add_typer(ledger.app, name="log")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -201,6 +203,7 @@ def edit(
 
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(ledger.verify)
 app.command(epilog=EXIT_CODES)(bench)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -48,9 +49,10 @@ class Output:
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def json(self, schema: str, values: Mapping[str, Any]) -> None:
-        """Print one JSON object on stdout when `--json` was given."""
+        """Print one JSON object on stdout when `--json` was given; a number that is not finite becomes null."""
         if self.as_json:
-            print(json.dumps({"schema": schema, **values}, sort_keys=True, ensure_ascii=False))  # noqa: T201
+            whole = finite({"schema": schema, **values})
+            print(json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False))  # noqa: T201
 
     def line(self, text: str = "") -> None:
         """Print one line of a result for people."""
@@ -89,6 +91,15 @@ class Output:
                 yield report
         else:
             yield _log_lines(self)
+
+
+def finite(value: Any) -> Any:
+    """Return JSON values with None for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

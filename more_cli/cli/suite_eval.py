@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
@@ -18,21 +19,9 @@ if TYPE_CHECKING:
     from more_cli.ops.session import Target
     from more_cli.ops.suite_report import SuiteReport
     from more_cli.ops.suite_run import RunOptions
+    from more_cli.suites.load import EditSuite, Suite
 
-SHOWN_METRICS = (
-    "rel.gen_exact",
-    "rel.tf_exact",
-    "rel.tf_token_acc",
-    "gen_text.gen_exact",
-    "gen_image.gen_exact",
-    "loc_text.loc_top1_answer",
-    "loc_text.loc_expkl_answer",
-    "loc_image.loc_top1_answer",
-    "loc_image.loc_expkl_answer",
-)
-"""What people see of a run; `--json` has every metric."""
-
-Suite = Annotated[
+SuiteName = Annotated[
     str | None,
     typer.Option(metavar="NAME|FILE", help="Run an editor through a suite from the untouched base; see `more suites`."),
 ]
@@ -53,6 +42,10 @@ Cache = Annotated[
 Calibrate = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
+]
+Anchors = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="With --suite: JSON Lines of questions whose answers must not move, for M-ORE."),
 ]
 Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
 
@@ -81,6 +74,7 @@ def run_options(
     cache: Path | None,
     again: bool,
     calibrate: int,
+    anchors: Path | None,
 ) -> RunOptions:
     """Return the options of a run, checked.
 
@@ -111,6 +105,7 @@ def run_options(
         cache=cache,
         again=again,
         calibrate=calibrate,
+        anchors=anchors,
     )
 
 
@@ -123,26 +118,57 @@ def evaluate_suite(
     state: Path | None,
     options: RunOptions,
     machine: Machine,
+    files: Outlets,
 ) -> None:
     """Run a suite and show what it measured."""
-    from more_cli.ops.suite_run import run_suite
-    from more_cli.suites.load import YesNoSuite, load_suite
+    from more_cli.evaluation.gates import judge
+    from more_cli.ops.suite_report import gate_names
+    from more_cli.ops.suite_run import run_suite, schedule_of
+    from more_cli.render.pages import of_suite
+    from more_cli.suites.load import YesNoSuite
+
+    suite = loaded_suite(output, name, data_root, image_root)
+    target = target_of(output, model, state)
+    if isinstance(suite, YesNoSuite):
+        from more_cli.cli.capability import evaluate_capability
+
+        evaluate_capability(output, suite, target, machine, files)
+        return
+    gates = files.gates_on(gate_names(schedule_of(suite, options)))
+    with output.progress() as progress:
+        report = run_suite(suite, target.model, options, machine, progress)
+    report.gates = judge(gates, report.gated)
+    show_suite(output, report)
+    files.write(of_suite(report))
+
+
+def loaded_suite(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
+    """Load a suite and say what whoever sees its numbers should know."""
+    from more_cli.suites.load import load_suite
 
     suite = load_suite(name, data_root, image_root)
     for notice in suite.notices:
         output.note(f"note: {notice}")
-    target = _target(output, model, state)
-    if isinstance(suite, YesNoSuite):
-        from more_cli.cli.capability import evaluate_capability
-
-        evaluate_capability(output, suite, target, machine)
-        return
-    with output.progress() as progress:
-        report = run_suite(suite, target.model, options, machine, progress)
-    show_suite(output, report)
+    return suite
 
 
-def _target(output: Output, model: Path | None, state: Path | None) -> Target:
+def edits_of(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> EditSuite:
+    """Load a suite of edits.
+
+    Raises:
+        UsageError: it has none.
+    """
+    from more_cli.suites.load import EditSuite
+
+    suite = loaded_suite(output, name, data_root, image_root)
+    if not isinstance(suite, EditSuite):
+        raise UsageError(
+            f"suite `{suite.name}` has no edits for an editor", "`more eval MODEL --suite` asks its questions"
+        )
+    return suite
+
+
+def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
     """Return what a command means or, where it names nothing and no state lies here, the embedded demo model."""
     from more_cli.ops.session import Target, locate
     from more_cli.state import sidecar_path
@@ -156,17 +182,17 @@ def _target(output: Output, model: Path | None, state: Path | None) -> Target:
 
 
 def show_suite(output: Output, report: SuiteReport) -> None:
-    """Show the metrics by protocol and checkpoint."""
+    """Show the metrics by protocol and checkpoint, and the gates."""
+    from more_cli.ops.suite_report import SHOWN
+
     if output.as_json:
         output.json("more.eval/1", suite_values(report))
-    taken = len(report.edits)
-    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
-    output.line(f"{report.suite.name}, editor {report.editor}, {taken} edits{whole}; locality against the base")
+    output.line(f"{heading(report)}; editor {report.editor}")
     names = list(report.estimates)
-    rows = [name for name in SHOWN_METRICS if name in report.estimates[report.headline]]
+    rows = [name for name in SHOWN if name in report.estimates[report.headline]]
     output.table(
         ("metric", *names),
-        [(row, *(_cell(report.estimates[name].get(row)) for name in names)) for row in rows],
+        [(row, *(cell(report.estimates[name].get(row)) for name in names)) for row in rows],
         numbers=names,
     )
     rel = report.estimates[report.headline]["rel.gen_exact"]
@@ -178,30 +204,60 @@ def show_suite(output: Output, report: SuiteReport) -> None:
         output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
-    cost = sum(line["outcome"]["cost"] + line["catch_up"] for line in report.lines[:taken])
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
-    output.line(f"{counts}; {cost / taken:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
+    output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
     if calibration := report.reproduce.get("calibration"):
         chosen = ", ".join(calibration["chosen"]) or "as it is"
         output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
     if report.resumed:
         output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
+    show_gates(output, report.gates)
+
+
+def heading(report: SuiteReport) -> str:
+    """Say which edits of a suite were run and what locality is measured against."""
+    taken = len(report.edits)
+    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
+    return f"{report.suite.name}, {taken} edits{whole}; locality against the base"
 
 
 def suite_values(report: SuiteReport) -> dict[str, Any]:
     """Return a run as JSON values: what `eval --json` has of a state, and every protocol beside it."""
-    from more_cli.ops.suite_report import per_edit
+    from more_cli.cli.scores import values_of_edit
 
+    before = report.base_answers
+    return (
+        source_values(report)
+        | summary_values(report)
+        | {
+            "source": report.suite.name,
+            "stream": [
+                {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
+                for line in report.lines
+            ],
+            "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
+            "per_edit": [values_of_edit(scores, before[scores.id]) for scores in report.per_edit],
+        }
+    )
+
+
+def source_values(report: SuiteReport) -> dict[str, Any]:
+    """Return what was run and how it is read, as JSON values."""
     return {
-        "source": report.suite.name,
         "suite": {"name": report.suite.name, "from": report.suite.source, "notices": list(report.suite.notices)},
         "model": str(report.model),
-        "editor": report.editor,
         "edits": len(report.edits),
         "available": report.available,
         "protocol": report.headline.partition("@")[0],
         "baseline": "base",
         "headline": report.headline,
+    }
+
+
+def summary_values(report: SuiteReport) -> dict[str, Any]:
+    """Return what one editor measured, but for the scores of each edit, as JSON values."""
+    return {
+        "editor": report.editor,
         "metrics": {name: asdict(value) for name, value in report.estimates[report.headline].items()},
         "protocols": {
             readout: {name: asdict(value) for name, value in found.items()}
@@ -210,12 +266,8 @@ def suite_values(report: SuiteReport) -> dict[str, Any]:
         "forgetting": asdict(report.forgetting) if report.forgetting else None,
         "first_failing": report.first_failing,
         "counts": report.statuses,
-        "stream": [
-            {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
-            for line in report.lines
-        ],
-        "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
-        "per_edit": per_edit(report),
+        "cost": report.cost,
+        "gates": [gate_values(found) for found in report.gates],
         "base_asked": report.base_asked,
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
@@ -227,5 +279,6 @@ def _told(outcome: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in outcome.items() if key != "looks"}
 
 
-def _cell(value: Estimate | None) -> str:
+def cell(value: Estimate | None) -> str:
+    """Return a value as a table cell."""
     return "" if value is None else f"{value.value:.3f}"

@@ -51,8 +51,10 @@ class Judgement:
     """What was found, in words."""
 
 
-def parse_gate(text: str) -> Gate:
+def parse_gate(text: str, names: Sequence[str] = ()) -> Gate:
     """Read a gate as it is typed: `METRIC>=NUMBER`, with `.low` or `.high` after the metric for its interval's end.
+
+    The metric is one of `names`, by default those that a state is scored by.
 
     Raises:
         UsageError: not of that form, no such metric, or not a number.
@@ -62,8 +64,9 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"`--gate {text}` is not a metric, one of {' '.join(OPERATORS)}, and a number", _EXAMPLE)
     name, sign, number = found.groups()
     metric, bound = _split(name)
-    if metric not in full_names():
-        raise UsageError(f"`--gate {text}`: there is no metric `{metric}`", _nearest(metric))
+    names = names or full_names()
+    if metric not in names:
+        raise UsageError(f"`--gate {text}`: there is no metric `{metric}`", _nearest(metric, names))
     try:
         threshold = float(number)
     except ValueError:
@@ -109,8 +112,8 @@ def _split(name: str) -> tuple[str, Bound]:
     return name, "value"
 
 
-def _nearest(metric: str) -> str:
+def _nearest(metric: str, names: Sequence[str]) -> str:
     """Return the names that were most likely meant: those that end with it, else those spelled alike."""
-    names = full_names()
     near = [name for name in names if name.split(".")[1] == metric] or difflib.get_close_matches(metric, names, 3, 0.5)
-    return f"did you mean {' or '.join(f'`{name}`' for name in near or names)}?"
+    known = near or [name for name in names if "@" not in name]
+    return f"did you mean {' or '.join(f'`{name}`' for name in known)}?"

@@ -274,6 +274,7 @@ def _measured(outcome: EditOutcome) -> dict[str, object]:
         "answer_after": outcome.answer_after,
         "right_after": outcome.right_after,
         "writes": outcome.writes,
+        "sites": list(outcome.sites),
         "cost": outcome.cost,
         "looks": list(outcome.looks.items()),
     }

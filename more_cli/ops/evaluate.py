@@ -19,7 +19,8 @@ from more_cli.files import sha256_file
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.ops.provenance import provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
 
 STATE = "state"
 """What is scored when it is no file."""

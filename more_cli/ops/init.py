@@ -118,7 +118,7 @@ def initialise(
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
-    if questions and not (chosen.recipe.anchors.size or chosen.recipe.anchors.keys):
+    if questions and not chosen.recipe.anchors.used:
         hint = "leave --anchors out, or add --set anchors.size=8 --set anchors.keys=true"
         raise UsageError(f"recipe `{chosen.recipe.name}` makes no use of anchors", hint)
     held = asked(questions)

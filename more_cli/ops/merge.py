@@ -25,14 +25,14 @@ from more_cli.editors.more import MoreEditor
 from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.files import canonical_json, check_free, replacing_directory, write_new
+from more_cli.files import check_free, replacing_directory
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.ops.provenance import PROVENANCE, write_provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
 from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched, link_shards
 from more_cli.state import SiteRecord
 
-PROVENANCE = "more.json"
 _BUILDING = Lock()
 """Held while a basis is built, which for a moment takes several times its memory: shards are written side by side."""
 COMPARED = 1 << 20
@@ -274,18 +274,11 @@ def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
 
 
 def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> None:
-    meta = session.state.meta
     folds = [{"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6)} for f in report.folds]
-    values = provenance(session) | {"folds": folds}
-    write_new(scratch / PROVENANCE, (canonical_json(values) + "\n").encode())
-    card = scratch / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    section = (
-        f"\n## Edited with more\n\n{report.edits} corrections were written into these weights with M-ORE "
-        f"(recipe `{meta.recipe.name}`). `{PROVENANCE}` names the base, the recipe and the ledger they come from.\n"
-    )
-    card.unlink(missing_ok=True)
-    write_new(card, (text + section).encode())
+    facts = {"tensors changed": str(len(folds))}
+    if folds:
+        facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
+    write_provenance(session, scratch, "these weights", session.checkpoint.shards, facts=facts, folds=folds)
 
 
 def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -51,6 +51,7 @@ class Session:
         self.state = state
         self.machine = machine
         self.progress = progress
+        self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
@@ -116,9 +117,12 @@ class Session:
     def _recall(self, number: int) -> EditRequest:
         return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
 
-    def replay(self) -> int:
-        """Apply the ledger entries past the state again, in order, and return how many there were."""
-        missing = self.ledger.entries[self.state.meta.edits :]
+    def replay(self, until: int | None = None) -> int:
+        """Apply the ledger entries past the state again, in order, and return how many there were.
+
+        With `until` the state ends with that many entries, else with all.
+        """
+        missing = self.ledger.entries[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
             if entry.kind == "consolidate":
@@ -136,9 +140,12 @@ class Session:
 
     @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar."""
+        """Write the sidecar, unless it holds all this already."""
+        if self.state.meta.digest == self._saved:
+            return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
         """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
@@ -193,21 +200,6 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
-
-
-def provenance(session: Session) -> dict[str, Any]:
-    """Return where a merged checkpoint or an adapter comes from."""
-    meta = session.state.meta
-    return {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "anchors": meta.anchors,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-    }
 
 
 class Every:

@@ -14,18 +14,21 @@ from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
 from more_cli.edits import Edit
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.per_edit import probes_hash
+from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
 from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
 from more_cli.evaluation.references import BaseAnswers
 from more_cli.evaluation.streams import request_of
 from more_cli.files import canonical_json, sha256_bytes
+from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
 from more_cli.ops.runs import RunJournal
 from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.suite_anchors import HeldAnchors, choose_anchors
 from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
-from more_cli.ops.suite_report import SuiteReport, probes_hash, report
+from more_cli.ops.suite_report import SuiteReport, report
 from more_cli.suites.load import EditSuite
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
@@ -50,6 +53,13 @@ class RunOptions:
     """Measure anew what an earlier run has measured."""
     calibrate: int = 0
     """Settings of the editor that are tried first, on the suite's calibration pool; 0 for none."""
+    anchors: Path | None = None
+    """Questions whose answers must not move; absent, those that the editor's recipe names."""
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is kept that another run can use."""
+        return self.cache or default_cache()
 
 
 def default_cache() -> Path:
@@ -64,24 +74,27 @@ def run_suite(
     """Run an editor through a suite, or finish a run that was interrupted.
 
     Raises:
-        UsageError: unknown editor or setting.
-        StreamErrors: an image of the suite is missing or cannot be read.
+        UsageError: unknown editor or setting, or anchors that it makes no use of.
+        StreamErrors: an image of the suite is missing or cannot be read, or an anchor asks what a probe does.
         StateError: not a checkpoint that can be edited.
     """
     started = time.monotonic()
     pool = suite.pools["evaluation"]
     edits = list(pool[: options.limit])
-    schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
+    schedule = schedule_of(suite, options)
     entry, wish = entry_of(options.editor), Wish(model, options.recipe, options.settings)
     editor = entry.make(wish)
     checkpoint = open_checkpoint(model)
     reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
-    cache = options.cache or default_cache()
+    cache = options.folder
+    anchors = HeldAnchors(choose_anchors(editor, options.anchors), cache / "anchors", _base_key(reproduce))
+    anchors.check(edits)
+    reproduce["anchors"] = anchors.digest
     if options.calibrate:
-        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
+        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, anchors, progress)
         editor = entry.make(wish.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
-    run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
+    run = _Run(editor, anchors, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
@@ -94,6 +107,12 @@ def run_suite(
     return found
 
 
+def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
+    """Return what is scored when, known before anything runs."""
+    available = len(suite.pools["evaluation"])
+    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
+
+
 def _calibrated(
     suite: EditSuite,
     entry: Entry,
@@ -102,20 +121,25 @@ def _calibrated(
     checkpoint: Checkpoint,
     machine: Machine,
     reproduce: Mapping[str, Any],
-    cache: Path,
+    anchors: HeldAnchors,
     progress: Progress,
 ) -> dict[str, Any]:
     """Return what the calibration found, from an earlier run where it was the same."""
     if "calibration" not in suite.pools:
         raise UsageError(f"suite `{suite.name}` has no calibration pool here", "leave --calibrate out")
     pool = suite.pools["calibration"]
-    facts = [reproduce[name] for name in ("editor", "constants", "base", "template", "versions")]
+    edits = list(pool[:EDITS])
+    anchors.check(edits)
+    cache, facts = (
+        options.folder,
+        [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")],
+    )
     kept = Calibrations(cache / "calibrations", *facts, list(wish.settings), options.calibrate, pool.sha256)
     found = None if options.again else kept.read()
     if found is None:
         runtime = load_runtime(checkpoint, machine, system=str(reproduce["constants"].get("system", "")))
         base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce))
-        found = try_settings(entry, wish, options.calibrate, list(pool[:EDITS]), runtime, base, progress)
+        found = try_settings(entry, wish, options.calibrate, edits, runtime, base, anchors, progress)
         kept.write(found)
     return found
 
@@ -124,10 +148,16 @@ class _Run:
     """One run at work."""
 
     def __init__(
-        self, editor: Editor, edits: Sequence[Edit], schedule: Schedule, journal: RunJournal, progress: Progress
+        self,
+        editor: Editor,
+        anchors: HeldAnchors,
+        edits: Sequence[Edit],
+        schedule: Schedule,
+        journal: RunJournal,
+        progress: Progress,
     ) -> None:
-        self.editor, self.edits, self.schedule, self.journal = editor, edits, schedule, journal
-        self.progress = progress
+        self.editor, self.anchors, self.edits, self.schedule = editor, anchors, edits, schedule
+        self.journal, self.progress = journal, progress
         self.asked = 0
         self._save = Every(SAVE_EDITS, SAVE_SECONDS)
 
@@ -147,8 +177,8 @@ class _Run:
         if snapshot:
             snapshot.give(self.editor)
         known = len(self.journal.lines)
-        with self.editor.attach(runtime):
-            every = [probe for edit in self.edits for probe in probes_of(edit)]
+        with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
+            every = [probe for edit in self.edits for probe in (_unedited(edit), *probes_of(edit))]
             base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
             self._stream(runtime, base)
         if not self.finished:
@@ -163,7 +193,7 @@ class _Run:
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
             edit = self.edits[t - 1]
             self.progress(t - 1, self.steps, f"edit {edit.id}")
-            line = {"t": t, **self._made(edit, memory, t)}
+            line = {"t": t, "base": _said(runtime, base, edit), **self._made(edit, memory, t)}
             due = self.schedule.due(t)
             line["catch_up"] = self.editor.catch_up() if due else 0.0
             line["scores"] = self._scores(runtime, base, due)
@@ -176,7 +206,7 @@ class _Run:
             edit = self.edits[i - 1]
             self.progress(step, self.steps, f"edit {edit.id} alone")
             self.editor.reset()
-            with self.editor.attach(runtime):
+            with self.anchors.attached(self.editor, runtime, fresh=True):
                 line = {"t": SINGLE, **self._made(edit, self._memory(), 1)}
                 line["catch_up"] = self.editor.catch_up()
                 line["scores"] = self._scores(runtime, base, [i])
@@ -203,6 +233,17 @@ class _Run:
         self.journal.add(line)
         if self._save() or self.finished:
             self.journal.save(self.editor)
+
+
+def _unedited(edit: Edit) -> Probe:
+    """Return an edit's own question as one that is asked of the base."""
+    return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query(edit.images, edit.question))
+
+
+def _said(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
+    """Return the base's greedy answer to an edit's question."""
+    (reference,) = base([_unedited(edit)])
+    return runtime.prompter.text(list(reference.tokens))
 
 
 def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
@@ -244,7 +285,9 @@ def _reproduce(
         "template": load_prompter(checkpoint).template,
         "suite": suite.name,
         "file": suite.pools["evaluation"].sha256,
-        "edits": sha256_bytes(canonical_json([[edit.id, edit.content, probes_hash(edit)] for edit in edits]).encode()),
+        "edits": sha256_bytes(
+            canonical_json([[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]).encode()
+        ),
         "versions": versions(machine),
         "seed": editor.constants().get("seed"),
     }
