@@ -50,8 +50,10 @@ class ProbeEntry(_Strict):
 class Entry(_Strict):
     """One line of the ledger.
 
-    A "revert" line names an edit by `id` and takes it back; a "consolidate" line says that the edits from line
-    `since` on were written together where they did not hold.
+    Lines count by their place in the history (see `Ledger.history`), which is `seq` where nothing was reverted. A
+    "consolidate" line says that the edits from place `since` on were written together where they did not hold. A
+    "revert" line takes the edits `ids` back: the history ends before place `since`, and the next `redone` lines tell
+    what came after anew, without them.
     """
 
     seq: Annotated[int, Field(ge=1)]
@@ -89,13 +91,28 @@ class Entry(_Strict):
     cost: float | None = None
     """Samples sent forward and backward; only forward counts a third."""
     looks: list[tuple[int, float]] = []
-    """Edits looked at, by `seq`, with the margin last seen."""
+    """Edits looked at, by place, with the margin last seen."""
     since: Count = 0
+    ids: list[str] = []
+    redone: Count = 0
     wall_ms: float | None = None
     time: str
     """UTC, ISO 8601."""
     versions: dict[str, str] = {}
     note: str = ""
+
+    def about(self) -> dict[str, Any]:
+        """Return what describes the edit, without what was measured: the part that `Ledger.keep` makes."""
+        return self.model_dump(include=_ABOUT)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what `Ledger.append` takes to write the same line elsewhere."""
+        return self.model_dump(exclude={"seq", "prev"})
+
+
+_ABOUT = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
+    "locality", "portability", "tags", "source", "line", "paths"
+}  # fmt: skip
 
 
 def parse_entry(line: bytes, path: Path, number: int) -> Entry:

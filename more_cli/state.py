@@ -6,6 +6,7 @@ nothing volatile, so the same edits give the same bytes. A is not stored: its se
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, replacing
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
 from more_cli.target import sidecar_path as sidecar_path
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:  # what a sidecar says of itself is read without it
     import torch
     from torch import Tensor
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version 1 had no checksum."""
 METADATA_KEY = "more"
 
 
@@ -61,6 +63,8 @@ class StateMeta(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA
+    checksum: str = ""
+    """SHA-256 of the sidecar with zeros in this place, 64 hex digits: damage anywhere is seen. Empty in version 1."""
     base: dict[str, Any]
     """Fingerprint of the checkpoint the state was made for."""
     recipe: Recipe
@@ -95,12 +99,14 @@ def state_bytes(state: State) -> bytes:
     """Return the sidecar as it lies on disk."""
     from safetensors.torch import save
 
+    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
+    header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
     # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
-    return save(payload, metadata=header)
+    data = save(payload, metadata=header)
+    return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
 
 
 def save_state(path: Path, state: State) -> None:
@@ -139,15 +145,19 @@ def load_state(path: Path) -> State:
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
     import torch
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
+    # Read once: what is checked is what is used, whoever replaces the file meanwhile.
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        data = path.read_bytes()
+        tensors = load(data)
+        metadata = _header(data).get("__metadata__", {})
     except (SafetensorError, OSError, RuntimeError) as error:
         raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
     state = State(_read_meta(path, metadata))
+    if (state.meta.schema_version > 1 or state.meta.checksum) and not _is_whole(data, state.meta.checksum):
+        raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
     for site in state.meta.sites:
         state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
         state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
@@ -157,6 +167,23 @@ def load_state(path: Path) -> State:
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+_ZEROS = "0" * 64
+_CHECKSUM = rb"\"checksum\":\""
+"""What stands before the checksum: JSON inside a string of the header's JSON."""
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header
+
+
+def _is_whole(data: bytes, checksum: str) -> bool:
+    told = _CHECKSUM + checksum.encode()
+    start, whole = data.find(told), memoryview(data)
+    digest = hashlib.sha256(whole[:start])
+    digest.update(_CHECKSUM + _ZEROS.encode())
+    digest.update(whole[start + len(told) :])
+    return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
 
 
 def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:

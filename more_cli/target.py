@@ -21,9 +21,28 @@ class Target:
         return self.sidecar.with_name(self.sidecar.name + ".d")
 
     @property
+    def journal(self) -> str:
+        """Name of the ledger in that folder."""
+        return "ledger.jsonl"
+
+    @property
     def lock(self) -> Path:
         """The writer's lock."""
         return self.folder / "lock"
+
+
+class Draft(Target):
+    """A state in the making, in the folder of the one that it is to replace, whose images and anchors it uses."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of both states."""
+        return self.sidecar.parent
+
+    @property
+    def journal(self) -> str:
+        """Name of the draft's own ledger."""
+        return self.sidecar.with_suffix(".jsonl").name
 
 
 def sidecar_path(model: Path) -> Path:

@@ -81,6 +81,22 @@ class World:
         path.write_bytes(b"".join(spelled(line) + b"\n" for line in lines))
         return path
 
+    def mmedit(self, count: int) -> Path:
+        """Write a copy of E-VQA with so many edits in each of its two pools."""
+        records = [
+            {
+                "src": f"what colour is it {n} ?", "pred": "x", "alt": "r", "rephrase": f"which colour {n} ?",
+                "image": "img/red.png", "image_rephrase": "img/green.png", "loc": f"is it {n} ?", "loc_ans": "no",
+                "m_loc": "img/black.png", "m_loc_q": "what is it ?", "m_loc_a": "x",
+            }
+            for n in range(2 * count)
+        ]  # fmt: skip
+        root = self.root / "mmedit"
+        root.mkdir()
+        (root / "vqa_eval.json").write_text(json.dumps(records[:count]))
+        (root / "vqa_train.json").write_text(json.dumps(records[count:]))
+        return root
+
     def edit(self, *options: object, edits: object = None, stdin: bytes | None = None) -> Result:
         return run("edit", self.model, edits or self.root / "edits.jsonl", *options, stdin=stdin)
 

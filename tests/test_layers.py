@@ -13,7 +13,7 @@ LAYERS = [
     ["files", "target"],
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
-    ["edits", "state"],
+    ["edits", "state", "lines"],
     ["journal", "suites"],
     ["model"],
     ["editors"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +71,7 @@ def test_anchors_that_would_be_measured_are_refused(world: World, monkeypatch: p
 
 def test_calibration_edits_are_held_against_anchors_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("more_cli.ops.suite_run.load_runtime", None)
-    root = world.root / "mmedit"
-    root.mkdir()
-    records = [
-        {
-            "src": f"what colour is it {n} ?", "pred": "x", "alt": "r", "rephrase": f"which colour {n} ?",
-            "image": "img/red.png", "image_rephrase": "img/green.png", "loc": f"is it {n} ?", "loc_ans": "no",
-            "m_loc": "img/black.png", "m_loc_q": "what is it ?", "m_loc_a": "x",
-        }
-        for n in range(2)
-    ]  # fmt: skip
-    (root / "vqa_eval.json").write_text(json.dumps(records[:1]))
-    (root / "vqa_train.json").write_text(json.dumps(records[1:]))
+    root = world.mmedit(1)
     world.write([{"question": "is it 1 ?"}], "pool.jsonl")
     where = "--data-root", root, "--image-root", world.root, "--cache", world.root / "cache"
     options = "--anchors", world.root / "pool.jsonl", "--calibrate", 2

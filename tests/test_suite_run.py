@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -212,18 +211,7 @@ def test_a_number_that_an_editor_has_not_is_named(world: World) -> None:
 
 def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
     """A copy of E-VQA with two pools; the best setting runs, and what was tried is in the result."""
-    root = world.root / "mmedit"
-    root.mkdir()
-    records = [
-        {
-            "src": f"what colour is it {n} ?", "pred": "x", "alt": "r", "rephrase": f"which colour {n} ?",
-            "image": "img/red.png", "image_rephrase": "img/green.png", "loc": f"is it {n} ?", "loc_ans": "no",
-            "m_loc": "img/black.png", "m_loc_q": "what is it ?", "m_loc_a": "x",
-        }
-        for n in range(4)
-    ]  # fmt: skip
-    (root / "vqa_eval.json").write_text(json.dumps(records[:2]))
-    (root / "vqa_train.json").write_text(json.dumps(records[2:]))
+    root = world.mmedit(2)
     command = (
         *("eval", world.model, "--suite", "e-vqa", "--data-root", root, "--image-root", world.root, "--json"),
         *("--cache", world.root / "cache", "--dtype", "float32", "--editor", "ft-l", "--set", "steps=40"),

@@ -19,16 +19,14 @@ from more_cli.cli import options as opt
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
 from more_cli.cli.evaluate import evaluate
-from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
+from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED, MISUSE, as_user_error, show_misuse
 from more_cli.cli.output import Output, fail
+from more_cli.cli.revert import gc, revert
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, every edit of the stream stands; 1 bug; 2 usage or recipe; 3 some edits are not
 learnt or refused, or lost by a merge; 4 bad input data; 5 model or state does not fit; 6 a gate was missed; 7 out
 of memory or disk; 130 interrupted, state saved."""
-
-EDITS_FAILED = 3
-INTERRUPTED = 130
 
 
 class _Commands(typer.core.TyperGroup):
@@ -153,6 +151,10 @@ def edit(
         typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits."),
     ] = opt.Consolidate.off,
     batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
+    reapply: Annotated[bool, typer.Option("--reapply", help="Apply edits again that were reverted.")] = False,
+    snapshot_every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep the state of every N-th edit: a revert starts there.")
+    ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -187,6 +189,8 @@ def edit(
         store_images,
         consolidate.value,
         batch,
+        reapply,
+        snapshot_every,
     )
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
@@ -203,6 +207,8 @@ def edit(
 
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(revert)
+app.command(epilog=EXIT_CODES)(gc)
 app.command(epilog=EXIT_CODES)(ledger.verify)
 app.command(epilog=EXIT_CODES)(bench)
 

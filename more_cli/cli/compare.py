@@ -68,7 +68,7 @@ def compare(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
-        if editors or suite is not None or report:
+        if any((editors, suite, model, data_root, set_, cache, again, calibrate, anchors, report)):
             raise UsageError("`--paired` compares two results, not editors on a suite", "leave one of the two out")
         from more_cli.ops.compare import compare_runs
 

@@ -74,6 +74,8 @@ def show_edit(output: Output, report: EditReport) -> None:
         output.note(f"skipped: {problem}")
     for note in report.notes:
         output.note(note)
+    if report.reverted:
+        output.note(f"{len(report.reverted)} of these edits are reverted and stay so; --reapply applies them again")
     if report.dry_run:
         output.line(f"{report.total} edits checked, nothing written")
         return
@@ -103,6 +105,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "total": report.total,
         "applied": len(report.entries),
         "skipped": report.skipped,
+        "reverted": report.reverted,
         "replayed": report.replayed,
         "counts": report.counts,
         "failed": report.failed,

@@ -231,6 +231,7 @@ def suite_values(report: SuiteReport) -> dict[str, Any]:
         | summary_values(report)
         | {
             "source": report.suite.name,
+            "gates": [gate_values(found) for found in report.gates],
             "stream": [
                 {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
                 for line in report.lines
@@ -267,7 +268,6 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "first_failing": report.first_failing,
         "counts": report.statuses,
         "cost": report.cost,
-        "gates": [gate_values(found) for found in report.gates],
         "base_asked": report.base_asked,
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),

@@ -51,7 +51,7 @@ class Branch:
         self.loss_scale = 1.0
         """By what the loss of a backward pass was multiplied."""
         self._Z: list[Tensor] = []
-        self._gradient: Gradient | None = None
+        self._gradient = self._zero()
 
     @property
     def B(self) -> Tensor:
@@ -71,7 +71,7 @@ class Branch:
         """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
         self._Z = []
         if not add:
-            self._gradient = None
+            self._gradient = self._zero()
         self.recording = True
 
     @property
@@ -81,7 +81,7 @@ class Branch:
 
     def gradient(self) -> Gradient:
         """Return dL/dB of the recorded backward passes, summed."""
-        return self._zero() if self._gradient is None else self._gradient
+        return self._gradient
 
     def key(self, relevant: Tensor | None) -> Tensor:
         """Return the pooled key of the last recorded pass, (r,); every token is relevant when no mask is given."""
@@ -106,9 +106,8 @@ class Branch:
             Z = x @ self.A.T
             if self.recording:
                 self._Z.append(Z)
-            delta = (Z @ self.B.T).mul_(self.scale)
-        # In place, into memory of its own: at small sites every further tensor costs as much as the product.
-        return delta.add_(output).to(output.dtype)
+            delta = self.scale * (Z @ self.B.T)
+        return (output.float() + delta).to(output.dtype)
 
     def _zero(self) -> Gradient:
         return Gradient.of(self.B.new_zeros(0, self.B.shape[0]), self.B.new_zeros(0, self.B.shape[1]), self.scale)
@@ -122,11 +121,8 @@ class Branch:
         D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
         # In the last layer only answer positions have one: the rest of G's sum is zeros.
         rows = D.any(dim=1)
-        if not rows.all():
-            D, Z = D[rows], Z[rows]
-        gradient = Gradient.of(D if self.loss_scale == 1.0 else D / self.loss_scale, Z, self.scale)
         # Summed at once: the rows of a batch run in parts would be larger than G.
-        self._gradient = gradient if self._gradient is None else self._gradient + gradient
+        self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
 
 
 class _RecordedBranch(torch.autograd.Function):
@@ -138,7 +134,7 @@ class _RecordedBranch(torch.autograd.Function):
         branch.keep_coordinates(Z)
         ctx.save_for_backward(Z, B)
         ctx.branch = branch  # type: ignore[attr-defined]
-        return (Z @ B.T).mul_(branch.scale)
+        return branch.scale * (Z @ B.T)
 
     @staticmethod
     def backward(ctx: Any, D: Tensor) -> tuple[Tensor | None, None, None]:
@@ -146,7 +142,7 @@ class _RecordedBranch(torch.autograd.Function):
         branch: Branch = ctx.branch
         branch.keep_gradient(D, Z)
         # Earlier sites get their gradient through this branch too; the first site's input needs none.
-        dx = (D @ B).mul_(branch.scale) @ branch.A if ctx.needs_input_grad[0] else None
+        dx = branch.scale * (D @ B) @ branch.A if ctx.needs_input_grad[0] else None
         return dx, None, None
 
 

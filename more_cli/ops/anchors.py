@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from more_cli.edits import Edit, Probe, Problem
+from more_cli.entry import ProbeEntry
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.images import ImageStore
@@ -59,11 +61,11 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
         raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
     if sha256_bytes(data) != digest:
         raise StateError(f"`{path}` has changed since the state was made", _RESTORE)
-    lines = [json.loads(line) for line in data.splitlines()]
-    return [
-        Probe(line["question"], store.source(line["image"]) if line["image"] else None, line["answer"])
-        for line in lines
-    ]
+    try:
+        lines = [ProbeEntry.model_validate_json(line) for line in data.splitlines()]
+    except ValidationError:
+        raise StateError(f"`{path}` is damaged", _RESTORE) from None
+    return [Probe(line.question, store.source(line.image) if line.image else None, line.answer) for line in lines]
 
 
 def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> list[Anchor]:

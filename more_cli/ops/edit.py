@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from more_cli.editors.base import EditOutcome
 from more_cli.edits import Edit, Problem, iter_edits, read_edits
@@ -32,6 +32,7 @@ from more_cli.ops.session import (
     open_session,
     versions,
 )
+from more_cli.ops.states import keep_snapshot
 from more_cli.ops.stop import Stop, stoppable
 
 SAVE_SECONDS = 30.0
@@ -54,6 +55,10 @@ class EditOptions:
     """After the stream, write once more what does not hold: of this run's edits, or of all."""
     batch: bool = False
     """Absorb every key first, then write all edits together, as a consolidation does."""
+    reapply: bool = False
+    """Apply edits again that were reverted."""
+    snapshot_every: int | None = None
+    """Keep a copy of the state after every so many edits, for a revert to start from."""
 
 
 @dataclass
@@ -65,6 +70,8 @@ class EditReport:
     """Edits in the stream, without repetitions."""
     skipped: int = 0
     """Edits that the ledger had already."""
+    reverted: list[str] = field(default_factory=list)
+    """Those of them that were taken back, and stay so."""
     replayed: int = 0
     """Ledger entries that were applied again because the sidecar did not have them."""
     ids: list[str] = field(default_factory=list)
@@ -167,14 +174,14 @@ def _run(
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
         _refuse_other_recipe(session, options)
-        pending = _pending(session, edits, report)
+        pending = _pending(session, edits, options, report)
         if isinstance(edits, list):
             # A whole file is compared with the ledger before the first write, and often there is nothing to do.
             pending = iter(list(pending))
         pending = stop.before_each(pending)
         first = next(pending, None)
         unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
-        if first is not None or session.behind or unfinished:
+        if first is not None or session.behind or session.outdated or unfinished:
             _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry, stop)
         statuses = session.ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
@@ -197,9 +204,9 @@ def _apply(
     due = Every(options.save_every, SAVE_SECONDS)
     with session.attached(writing=True) as replayed:
         report.replayed = replayed
-        if replayed:
+        if replayed or session.outdated:
             session.save()
-        report.notes += _machine_notes(session)
+        report.notes += machine_notes(session)
         try:
             for edit in pending:
                 session.progress(report.skipped + len(report.entries), total, edit.id)
@@ -208,9 +215,12 @@ def _apply(
                 on_entry(entry)
                 if due():
                     session.save()
+                if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
+                    session.save()
+                    keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
             since = _written_together(session, options, report)
             if since is not None and not stop.asked:
-                report.consolidation = _consolidate(session, since)
+                report.consolidation = commit_consolidation(session, since)
         except DataError:
             session.save()  # the stream went wrong, between two edits
             raise
@@ -219,38 +229,42 @@ def _apply(
 
 
 def _written_together(session: Session, options: EditOptions, report: EditReport) -> int | None:
-    """Return the ledger line from which on edits are consolidated at the end of a stream; None for not at all."""
+    """Return the place from which on edits are consolidated at the end of a stream; None for not at all."""
     if options.consolidate == "all":
         return 1
     starts = [session.unwritten] if options.batch and session.unwritten else []
     if options.consolidate == "run" and report.entries:
-        starts.append(report.entries[0].seq)
+        starts.append(session.state.meta.edits - len(report.entries) + 1)
     return min(starts, default=None)
 
 
 def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
     """Apply one edit and make it durable: its images, then its ledger line."""
-    kept = session.ledger.keep(edit, store=options.store_images)
+    return commit_edit(session, edit, session.ledger.keep(edit, store=options.store_images), joint=options.batch)
+
+
+def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
+    """Apply one edit and append its ledger line: what is `kept` of it, and what was measured."""
     started = time.monotonic()
-    outcome = session.apply(edit, joint=options.batch)
-    measured = _measured(outcome) | {"joint": options.batch}
-    if options.batch:
+    outcome = session.apply(edit, joint=joint)
+    measured = _measured(outcome) | {"joint": joint}
+    if joint:
         measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it has no "after" of its own
     wall_ms = round(1000 * (time.monotonic() - started), 1)
-    entry = session.ledger.append(kept | measured | {"wall_ms": wall_ms, "versions": versions(session.machine)})
+    entry = session.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(session.machine)})
     session.count(entry)
     return entry
 
 
-def _consolidate(session: Session, since: int) -> Entry:
-    """Look at the edits from ledger line `since` on, write those that fail, and note it as a line of its own."""
+def commit_consolidation(session: Session, since: int) -> Entry:
+    """Look at the edits from place `since` on, write those that fail, and append a ledger line about it."""
     session.progress(0, None, "consolidating")
     started = time.monotonic()
     done = session.consolidate(since)
     entry = session.ledger.append(
         {
             "kind": "consolidate",
-            "id": f"consolidation-{len(session.ledger.entries) + 1}",
+            "id": f"consolidation-{len(session.ledger.history) + 1}",
             "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
             "since": since,
             "writes": done.writes,
@@ -280,8 +294,8 @@ def _measured(outcome: EditOutcome) -> dict[str, object]:
     }
 
 
-def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Iterator[Edit]:
-    """Yield the edits that the ledger does not have, and note the others as skipped.
+def _pending(session: Session, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> Iterator[Edit]:
+    """Yield the edits that are to be applied, and note the others as skipped.
 
     Raises:
         DataError: an id that the ledger knows with another content.
@@ -296,8 +310,12 @@ def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Ite
                 f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with another content",
                 "give the new correction an id of its own; it will supersede the old one",
             )
+        elif options.reapply and edit.id in session.ledger.reverted:
+            yield edit
         else:
             report.skipped += 1
+            if edit.id in session.ledger.reverted:
+                report.reverted.append(edit.id)
 
 
 def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
@@ -306,7 +324,7 @@ def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, repor
     if target.sidecar.exists():
         session = open_session(target, Machine())
         _refuse_other_recipe(session, options)
-        pending = sum(1 for _ in _pending(session, edits, report))
+        pending = sum(1 for _ in _pending(session, edits, options, report))
         report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
         return
     free_of_adapters(target)
@@ -329,7 +347,7 @@ def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
         )
 
 
-def _machine_notes(session: Session) -> list[str]:
+def machine_notes(session: Session) -> list[str]:
     """Say what differs from the machine of the last edit: then the bytes of a replay may differ as well."""
     if not session.ledger.entries:
         return []

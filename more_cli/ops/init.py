@@ -28,8 +28,8 @@ from more_cli.ops.session import (
     anchors_cache,
     free_of_adapters,
     no_progress,
-    take_over,
 )
+from more_cli.ops.states import take_over
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
 from more_cli.state import State, StateMeta, load_state, save_state
 

@@ -107,7 +107,7 @@ def show(target: Target, id: str) -> EditRecord:
     numbers: list[int] = []
 
     def note(entry: Entry) -> None:
-        if entry.id == id:
+        if entry.id == id or id in entry.ids:
             numbers.append(entry.seq)
 
     ledger = _open(target, note)

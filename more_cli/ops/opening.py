@@ -1,12 +1,9 @@
-"""What every command checks before it works with a state: that base and ledger are those it was made with."""
+"""What every command checks before it works with a state: that its base is the one it was made for."""
 
 from __future__ import annotations
 
-import os
-
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.errors import StateError
-from more_cli.journal import Ledger, content_digest
 from more_cli.state import State
 from more_cli.target import Target
 
@@ -28,13 +25,3 @@ def open_base(target: Target, state: State) -> Checkpoint:
             "use the checkpoint it was made for, or start a new state with --state FILE",
         )
     return checkpoint
-
-
-def check_ledger(ledger: Ledger, state: State, target: Target) -> None:
-    """Refuse a ledger that is not the one this sidecar was written with."""
-    digest = content_digest(ledger.entries[: state.meta.edits])
-    if len(ledger.entries) < state.meta.edits or digest != state.meta.digest:
-        raise StateError(
-            f"`{target.sidecar}` holds {state.meta.edits} edits that `{ledger.path}` does not tell the same way",
-            f"restore `{os.fspath(ledger.path)}` from a backup; the two belong together",
-        )

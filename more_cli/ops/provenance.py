@@ -52,11 +52,10 @@ def write_provenance(
     """
     before = session.target.model / PROVENANCE
     with disk_errors(folder):
-        values = provenance(session) | more | {
-            "statuses": _counts(session),
-            "files": {name: sha256_file(folder / name) for name in written},
-            "previous": sha256_file(before) if before.is_file() else None,
-        }  # fmt: skip
+        values = provenance(session) | more
+        values["statuses"] = _counts(session)
+        values["files"] = {name: sha256_file(folder / name) for name in written}
+        values["previous"] = sha256_file(before) if before.is_file() else None
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
         card = folder / CARD
         above = card.read_bytes().rstrip(b"\n") + b"\n\n" if card.is_file() else b""
@@ -74,10 +73,9 @@ def _counts(session: Session) -> dict[str, int]:
 
 def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
     meta, standing = session.state.meta, len(session.ledger.standing())
-    base = plain(session.target.model.resolve().name).replace("`", "'").replace("|", "/")
     rows = {
-        "base": f"`{base}`, headers {meta.base['headers'][:16]}",
-        "recipe": f"`{plain(meta.recipe.name).replace('`', chr(39)).replace('|', '/')}`",
+        "base": f"{_code(session.target.model.resolve().name)}, headers {meta.base['headers'][:16]}",
+        "recipe": _code(meta.recipe.name),
         "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
         **facts,
         "ledger head": session.ledger.head[:16],
@@ -89,6 +87,11 @@ def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
         f"`{PROVENANCE}` has the hashes of base and files, the recipe in full, the ledger's head and the versions; "
         "`more verify` on this folder compares them.\n"
     )
+
+
+def _code(name: str) -> str:
+    """Return a name as Markdown that it cannot end."""
+    return f"`{plain(name).translate({ord('`'): None, ord('|'): None})}`"
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

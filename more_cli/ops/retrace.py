@@ -8,27 +8,18 @@ from tempfile import TemporaryDirectory
 
 from torch import Tensor
 
-from more_cli.editors.more import MoreEditor
-from more_cli.entry import START, Entry
+from more_cli.entry import Entry
 from more_cli.errors import StateError
 from more_cli.journal import Ledger
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import ask_anchors
-from more_cli.ops.session import Progress, Session, take_over, versions
+from more_cli.ops.session import Progress, Session, versions
+from more_cli.ops.states import take_over, unedited
 from more_cli.state import State, state_bytes
 from more_cli.target import Target
 
 TOLERANCE = 0.01
 """Of the Frobenius norm of a site's B or P, where other versions, threads or a GPU round in another way."""
-
-
-def empty_state(state: State) -> State:
-    """Return the state as it was made: the same recipe and sites, no edits, no anchors' keys."""
-    made = State(state.meta.model_copy(update={"edits": 0, "digest": START}))
-    editor = MoreEditor(state.meta.recipe, state.meta.sites, {}, {})
-    editor.reset()
-    take_over(made, editor)
-    return made
 
 
 def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, progress: Progress) -> tuple[str, None]:
@@ -37,11 +28,13 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
     Raises:
         StateError: it is another state, or an edit cannot be applied again.
     """
+    if not ledger.tells(state.meta.edits, state.meta.digest):
+        return "left out: the state is from before a revert; run any command that edits first", None
     again = _applied_again(target, state, machine, progress)
     what = f"{state.meta.edits:,} lines applied again from an empty state give"
     if state_bytes(again) == state_bytes(state):
         return f"{what} the same bytes", None
-    changed = _differences(ledger.entries[: state.meta.edits], versions(machine))
+    changed = _differences(ledger.history[: state.meta.edits], versions(machine))
     gap, tensor = max(_gaps(again, state), default=(0.0, "the header"))
     off = f"{tensor} is off by {gap:.2g} of its norm"
     if machine.place == "cpu" and not changed:
@@ -55,7 +48,7 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
 
 
 def _applied_again(target: Target, state: State, machine: Machine, progress: Progress) -> State:
-    session = Session(target, empty_state(state), machine, progress)
+    session = Session(target, unedited(state), machine, progress)
     runtime, editor = session.runtime, session.editor
     anchors = []
     if session.anchors:

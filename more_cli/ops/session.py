@@ -26,7 +26,8 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.opening import check_ledger, open_base
+from more_cli.ops.opening import open_base
+from more_cli.ops.states import current, take_over
 from more_cli.state import State, StateMeta, load_state, save_state
 from more_cli.target import Target as Target
 from more_cli.target import locate as locate
@@ -55,17 +56,26 @@ class Session:
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
-        """Ledger line of the first edit that waits for a consolidation to write it."""
-        self.ledger = Ledger(target.folder, self._on_line)
-        self.editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P)
+        """Place of the first edit that waits for a consolidation to write it."""
+        self.ledger = Ledger(target.folder, self._on_line, name=target.journal)
+        self.state = current(state, self.ledger, target.sidecar)
+        self.outdated = self.state is not state
+        """Whether the sidecar on disk is from before a revert."""
+        if self.ledger.rewritten:
+            self._recollect()
+        self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
         self._runtime: Runtime | None = None
-        check_ledger(self.ledger, state, target)
         self.anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
 
     @property
     def behind(self) -> int:
-        """Ledger entries that the sidecar does not have yet."""
-        return len(self.ledger.entries) - self.state.meta.edits
+        """Entries of the ledger's history that the state does not have yet."""
+        return len(self.ledger.history) - self.state.meta.edits
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the state is from before `init` showed it its anchors."""
+        return bool(self.anchors) and self.editor.untouched
 
     @property
     def runtime(self) -> Runtime:
@@ -89,54 +99,74 @@ class Session:
 
         With `writing`, edits will follow: what they need beside the model is made ready.
         """
-        with self.editor.attach(self.runtime):
-            if self.anchors and (writing or self.behind):
-                cache = anchors_cache(self.target, self.state.meta, self.machine)
-                self.editor.hold(ask_anchors(self.runtime, self.anchors, cache))
+        with self.lent(writing=writing):
             yield self.replay()
 
+    @contextmanager
+    def lent(self, *, writing: bool = True) -> Iterator[None]:
+        """Lend the model to the editor, with the state as it is."""
+        with self.editor.attach(self.runtime):
+            if self.anchors and (writing or self.behind or self.unsettled):
+                cache = anchors_cache(self.target, self.state.meta, self.machine)
+                anchors = ask_anchors(self.runtime, self.anchors, cache)
+                if self.unsettled:
+                    self.editor.settle(anchors)
+                    self._saved = ""
+                self.editor.hold(anchors)
+            yield
+
     def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from ledger line `since` on once more where they do not hold."""
+        """Write the edits from place `since` on once more where they do not hold."""
         context = self.memory.context(self.state.meta.edits + 1)
         batch = self.unwritten is not None and since <= self.unwritten
         return self.editor.consolidate([number for number in context.past if number >= since], context, batch=batch)
 
     def _on_line(self, entry: Entry) -> None:
         if entry.seq <= self.state.meta.edits:
-            self._remember(entry)
+            self._remember(entry.seq, entry)
 
-    def _remember(self, entry: Entry) -> None:
+    def _recollect(self) -> None:
+        """Build the memory anew, for a history in which places are not line numbers."""
+        self.memory, self.unwritten = Memory(self._recall), None
+        for place, entry in enumerate(self.ledger.history[: self.state.meta.edits], 1):
+            self._remember(place, entry)
+
+    def _remember(self, place: int, entry: Entry) -> None:
         if entry.kind == "edit" and entry.status is not Status.REFUSED:
-            self.memory.add(entry.seq, entry.subject, entry.content)
+            self.memory.add(place, entry.subject, entry.content)
             if entry.joint and self.unwritten is None:
-                self.unwritten = entry.seq
+                self.unwritten = place
         if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
             self.unwritten = None
-        self.memory.see(entry.seq, dict(entry.looks))
+        self.memory.see(place, dict(entry.looks))
 
     def _recall(self, number: int) -> EditRequest:
-        return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
+        return request_of(self.ledger.edit_of(self.ledger.history[number - 1]))
 
     def replay(self, until: int | None = None) -> int:
-        """Apply the ledger entries past the state again, in order, and return how many there were.
+        """Apply the history's entries past the state again, in order, and return how many there were.
 
         With `until` the state ends with that many entries, else with all.
         """
-        missing = self.ledger.entries[self.state.meta.edits : until]
+        missing = self.ledger.history[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
-            if entry.kind == "consolidate":
-                self.consolidate(entry.since)
-            elif entry.status is not Status.REFUSED:  # which left no trace
-                self._learn(self.ledger.edit_of(entry), joint=entry.joint)
-            self.count(entry)
+            self.repeat(entry)
         return len(missing)
+
+    def repeat(self, entry: Entry) -> None:
+        """Apply the first of the history's entries past the state again."""
+        if entry.kind == "consolidate":
+            self.consolidate(entry.since)
+        elif entry.status is not Status.REFUSED:  # which left no trace
+            self._learn(self.ledger.edit_of(entry), joint=entry.joint)
+        self.count(entry)
 
     def count(self, entry: Entry) -> None:
         """Note that the state now contains this ledger entry."""
         self.state.meta.edits += 1
         self.state.meta.digest = extend(self.state.meta.digest, entry)
-        self._remember(entry)
+        self._remember(self.state.meta.edits, entry)
 
     @timed("sidecar")
     def save(self) -> None:
@@ -145,6 +175,7 @@ class Session:
             return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self.outdated = False
         self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
@@ -183,14 +214,6 @@ def versions(machine: Machine) -> dict[str, str]:
         "dtype": machine.dtype,
         "threads": str(torch.get_num_threads()),
     }
-
-
-def take_over(state: State, editor: MoreEditor) -> None:
-    """Take the editor's tensors and site descriptions into the state."""
-    tensors = editor.state_dict()
-    state.meta.sites = editor.records
-    for site in state.meta.sites:
-        state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
 
 
 def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from more_cli.checkpoint import Checkpoint
 from more_cli.journal import Ledger
 from more_cli.ops.anchors import load_anchors
-from more_cli.ops.opening import check_ledger, open_base
+from more_cli.ops.opening import open_base
+from more_cli.ops.states import current
 from more_cli.recipe import Recipe
 from more_cli.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.target import Target
@@ -99,17 +100,16 @@ def status(target: Target) -> StatusReport:
 
         chosen = plan(target)
         return StatusReport(target, chosen.checkpoint, None, chosen)
-    meta = load_meta(target.sidecar)
-    state = State(meta)
+    state = State(load_meta(target.sidecar))  # its tensors stay on the disk
     checkpoint = open_base(target, state)
     ledger = Ledger(target.folder)
-    check_ledger(ledger, state, target)
+    meta = current(state, ledger, target.sidecar).meta
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
         state=meta,
         statuses=dict(sorted(Counter(ledger.statuses().values()).items())),
-        behind=len(ledger.entries) - meta.edits,
+        behind=len(ledger.history) - meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
         anchors=len(load_anchors(target.folder, meta.anchors)) if meta.anchors else 0,
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),

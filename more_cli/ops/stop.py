@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from more_cli.edits import Edit
+Item = TypeVar("Item")
 
 
 class Stop:
@@ -26,17 +26,17 @@ class Stop:
         if at_once:
             raise KeyboardInterrupt
 
-    def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
-        """Yield edits until asked to stop, also while waiting for the next line of a stream."""
+    def before_each(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield edits, or other work, until asked to stop, also while waiting for the next line of a stream."""
         while not self.asked:
             self._waiting = True
             try:
-                edit = next(edits)
+                item = next(items)
             except (StopIteration, KeyboardInterrupt):
                 return
             finally:
                 self._waiting = False
-            yield edit
+            yield item
 
 
 @contextmanager

@@ -24,10 +24,11 @@ from more_cli.journal import Ledger
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.export import ADAPTER
-from more_cli.ops.opening import check_ledger, open_base
+from more_cli.ops.opening import open_base
 from more_cli.ops.provenance import PROVENANCE, compare_copies, compare_files, read_provenance
 from more_cli.ops.retrace import retrace
 from more_cli.ops.session import Progress, no_progress
+from more_cli.ops.states import current
 from more_cli.recipe import Recipe
 from more_cli.state import SiteRecord, State, load_state
 from more_cli.target import Target
@@ -179,10 +180,12 @@ def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
 
 
 def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
-    check_ledger(ledger, state, target)
-    behind = len(ledger.entries) - state.meta.edits
+    if current(state, ledger, target.sidecar) is not state:
+        return "the state is from before a revert; the next command replays what came after", None
+    behind = len(ledger.history) - state.meta.edits
     more = f"; the next command replays {behind:,} more" if behind else ""
-    return f"the state holds the first {state.meta.edits:,} lines of the ledger{more}", None
+    of = " that are in force" if ledger.rewritten else ""
+    return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
 
 
 def _anchors(target: Target, state: State, named: dict[str, Named]) -> tuple[str, None]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
 from more_cli.evaluation.paired import Difference
-from more_cli.ops.capability import Capability, CapabilityReport
+from more_cli.ops.capability import CapabilityReport
 from more_cli.ops.evaluate import EvalReport, by_age
 from more_cli.ops.suite_compare import EditorComparison
 from more_cli.ops.suite_report import SHOWN, SuiteReport
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Curve
+from more_cli.suites.yes_no import YesNoScore
 
 _ESTIMATE = ("value", "95 % interval", "kind", "n")
 _AGES = "rel.gen_exact, grouped by how many edits came after"
@@ -94,7 +95,9 @@ def of_capability(report: CapabilityReport) -> Page:
             "Categories",
             ("category", "", "questions", "accuracy", "accuracy+", "score", "unparsable"),
             rows,
-            plots=[Bars("Accuracy by category", _accuracies(shown))],
+            plots=[
+                Bars("Accuracy by category", {f"{name}, {which}": _accuracy(score) for name, which, score in scores})
+            ],
         )
     ]
     if changes:
@@ -216,12 +219,8 @@ def _value(value: Estimate | None) -> str:
     return "" if value is None else f"{value.value:.3f}"
 
 
-def _accuracies(shown: Mapping[str, Capability]) -> dict[str, Estimate]:
-    return {
-        f"{name}, {which}": estimate([1.0] * score.right + [0.0] * (score.questions - score.right))
-        for which, found in shown.items()
-        for name, score in found.categories.items()
-    }
+def _accuracy(score: YesNoScore) -> Estimate:
+    return estimate([1.0] * score.right + [0.0] * (score.questions - score.right))
 
 
 def _held(report: SuiteReport) -> str:
