@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import StateError
+
+if TYPE_CHECKING:  # headers are read without it, so that a command that needs no weights starts at once
+    from torch import Tensor
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -32,8 +32,8 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_
 FINGERPRINT_FILES = (CONFIG, *_TOKENIZER_FILES, *_VOCABULARY_FILES, *_TEMPLATE_FILES, *_PROCESSOR_FILES)
 """Files whose bytes decide what a prompt and an image become, and so what an edit was made for."""
 
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""The dtypes a tensor can be read and patched in, by their name in a header."""
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The dtypes a tensor can be read and patched in, by their name in a header: what torch calls them."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -94,6 +94,8 @@ class Checkpoint:
         return self._read(entry, start, stop).reshape(last - first, *entry.shape[1:])
 
     def _read(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
+        import torch
+
         with _reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
             if entry.dtype not in FLOATS:
                 raise ValueError(f"{entry.key} has dtype {entry.dtype}, not one of {', '.join(FLOATS)}")
@@ -105,7 +107,7 @@ class Checkpoint:
                 if not count:
                     raise ValueError("became shorter while it was read")
                 view = view[count:]
-            return flat.view(FLOATS[entry.dtype])
+            return flat.view(getattr(torch, FLOATS[entry.dtype]))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
 from more_cli.target import sidecar_path as sidecar_path
+
+if TYPE_CHECKING:  # what a sidecar says of itself is read without it
+    from torch import Tensor
 
 SCHEMA = 2
 """Version 1 had no checksum."""
@@ -101,6 +101,8 @@ class State:
 
 def state_bytes(state: State) -> bytes:
     """Return the sidecar as it lies on disk."""
+    from safetensors.torch import save
+
     meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
@@ -141,6 +143,8 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+    from safetensors.torch import load
+
     # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
     with _damage(path), FileIO(path) as file:
         meta, entries = _read_header(path, file)
@@ -218,6 +222,8 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
 
 
 def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    import torch
+
     tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)

@@ -615,6 +615,6 @@ def test_no_memory_for_the_model(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bug_keeps_its_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("more_cli.ops.status.plan", lambda *_: 1 / 0)
+    monkeypatch.setattr("more_cli.ops.init.plan", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("status", world.model)

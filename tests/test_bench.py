@@ -1,6 +1,7 @@
 """`more bench` measures what `more edit` does, changes nothing of the user's, and its arithmetic is right."""
 
 import math
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from more_cli.model.runtime import load_runtime
 from more_cli.ops import bench, floor, stopwatch
 from more_cli.ops.session import Target, open_session
 from more_cli.state import load_state
+
+BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
@@ -230,3 +233,12 @@ def test_peak_memory_is_that_since_the_restart() -> None:
     del block
     peak.restart()
     assert peak.peak() < before + (40 << 20)
+
+
+def test_the_page_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import speed
+
+    page = BENCHMARKS.parent / "bench" / "RESULTS.md"
+    assert page.read_text(encoding="utf-8") == "\n".join(speed.show()) + "\n"
+    sys.modules.pop("speed")

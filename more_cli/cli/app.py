@@ -269,9 +269,9 @@ def status(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
-    from more_cli.ops.session import locate
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
+    from more_cli.target import locate
 
     report = run(locate(model, state))
     if estimate:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
     from more_cli.ops.status import StatusReport
+    from more_cli.state import StateMeta
 
 GIB = 1 << 30
 _SHOWN = 20
@@ -223,48 +224,52 @@ def show_status(output: Output, report: StatusReport) -> None:
         {
             "model": str(report.target.model),
             "state": str(report.target.sidecar) if state else None,
-            "edits": state.meta.edits if state else 0,
+            "edits": state.edits if state else 0,
             "statuses": report.statuses,
             "behind": report.behind,
             "extensions": report.extensions,
             "anchors": report.anchors,
             "sidecar_bytes": report.sidecar_bytes,
             "ledger_bytes": report.ledger_bytes,
-            "recipe": (state.meta.recipe if state else plan.recipe).canonical(),
-            "sites": [site.model_dump() for site in state.meta.sites] if state else [asdict(s) for s in plan.sites],
-            "refusals": [asdict(refusal) for refusal in plan.refusals],
-            "key_method": plan.key_method,
+            "recipe": report.recipe.canonical(),
+            "sites": [asdict(site) for site in plan.sites] if plan else [site.model_dump() for site in report.records],
+            "refusals": [asdict(refusal) for refusal in plan.refusals] if plan else [],
+            "key_method": plan.key_method if plan else None,
             "estimate": _estimate_values(report.estimate) if report.estimate else None,
         },
     )
-    if state is None:
+    if state is not None:
+        _show_state(output, report, state)
+    if plan is not None:
         output.line(f"no state yet; `more init {report.target.model}` would use recipe {plan.recipe.name} on:")
         output.table(
             ("site", "module", "tensor on disk", "shape"),
             [(site.name, site.module, site.disk_key, f"{site.shape[0]} x {site.shape[1]}") for site in plan.sites],
         )
-    else:
-        meta = state.meta
-        if not report.anchors and meta.recipe.anchors.size:
-            output.note("note: no anchors; `init --anchors FILE` keeps what must not move in place")
-        statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
-        output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
-        output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
-        output.line(
-            f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
-        )
-        output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
-        output.table(
-            ("site", "shape", "rank", "lambda", "keys"),
-            [
-                (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "open", s.keys)
-                for s in meta.sites
-            ],
-            numbers=("rank", "lambda", "keys"),
-        )
     if report.estimate is not None:
         _show_estimate(output, report.estimate)
-    _notices(output, plan)
+    if plan is not None:
+        _notices(output, plan)
+
+
+def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
+    if not report.anchors and meta.recipe.anchors.size:
+        output.note("note: no anchors; `init --anchors FILE` keeps what must not move in place")
+    statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
+    output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
+    output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
+    output.line(
+        f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
+    )
+    output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
+    output.table(
+        ("site", "shape", "rank", "lambda", "keys"),
+        [
+            (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "open", s.keys)
+            for s in meta.sites
+        ],
+        numbers=("rank", "lambda", "keys"),
+    )
 
 
 def _show_estimate(output: Output, found: MemoryEstimate) -> None:

@@ -13,20 +13,20 @@ from typing import Protocol
 import torch
 
 from more_cli import __version__
-from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
 from more_cli.edits import Edit
 from more_cli.entry import Entry, Status
-from more_cli.errors import DataError, StateError, UsageError
+from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.streams import request_of
 from more_cli.journal import Ledger, extend
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
+from more_cli.ops.opening import open_base
 from more_cli.ops.states import current, take_over
 from more_cli.state import State, StateMeta, load_state, save_state
 from more_cli.target import Target as Target
@@ -42,27 +42,6 @@ class Progress(Protocol):
 
 def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
-
-
-def open_base(target: Target, state: State) -> Checkpoint:
-    """Open the checkpoint and check that it is the one the state was made for.
-
-    Raises:
-        StateError: not a checkpoint, or another base.
-    """
-    checkpoint = open_checkpoint(target.model)
-    actual = fingerprint(
-        checkpoint, [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
-    )
-    changed = sorted(
-        key for key in state.meta.base.keys() | actual.keys() if state.meta.base.get(key) != actual.get(key)
-    )
-    if changed:
-        raise StateError(
-            f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
-            "use the checkpoint it was made for, or start a new state with --state FILE",
-        )
-    return checkpoint
 
 
 class Session:

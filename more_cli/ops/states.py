@@ -6,13 +6,16 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from more_cli.editors.more import MoreEditor
 from more_cli.entry import START
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.journal import Ledger
 from more_cli.state import State, StateMeta, load_meta, load_state
+
+if TYPE_CHECKING:  # which state is the current one is told without it
+    from more_cli.editors.more import MoreEditor
 
 
 def take_over(state: State, editor: MoreEditor) -> None:
@@ -56,6 +59,8 @@ def nearest(state: State, ledger: Ledger, place: int) -> State:
 
 def unedited(state: State) -> State:
     """Return the state before its first edit and before its anchors' keys."""
+    from more_cli.editors.more import MoreEditor
+
     meta = state.meta
     editor = MoreEditor(meta.recipe, meta.sites, {}, {})
     editor.reset()
