@@ -27,7 +27,7 @@ from more_cli.files import disk_errors, sha256_bytes, shorten, sync_folder, writ
 
 MAX_BYTES = 64 * 2**20
 """Largest image file, bytes."""
-MAX_PIXELS = 64_000_000
+MAX_PIXELS = 36_000_000
 """Largest image, pixels."""
 MAX_SIDE = 32_768
 """Longest side of an image, pixels."""

@@ -305,7 +305,7 @@ def truncated_image(world):
     return stream(world, line(1, image="cut.png"))
 
 
-@case(4, "edits.jsonl:2: image `bomb.png` has more than 64 megapixels")
+@case(4, "edits.jsonl:2: image `bomb.png` has more than 36 megapixels")
 def decompression_bomb(world):
     (world.root / "bomb.png").write_bytes(tiny_png(60_000, 60_000, b""))
     return stream(world, line(1, image="bomb.png"))

@@ -216,17 +216,21 @@ def test_any_bytes_open_or_are_a_state_error(tmp_path: Path, noise: bytes, at: i
         (folder / "ledger.jsonl").write_bytes(original)
 
 
-def test_a_long_ledger_opens_in_a_fraction_of_a_millisecond_a_line(tmp_path: Path) -> None:
+def test_a_long_ledger_opens_in_a_few_times_what_reading_its_json_takes(tmp_path: Path) -> None:
     entry = filled(tmp_path, 1).entries[0].model_dump(mode="json")
     entry |= {"looks": [[number, 1.5] for number in range(1, 17)], "versions": {f"v{n}": "1.2.3" for n in range(8)}}
+    del entry["check"]  # a ledger from before lines had one
     raw, head = [], START
     for number in range(1, 20_001):
         raw.append(f"{canonical_json(entry | {'seq': number, 'prev': head, 'id': f'e{number}'})}\n".encode())
         head = sha256_bytes(raw[-1])
     (tmp_path / "ledger.jsonl").write_bytes(b"".join(raw))
     started = time.process_time()
+    for line in raw:
+        json.loads(line)
+    parsed = time.process_time() - started
     ledger = Ledger(tmp_path)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started - parsed < 10 * parsed
     assert (len(ledger.entries), ledger.head, ledger.entries[-1].id) == (20_000, head, "e20000")
 
 
@@ -470,7 +474,8 @@ def test_a_ledger_from_before_there_were_reverts(tmp_path: Path) -> None:
     filled(tmp_path)
     head, old = START, []
     for entry in map(json.loads, lines(tmp_path)):
-        old.append(canonical_json({k: v for k, v in entry.items() if k not in ("ids", "redone")} | {"prev": head}))
+        kept = {name: value for name, value in entry.items() if name not in ("ids", "redone", "check")}
+        old.append(canonical_json(kept | {"prev": head}))
         head = sha256_bytes(f"{old[-1]}\n".encode())
     (tmp_path / "ledger.jsonl").write_text("".join(f"{text}\n" for text in old))
     ledger = Ledger(tmp_path)

@@ -197,6 +197,8 @@ class _Run(Listener):
 
     def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
         """Measure an edit that is done."""
+        if not new:
+            return
         lap, peak = self.watch.stop(), self._peak.peak()
         if peak is not None and self._held is not None:
             lap.peak = max(0, peak - self._held)

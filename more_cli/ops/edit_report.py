@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from more_cli.edits import Problem
 from more_cli.entry import Entry, Status
-from more_cli.ops.init import InitReport
-from more_cli.ops.session import Target
+from more_cli.target import Target
+
+if TYPE_CHECKING:  # `status` shows reports too, and starts without torch
+    from more_cli.ops.init import InitReport
 
 FAILED = (Status.NOT_LEARNT, Status.REFUSED)
 
