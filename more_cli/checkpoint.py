@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import StateError
+
+if TYPE_CHECKING:  # headers are read without it, so that a command that needs no weights starts at once
+    from torch import Tensor
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -32,8 +32,8 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_
 FINGERPRINT_FILES = (CONFIG, *_TOKENIZER_FILES, *_VOCABULARY_FILES, *_TEMPLATE_FILES, *_PROCESSOR_FILES)
 """Files whose bytes decide what a prompt and an image become, and so what an edit was made for."""
 
-FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""The dtypes a tensor can be read and patched in, by their name in a header."""
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The dtypes a tensor can be read and patched in, by their name in a header: what torch calls them."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -45,7 +45,11 @@ _BITS = {
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
-_HEADER_LIMIT = 100_000_000  # bytes; the limit of safetensors itself
+# A header is held in memory while it is checked, so all of it is bounded first. Large checkpoints have headers of some
+# 100 kB a shard and an index of 10 MB; safetensors itself would take 100 MB.
+_HEADER_LIMIT = 32_000_000  # bytes
+_TENSORS = 200_000  # in one file
+_NAME = 500  # characters of a tensor's name
 _DIMENSIONS = 16  # the most a tensor may have
 _AGAIN = "download or copy the checkpoint again"
 
@@ -90,6 +94,8 @@ class Checkpoint:
         return self._read(entry, start, stop).reshape(last - first, *entry.shape[1:])
 
     def _read(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
+        import torch
+
         with _reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
             if entry.dtype not in FLOATS:
                 raise ValueError(f"{entry.key} has dtype {entry.dtype}, not one of {', '.join(FLOATS)}")
@@ -101,7 +107,7 @@ class Checkpoint:
                 if not count:
                     raise ValueError("became shorter while it was read")
                 view = view[count:]
-            return flat.view(FLOATS[entry.dtype])
+            return flat.view(getattr(torch, FLOATS[entry.dtype]))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -119,7 +125,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     tensors: dict[str, TensorEntry] = {}
     for shard in shards:
         with _reading(path / shard), FileIO(path / shard) as file:
-            entries = _parse_entries(_header_bytes(file), shard, os.fstat(file.fileno()).st_size)
+            _, entries = _parse_entries(_header_bytes(file), shard, os.fstat(file.fileno()).st_size)
         for entry in entries:
             other = tensors.setdefault(entry.key, entry)
             if other is not entry:
@@ -129,6 +135,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if key not in tensors or tensors[key].shard != shard:
             raise StateError(f"{path}: {INDEX} says {key!r} is in {shard}, but it is not", _AGAIN)
     return Checkpoint(path, config, tensors, shards)
+
+
+def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
+    """Return the metadata of an open safetensors file, unchecked, and where its tensors lie; no tensor is read.
+
+    Raises:
+        OSError, ValueError, RecursionError: it cannot be read, or does not fit the file.
+    """
+    return _parse_entries(_header_bytes(file), name, os.fstat(file.fileno()).st_size)
 
 
 def quantisation(config: Mapping[str, Any]) -> dict[str, str]:
@@ -241,10 +256,12 @@ def _header_bytes(file: FileIO) -> bytes:
     return prefix + file.read(length)
 
 
-def _parse_entries(header: bytes, shard: str, size: int) -> list[TensorEntry]:
+def _parse_entries(header: bytes, shard: str, size: int) -> tuple[Any, list[TensorEntry]]:
     """Check a header as safetensors does: known dtypes, data that fills the file without gap or overlap."""
     described = _parse_object(header[8:])
-    described.pop("__metadata__", None)
+    metadata = described.pop("__metadata__", None)
+    if len(described) > _TENSORS:
+        raise ValueError(f"{len(described):,} tensors, more than {_TENSORS:,}")
     entries = [_parse_entry(key, info, shard, len(header)) for key, info in described.items()]
     end = len(header)
     for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
@@ -253,14 +270,15 @@ def _parse_entries(header: bytes, shard: str, size: int) -> list[TensorEntry]:
         end = entry.stop
     if end != size:
         raise ValueError(f"the header describes {end} bytes, the file has {size} (truncated?)")
-    return entries
+    return metadata, entries
 
 
 def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
     try:
         dtype, shape, (start, stop) = info["dtype"], info["shape"], info["data_offsets"]
         sane = all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop))
-        sane = sane and isinstance(shape, list) and len(shape) <= _DIMENSIONS and key.isprintable()
+        sane = sane and isinstance(shape, list) and len(shape) <= _DIMENSIONS
+        sane = sane and len(key) <= _NAME and key.isprintable()
         sane = sane and 8 * (stop - start) == math.prod(shape) * _BITS[dtype]
     except (TypeError, KeyError, ValueError):
         sane = False

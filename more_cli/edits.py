@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TextIO, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,7 +19,7 @@ from more_cli.errors import DataError, StreamErrors
 from more_cli.files import canonical_json, sha256_bytes, shorten
 from more_cli.foreign import is_foreign, to_native
 from more_cli.images import ImageCache, ImageSource
-from more_cli.records import ONE_PER_LINE, Record, lines, opened, records
+from more_cli.records import ONE_PER_LINE, Record, opened, records
 from more_cli.records import Problem as Problem
 
 TARGET_CHARACTERS = 2_000
@@ -174,7 +174,13 @@ def _hash(value: object) -> str:
     return sha256_bytes(canonical_json(value).encode())
 
 
-def read_edits(path: Path, image_root: Path | None = None, *, on_error: Literal["stop", "skip"] = "stop") -> EditStream:
+def read_edits(
+    path: Path,
+    image_root: Path | None = None,
+    *,
+    on_error: Literal["stop", "skip"] = "stop",
+    strict_paths: bool = False,
+) -> EditStream:
     """Read and check a whole edits file; images start at ``image_root``, by default the file's folder.
 
     A file that starts with `[` is read as one JSON array of records.
@@ -183,7 +189,7 @@ def read_edits(path: Path, image_root: Path | None = None, *, on_error: Literal[
         StreamErrors: there are problems and ``on_error`` is "stop".
         DataError: the file cannot be read at all.
     """
-    images = ImageCache(image_root or path.parent)
+    images = ImageCache(image_root or path.parent, strict=strict_paths)
     with opened(path) as file:
         found = list(_checked_edits(records(file, str(path)), images))
     edits = tuple(item for item in found if isinstance(item, Edit))
@@ -196,16 +202,16 @@ def read_edits(path: Path, image_root: Path | None = None, *, on_error: Literal[
 
 
 def iter_edits(
-    stream: BinaryIO | TextIO, name: str = "<stdin>", image_root: Path | None = None
+    records: Iterable[Record], image_root: Path | None = None, *, strict_paths: bool = False
 ) -> Iterator[Edit | Problem]:
-    """Check a stream line by line as it comes; images start at ``image_root``, by default the current folder.
+    """Check records one by one as they come; images start at ``image_root``, by default the current folder.
 
     Keeps ids and hashes of what it has seen, nothing else.
     """
-    return _checked_edits(lines(stream, name), ImageCache(image_root or Path()))
+    return _checked_edits(records, ImageCache(image_root or Path(), strict=strict_paths))
 
 
-def read_probes(path: Path, image_root: Path | None = None) -> tuple[Probe, ...]:
+def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: bool = False) -> tuple[Probe, ...]:
     """Read and check an anchors or probes file: lines of `{"image"?, "question", "answer"?}`.
 
     A line without an id is called by the first 16 digits of its content's hash; a repeated line counts once.
@@ -214,7 +220,7 @@ def read_probes(path: Path, image_root: Path | None = None) -> tuple[Probe, ...]
         StreamErrors: there are problems, all of them listed.
         DataError: the file cannot be read at all.
     """
-    images = ImageCache(image_root or path.parent)
+    images = ImageCache(image_root or path.parent, strict=strict_paths)
     seen: dict[str, tuple[str, int]] = {}
     probes: list[Probe] = []
     problems: list[Problem] = []

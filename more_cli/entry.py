@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
-from more_cli.files import shorten
+from more_cli.files import canonical_json, sha256_bytes, shorten
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
@@ -50,12 +50,17 @@ class ProbeEntry(_Strict):
 class Entry(_Strict):
     """One line of the ledger.
 
-    A "revert" line names an edit by `id` and takes it back; a "consolidate" line says that the edits from line
-    `since` on were written together where they did not hold.
+    Lines count by their place in the history (see `Ledger.history`), which is `seq` where nothing was reverted. A
+    "consolidate" line says that the edits from place `since` on were written together where they did not hold. A
+    "revert" line takes the edits `ids` back: the history ends before place `since`, and the next `redone` lines tell
+    what came after anew, without them.
     """
 
     seq: Annotated[int, Field(ge=1)]
     prev: Sha256
+    check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the line with nothing in this place; empty in lines of older versions. The chain says nothing of the
+    last line."""
     kind: Literal["edit", "revert", "consolidate"] = "edit"
     id: str
     status: Status
@@ -84,16 +89,44 @@ class Entry(_Strict):
     joint: bool = False
     """Only its key was absorbed here: the next consolidation writes it, together with others."""
     writes: Count = 0
+    sites: list[str] = []
+    """Where they went."""
     cost: float | None = None
     """Samples sent forward and backward; only forward counts a third."""
     looks: list[tuple[int, float]] = []
-    """Edits looked at, by `seq`, with the margin last seen."""
+    """Edits looked at, by place, with the margin last seen."""
     since: Count = 0
+    ids: list[str] = []
+    redone: Count = 0
     wall_ms: float | None = None
     time: str
     """UTC, ISO 8601."""
     versions: dict[str, str] = {}
     note: str = ""
+
+    def about(self) -> dict[str, Any]:
+        """Return what describes the edit, without what was measured: the part that `Ledger.keep` makes."""
+        return self.model_dump(include=_ABOUT)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what `Ledger.append` takes to write the same line elsewhere."""
+        return self.model_dump(exclude={"seq", "prev"})
+
+
+_ABOUT = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
+    "locality", "portability", "tags", "source", "line", "paths"
+}  # fmt: skip
+
+
+def sealed(entry: Entry) -> tuple[Entry, bytes]:
+    """Return an entry with its checksum, and its line, newline included."""
+    bare = f"{canonical_json(entry.model_copy(update={'check': ''}).model_dump(mode='json'))}\n".encode()
+    check = sha256_bytes(bare)
+    return entry.model_copy(update={"check": check}), bare.replace(_NO_CHECK, _CHECK % check.encode(), 1)
+
+
+_CHECK = b'"check":"%s"'
+_NO_CHECK = _CHECK % b""
 
 
 def parse_entry(line: bytes, path: Path, number: int) -> Entry:
@@ -103,7 +136,11 @@ def parse_entry(line: bytes, path: Path, number: int) -> Entry:
         StateError: it is damaged, or from a newer version.
     """
     try:
-        return Entry.model_validate_json(line)
+        entry = Entry.model_validate_json(line)
+        check = entry.check.encode()
+        if check and sha256_bytes(line.replace(_CHECK % check, _NO_CHECK, 1)) != entry.check:
+            raise damaged(path, number, "was changed: it does not have its checksum")
+        return entry
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     place = shorten(".".join(str(part) for part in detail["loc"][:3]))

@@ -104,6 +104,13 @@ def plain(text: object) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in str(text))
 
 
+def inert(text: str) -> str:
+    """Return JSON with every character that could steer a terminal spelled as an escape: it says the same."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+
+
 def sha256_bytes(data: bytes) -> str:
     """Return the SHA-256 of ``data``, 64 hex digits."""
     return hashlib.sha256(data).hexdigest()

@@ -21,12 +21,13 @@ from urllib.parse import unquote
 
 from PIL import Image, UnidentifiedImageError
 
+from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
 from more_cli.files import disk_errors, sha256_bytes, shorten, sync_folder, write_new
 
 MAX_BYTES = 64 * 2**20
 """Largest image file, bytes."""
-MAX_PIXELS = 64_000_000
+MAX_PIXELS = 36_000_000
 """Largest image, pixels."""
 MAX_SIDE = 32_768
 """Longest side of an image, pixels."""
@@ -75,6 +76,7 @@ class ImageSource:
             raise DataError(f"image `{self.spelled}` has changed since it was checked", "put the original back")
         return data
 
+    @timed("decode")
     def open(self) -> Image.Image:
         """Return the decoded image, RGB.
 
@@ -154,13 +156,14 @@ class ImageStore:
 class ImageCache:
     """Locates images below one root and decodes each file once, however many lines name it.
 
-    Keeps hashes, never pixels; a file that has changed since is looked at again.
+    Keeps hashes, never pixels; a file that has changed since is looked at again. `strict` is `locate_image`'s.
     """
 
     LIMIT = 10_000
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, strict: bool = False) -> None:
         self.root = root
+        self.strict = strict
         self._known: dict[tuple[object, ...], ImageSource | DataError] = {}
 
     def locate(self, spelled: str) -> ImageSource:
@@ -171,12 +174,12 @@ class ImageCache:
         """
         key = self._key(spelled)
         if key is None:
-            return locate_image(spelled, self.root)
+            return locate_image(spelled, self.root, strict=self.strict)
         if key not in self._known:
             if len(self._known) >= self.LIMIT:
                 self._known.clear()
             try:
-                self._known[key] = locate_image(spelled, self.root)
+                self._known[key] = locate_image(spelled, self.root, strict=self.strict)
             except DataError as error:
                 self._known[key] = error
         known = self._known[key]
@@ -192,11 +195,13 @@ class ImageCache:
         return spelled, status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def locate_image(spelled: str, root: Path) -> ImageSource:
+def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSource:
     """Find, read and decode the image that a line names: a path, relative to ``root``, or a `data:` URI.
 
+    If ``strict``, the file must lie below ``root``, wherever a symlink leads.
+
     Raises:
-        DataError: a URL, no such file, not an image, damaged, or beyond the limits of this module.
+        DataError: a URL, no such file, not an image, damaged, outside, or beyond the limits of this module.
     """
     if spelled[:5].lower() == "data:":
         data = _decode_uri(spelled)
@@ -208,8 +213,10 @@ def locate_image(spelled: str, root: Path) -> ImageSource:
         raise DataError("image path is empty", "leave `image` out for an edit without an image")
     else:
         path = Path(os.path.abspath(root / spelled))
+        if strict and (Path(spelled).is_absolute() or ".." in Path(spelled).parts):
+            raise _outside(spelled, root)
         try:
-            data = _read_file(path, spelled)
+            data = _read_file(path, spelled, root if strict else None)
         except DataError as error:
             if error.hint or Path(spelled).is_absolute():
                 raise
@@ -233,18 +240,41 @@ def _decode_uri(uri: str) -> bytes:
         raise DataError(f"image `{shorten(uri, 40)}` is not base64: {str(error).lower()}") from None
 
 
-def _read_file(path: Path, name: str) -> bytes:
+def lies_below(path: Path, root: Path, status: os.stat_result) -> bool:
+    """Tell whether a path leads to the file of this status and that lies below ``root``, symlinks followed.
+
+    For a file that is open already, so that nobody can put another one in its place meanwhile.
+    """
+    real = os.path.realpath(path)
+    return Path(real).is_relative_to(os.path.realpath(root)) and os.path.samestat(status, os.lstat(real))
+
+
+def _outside(spelled: str, root: Path) -> DataError:
+    hint = f"with --strict-paths images lie below `{root}` and are named from there"
+    return DataError(f"image `{shorten(spelled, 200)}` leads out of the image root", hint)
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe would wait for ever
+
+
+def _read_file(path: Path, name: str, root: Path | None = None) -> bytes:
+    """Read a file within the limits, from below ``root`` if that is given."""
     shown = shorten(name, 200)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-            raise DataError(f"image `{shown}` is not a file")
-        if status.st_size > MAX_BYTES:
-            raise DataError(
-                f"image `{shown}` has {status.st_size:,} bytes, more than {MAX_BYTES >> 20} MiB", "shrink it"
-            )
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise IsADirectoryError
+            if root is not None and not lies_below(path, root, status):
+                raise _outside(name, root)
+            if status.st_size > MAX_BYTES:
+                raise DataError(
+                    f"image `{shown}` has {status.st_size:,} bytes, more than {MAX_BYTES >> 20} MiB", "shrink it"
+                )
             data = file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise DataError(f"image `{shown}` is not a file") from None
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"image not found: `{shown}`") from None
     except (OSError, ValueError) as error:  # ValueError: a name no system allows

@@ -2,124 +2,75 @@
 
 Line n carries `seq` n and in `prev` the SHA-256 of line n - 1, newline included (64 zeros for the first), so
 `sed -n 3p ledger.jsonl | sha256sum` is the `prev` of line 4. Lines are only ever appended; what a later line says
-about an edit (reverted, corrected) is derived on reading.
+about an edit (reverted, corrected) is derived on reading, and so is the history: the lines that are still in force,
+which a state holds in their order.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self
 
+from more_cli.clock import timed
 from more_cli.edits import Edit, Probe
-from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry
+from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry, sealed
 from more_cli.errors import StateError
 from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.images import ImageSource
 from more_cli.images import ImageStore as ImageStore
-
-LINE_BYTES = 64 * 2**20
-"""Longest line of a ledger, bytes."""
-
-
-class _Mark(NamedTuple):
-    """What stays in memory of a line: where it is, and what statuses are derived from."""
-
-    seq: int
-    offset: int
-    kind: str
-    id: str
-    status: Status
-    content: bytes
-    subject: bytes
-
-
-class Entries(Sequence[Entry]):
-    """Lines of a ledger, read from disk when asked for, so that a long ledger costs little memory."""
-
-    def __init__(self, path: Path, marks: Sequence[_Mark]) -> None:
-        self._path = path
-        self._marks = marks
-
-    def __len__(self) -> int:
-        return len(self._marks)
-
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Entries: ...
-    def __getitem__(self, index: int | slice) -> Entry | Entries:
-        if isinstance(index, slice):
-            return Entries(self._path, self._marks[index])
-        return next(iter(Entries(self._path, [self._marks[index]])))
-
-    def __iter__(self) -> Iterator[Entry]:
-        if not self._marks:
-            return
-        with disk_errors(self._path), open(self._path, "rb") as file:
-            for mark in self._marks:
-                file.seek(mark.offset)
-                yield parse_entry(file.readline(LINE_BYTES), self._path, mark.seq)
-
-    def contents(self) -> Iterator[tuple[str, str]]:
-        """Yield id and content hash of each line, without reading the disk."""
-        return ((mark.id, mark.content.hex()) for mark in self._marks)
-
-
-class _ById(Mapping[str, Entry]):
-    """The last "edit" line of each id."""
-
-    def __init__(self, path: Path, marks: Mapping[str, _Mark]) -> None:
-        self._path = path
-        self._marks = marks
-
-    def __getitem__(self, id: str) -> Entry:
-        return Entries(self._path, [self._marks[id]])[0]
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._marks
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._marks)
-
-    def __len__(self) -> int:
-        return len(self._marks)
+from more_cli.lines import LINE_BYTES, ById, Cut, Entries, Mark
 
 
 class Ledger:
     """The ledger of one state, in ``folder``; reading needs no lock, appending the writer lock.
 
-    A last line that a crash left without its newline was never acknowledged: it is passed over on reading and
-    cut off by the next append. `on_line` sees every line as it is read.
+    What a crash left half-written was never acknowledged, be it a line without its newline or a revert without all of
+    its lines: it is passed over on reading and cut off by the next append. `on_line` sees every line as it is read.
 
     Raises:
         StateError: a line is damaged, missing or from a newer version.
     """
 
-    def __init__(self, folder: Path, on_line: Callable[[Entry], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, on_line: Callable[[Entry], None] | None = None, *, name: str = "ledger.jsonl"
+    ) -> None:
         self.folder = folder
-        self.path = folder / "ledger.jsonl"
+        self.path = folder / name
         self.images = ImageStore(folder / "images")
         self.head = START
         """Hash of the last line: the `prev` of the next."""
-        self._marks: list[_Mark] = []
-        self._made: dict[str, _Mark] = {}
-        self._righted: set[int] = set()
-        self.entries: Sequence[Entry] = Entries(self.path, self._marks)
+        self._marks: list[Mark] = []
+        self._history: list[Mark] = []
+        self._made: dict[str, Mark] = {}
+        self._righted: dict[int, set[int]] = {}  # what each consolidation found right, by their places
+        self._cuts: list[Cut] = []
+        self._expected = 0  # lines that the last revert still lacks
+        self.entries = Entries(self.path, self._marks)
         """All lines, oldest first."""
-        self.by_id: Mapping[str, Entry] = _ById(self.path, self._made)
+        self.history = Entries(self.path, self._history)
+        """The edits and consolidations in force, in order: what a state holds. Places in it count from 1."""
+        self.reverted: set[str] = set()
+        """Edits that were taken back and not made again."""
+        self.rewritten = False
+        """Whether a revert was read, so that a line's place may not be its number."""
+        self.by_id: Mapping[str, Entry] = ById(self.path, self._made)
         """The last "edit" line of each id."""
         self._size = 0  # bytes of whole lines
         self._torn = 0  # bytes after them
+        self._checked = False  # whether the last line has a checksum: then all that follow have one
         self._fd: int | None = None
         with disk_errors(self.path), suppress(FileNotFoundError):
             self._load(on_line)
+            if self._expected:
+                self._load(on_line, end=self._cuts[-1].revert.offset)
 
+    @timed("ledger")
     def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
         """Return the part of an entry that describes ``edit``; put its images into the store first.
 
@@ -158,6 +109,7 @@ class Ledger:
             "paths": paths,
         }
 
+    @timed("ledger")
     def append(self, fields: Mapping[str, Any]) -> Entry:
         """Write one line and wait until it and the images put before are on disk.
 
@@ -168,15 +120,43 @@ class Ledger:
             StateError: not writable, or another process has written.
             ResourceError: no space.
         """
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        measured = {name: None if _is_not_finite(value) else value for name, value in fields.items()}
-        entry = Entry.model_validate({"time": now, **measured, "seq": len(self._marks) + 1, "prev": self.head})
-        line = f"{canonical_json(entry.model_dump(mode='json'))}\n".encode()
+        return self.append_all([fields])[0]
+
+    def append_all(self, rows: Iterable[Mapping[str, Any]]) -> list[Entry]:
+        """Write several lines at once, as `append` does one."""
+        entries, lines, head = list[Entry](), list[bytes](), self.head
+        for fields in rows:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            measured = {name: None if _is_not_finite(value) else value for name, value in fields.items()}
+            seq = len(self._marks) + len(entries) + 1
+            entry, line = sealed(Entry.model_validate({"time": now, **measured, "seq": seq, "prev": head}))
+            entries.append(entry)
+            lines.append(line)
+            head = sha256_bytes(line)
         self.images.sync()
         with disk_errors(self.path):
-            append_line(self._writable(), line)
-        self._accept(entry, line)
-        return entry
+            append_line(self._writable(), b"".join(lines))
+        for entry, line in zip(entries, lines, strict=True):
+            self._accept(entry, line)
+        return entries
+
+    def tells(self, edits: int, digest: str) -> bool:
+        """Say whether the history begins with the ``edits`` entries of that digest."""
+        return len(self.history) >= edits and content_digest(self.history[:edits]) == digest
+
+    def told(self, edits: int, digest: str) -> bool:
+        """Say whether the history did so before one of the reverts."""
+        marks = self._history
+        for revert in reversed(self._cuts):
+            marks = [*marks[: revert.since - 1], *revert.marks]
+            if len(marks) >= edits and content_digest(Entries(self.path, marks[:edits])) == digest:
+                return True
+        return False
+
+    @property
+    def last_revert(self) -> Entry | None:
+        """The line of the last revert."""
+        return self.entries[self._cuts[-1].revert.seq - 1] if self._cuts else None
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of every id as of the last line.
@@ -184,13 +164,15 @@ class Ledger:
         An edit is superseded by a later one about the same images and question with another target, unless
         that one was itself refused or reverted. What was not learnt is once a consolidation found it right.
         """
-        statuses = {mark.id: mark.status for mark in self._marks if mark.kind != "consolidate"}
-        for mark in self._made.values():
-            if statuses[mark.id] is Status.NOT_LEARNT and mark.seq in self._righted:
-                statuses[mark.id] = Status.LEARNT
+        statuses = dict.fromkeys(self._made, Status.REVERTED)
+        righted = set[int]().union(*self._righted.values())
+        for place, mark in enumerate(self._history, 1):
+            if mark.kind == "edit":
+                right = mark.status is Status.NOT_LEARNT and place in righted
+                statuses[mark.id] = Status.LEARNT if right else mark.status
         later: dict[bytes, set[bytes]] = {}
-        for mark in sorted(self._made.values(), reverse=True):
-            if statuses[mark.id] in (Status.REFUSED, Status.REVERTED):
+        for mark in reversed(self._history):
+            if mark.kind != "edit" or mark.status is Status.REFUSED:
                 continue
             contents = later.setdefault(mark.subject, set())
             if contents - {mark.content}:
@@ -200,9 +182,10 @@ class Ledger:
 
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
-        gone = {Status.REFUSED, Status.REVERTED, Status.SUPERSEDED}
+        gone = {Status.REFUSED, Status.SUPERSEDED}
         statuses = self.statuses()
-        return Entries(self.path, [mark for mark in sorted(self._made.values()) if statuses[mark.id] not in gone])
+        edits = (mark for mark in self._history if mark.kind == "edit")
+        return Entries(self.path, [mark for mark in edits if statuses[mark.id] not in gone])
 
     def edit_of(self, entry: Entry) -> Edit:
         """Return the edit of a line, with images from the store or, if not stored, from where they were.
@@ -233,6 +216,11 @@ class Ledger:
             line=entry.line,
         )
 
+    @property
+    def torn(self) -> int:
+        """Bytes of a last line that a crash cut short."""
+        return self._torn
+
     def close(self) -> None:
         """Close the file; the next append opens it again."""
         if self._fd is not None:
@@ -245,33 +233,57 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self, on_line: Callable[[Entry], None] | None) -> None:
+    def _load(self, on_line: Callable[[Entry], None] | None, end: int | None = None) -> None:
+        """Read the file, or its whole lines up to the byte `end`."""
+        for found in (self._marks, self._history, self._made, self._righted, self._cuts, self.reverted):
+            found.clear()
+        self.head, self._size, self._expected = START, 0, 0
         with open(self.path, "rb") as file:
-            while line := file.readline(LINE_BYTES):
+            while self._size != end and (line := file.readline(LINE_BYTES)):
                 if not line.endswith(b"\n"):
                     if file.read(1):
                         raise self._damaged("is too long")
-                    self._torn = len(line)
-                    return
+                    break
                 entry = parse_entry(line, self.path, len(self._marks) + 1)
                 if entry.prev != self.head:
                     raise self._damaged("does not follow from the line before: one of the two was changed")
+                if self._checked and not entry.check:
+                    raise self._damaged("was changed: it has lost its checksum")
+                self._checked = bool(entry.check)
                 if entry.seq != len(self._marks) + 1:
                     raise self._damaged(f"has the number {entry.seq}")
+                if entry.kind == "revert" and not 1 <= entry.since <= len(self._history):
+                    raise self._damaged(f"reverts from place {entry.since} on, of {len(self._history)}")
                 self._accept(entry, line)
                 if on_line is not None:
                     on_line(entry)
+            self._torn = os.fstat(file.fileno()).st_size - self._size
 
     def _accept(self, entry: Entry, line: bytes) -> None:
         hashes = bytes.fromhex(entry.content), bytes.fromhex(entry.subject)
-        mark = _Mark(entry.seq, self._size, entry.kind, entry.id, entry.status, *hashes)
+        mark = Mark(entry.seq, self._size, entry.kind, entry.id, entry.status, *hashes)
         self._marks.append(mark)
+        if entry.kind == "revert":
+            self._cut(mark, entry)
+        else:
+            self._history.append(mark)
+            self._expected = max(0, self._expected - 1)
         if entry.kind == "edit":
             self._made[entry.id] = mark
+            self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
-            self._righted |= {number for number, margin in entry.looks if margin > 0}
+            self._righted[len(self._history)] = {place for place, margin in entry.looks if margin > 0}
         self.head = sha256_bytes(line)
         self._size += len(line)
+
+    def _cut(self, mark: Mark, entry: Entry) -> None:
+        gone = self._history[entry.since - 1 :]
+        del self._history[entry.since - 1 :]
+        self._cuts.append(Cut(mark, entry.since, gone))
+        self._righted = {place: found for place, found in self._righted.items() if place < entry.since}
+        self._expected = entry.redone
+        self.reverted |= {old.id for old in gone if old.kind == "edit"}
+        self.rewritten = True
 
     def _damaged(self, text: str) -> StateError:
         return damaged(self.path, len(self._marks) + 1, text)

@@ -11,7 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-COMMANDS = ("init", "edit", "eval", "compare", "merge", "export", "status", "demo", "suites")
+COMMANDS = (
+    *("init", "edit", "eval", "compare", "merge", "export", "status", "demo", "suites"),
+    *("log", "verify", "revert", "gc", "bench"),
+)
 """Kept here so that paging imports nothing; a test compares them with the commands there are."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 GUARD = "MORE_CLI_HANDED_OVER"

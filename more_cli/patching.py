@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
@@ -35,6 +35,7 @@ def copy_patched(
     out: Path,
     patches: Mapping[str, Patch],
     *,
+    there: Collection[str] = (),
     on_bytes: Callable[[int, int], None] | None = None,
     chunk_bytes: int = 1 << 19,
 ) -> list[str]:
@@ -42,10 +43,10 @@ def copy_patched(
 
     Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
     shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is the
-    base's. Not atomic: the caller renames `out`. Files are copied side by side, a tensor's rows are patched in
-    order; `on_bytes` is told the bytes copied so far and in all, and of a patched tensor at most `chunk_bytes`
-    (at least a row) are held at a time. Other weight copies, hidden and linked
-    folders and dead links stay behind.
+    base's. Not atomic: the caller renames `out`. Files named in `there` are in `out` already and not touched. The
+    others are copied side by side, a tensor's rows are patched in order; `on_bytes` is told the bytes copied so far
+    and in all, and of a patched tensor at most `chunk_bytes` (at least a row) are held at a time. Other weight
+    copies, hidden and linked folders and dead links stay behind.
 
     Raises:
         StateError: An unknown tensor, a file already in `out`, a file that cannot be read or written.
@@ -56,7 +57,8 @@ def copy_patched(
     if out.resolve().is_relative_to(checkpoint.path.resolve()):
         raise StateError(f"{out}: inside the checkpoint it copies", "choose a folder outside it")
     with _writing(out):
-        names, left = _sort_files(checkpoint)
+        found, left = _sort_files(checkpoint)
+        names = [name for name in found if name not in there]
         count = _Count(sum((checkpoint.path / name).stat().st_size for name in names), on_bytes)
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +76,26 @@ def copy_patched(
         if count.done != count.total:
             raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
     return left
+
+
+def link_shards(checkpoint: Checkpoint, out: Path, patched: Collection[str]) -> tuple[list[str], str]:
+    """Give the shards without a patched tensor a second name in `out`: no byte is copied, both names are one file.
+
+    Returns the shards linked and, where one could not be, why: another file system, or one without hard links.
+    """
+    touched = {checkpoint.tensors[key].shard for key in patched}
+    linked: list[str] = []
+    for shard in checkpoint.shards:
+        if shard in touched:
+            continue
+        (out / shard).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # The file itself: a snapshot of the hub holds links, and a second name of one may point nowhere.
+            os.link(os.path.realpath(checkpoint.path / shard), out / shard)
+        except OSError as error:
+            return linked, str(error.strerror)
+        linked.append(shard)
+    return linked, ""
 
 
 class _Count:

@@ -96,6 +96,11 @@ class AnchorUse(BaseModel):
     """JSON Lines of anchors, relative to the recipe's file, where `init --anchors` names none. The state keeps the
     anchors themselves, not this name."""
 
+    @property
+    def used(self) -> bool:
+        """Whether a state with this recipe makes anything of anchors."""
+        return self.size > 0 or self.keys
+
 
 class Recipe(BaseModel):
     """Every number of one editing run."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO, Protocol
 
 from more_cli.errors import DataError
 from more_cli.files import strict_json
@@ -19,6 +19,13 @@ LINE_BYTES = 16 * 2**20
 ARRAY_BYTES = 256 * 2**20
 """Largest JSON array that is read as a whole, bytes."""
 ONE_PER_LINE = "an edits file holds one JSON object per line"
+
+
+class Readable(Protocol):
+    """What lines are read from."""
+
+    def readline(self, limit: int, /) -> bytes | str:
+        """Return the next line, or the first `limit` of it; nothing at the end."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def _array(file: BinaryIO, name: str) -> Iterator[Record]:
         yield Record(name, number, value)
 
 
-def lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[Record]:
+def lines(stream: Readable, name: str) -> Iterator[Record]:
     """Yield the records of a stream of JSON lines as they come; blank lines are passed over."""
     stream = getattr(stream, "buffer", stream)  # the bytes below a text stream
     number = 0
@@ -115,7 +122,8 @@ def lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[Record]:
                 yield Record(name, number, strict_json(text))
         except ValueError as error:
             hint = ONE_PER_LINE if str(error).startswith("not JSON") else ""
-            yield Record(name, number, problem=Problem(where, str(error), hint, number))
+            cut = "" if raw.endswith(b"\n") else "; there is no newline behind it: was it cut off?"
+            yield Record(name, number, problem=Problem(where, f"{error}{cut}", hint, number))
 
 
 def _decoded(raw: bytes) -> str:

@@ -6,22 +6,29 @@ nothing volatile, so the same edits give the same bytes. A is not stored: its se
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from safetensors import SafetensorError
 
+from more_cli.checkpoint import TensorEntry, read_header
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, replacing
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
+from more_cli.target import sidecar_path as sidecar_path
 
-SCHEMA = 1
+if TYPE_CHECKING:  # what a sidecar says of itself is read without it
+    from torch import Tensor
+
+SCHEMA = 2
+"""Version 1 had no checksum."""
 METADATA_KEY = "more"
 
 
@@ -60,6 +67,8 @@ class StateMeta(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA
+    checksum: str = ""
+    """SHA-256 of the sidecar with zeros in this place, 64 hex digits: damage anywhere is seen. Empty in version 1."""
     base: dict[str, Any]
     """Fingerprint of the checkpoint the state was made for."""
     recipe: Recipe
@@ -90,15 +99,18 @@ class State:
         return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
 
 
-def sidecar_path(model: Path) -> Path:
-    """Return where the state of a checkpoint folder lies unless the user says otherwise: `NAME.more` beside it."""
-    model = model.resolve()
-    return model.with_name(model.name + ".more")
+def state_bytes(state: State) -> bytes:
+    """Return the sidecar as it lies on disk."""
+    from safetensors.torch import save
 
-
-def ledger_folder(sidecar: Path) -> Path:
-    """Return the folder of ledger, images and lock that belongs to a sidecar."""
-    return sidecar.with_name(sidecar.name + ".d")
+    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
+    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
+    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
+    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
+    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
+    data = save(payload, metadata=header)
+    return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
 
 
 def save_state(path: Path, state: State) -> None:
@@ -108,12 +120,7 @@ def save_state(path: Path, state: State) -> None:
         StateError: the folder is not writable.
         ResourceError: the disk is full.
     """
-    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
-    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
-    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {METADATA_KEY: canonical_json(state.meta.model_dump(mode="json", by_alias=True))}
-    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
-    data = save(payload, metadata=header)
+    data = state_bytes(state)
     with disk_errors(path), replacing(path) as scratch:
         scratch.write_bytes(data)
 
@@ -124,11 +131,8 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _read_meta(path, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
+    with _damage(path), FileIO(path) as file:
+        return _read_header(path, file)[0]
 
 
 def load_state(path: Path) -> State:
@@ -139,25 +143,67 @@ def load_state(path: Path) -> State:
     """
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise StateError(f"`{path}` is damaged: {error}", _RESTORE) from None
-    state = State(_read_meta(path, metadata))
-    for site in state.meta.sites:
-        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B", (site.shape[0], site.rank), torch.float32)
-        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P", (site.rank, site.rank), torch.float64)
-    if tensors:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(tensors))}`", _RESTORE)
+    from safetensors.torch import load
+
+    # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
+    with _damage(path), FileIO(path) as file:
+        meta, entries = _read_header(path, file)
+        _check_tensors(path, meta, entries)
+        file.seek(0)
+        data = file.readall()
+        if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
+            raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
+        tensors = load(data)
+    state = State(meta)
+    for site in meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
     return state
 
 
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+_ZEROS = "0" * 64
+_CHECKSUM = rb"\"checksum\":\""
+"""What stands before the checksum: JSON inside a string of the header's JSON."""
 
 
-def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of whatever reading a broken sidecar raises that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
+
+
+def _is_whole(data: bytes, checksum: str) -> bool:
+    told = _CHECKSUM + checksum.encode()
+    start, whole = data.find(told), memoryview(data)
+    digest = hashlib.sha256(whole[:start])
+    digest.update(_CHECKSUM + _ZEROS.encode())
+    digest.update(whole[start + len(told) :])
+    return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
+
+
+def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
+    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    metadata, entries = read_header(file, path.name)
+    return _read_meta(path, metadata), entries
+
+
+def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
+    wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
+    wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    for name, (dtype, shape) in wanted.items():
+        if found.pop(name, None) != (dtype, shape):
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if found:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+
+
+def _read_meta(path: Path, metadata: Any) -> StateMeta:
     try:
         values = json.loads(metadata[METADATA_KEY])
         version = values["schema_version"]
@@ -175,10 +221,10 @@ def _read_meta(path: Path, metadata: dict[str, str]) -> StateMeta:
         raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
 
 
-def _tensor(path: Path, tensors: dict[str, Tensor], name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    tensor = tensors.pop(name, None)
-    if tensor is None or tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    import torch
+
+    tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
     # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and

@@ -8,7 +8,9 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +82,22 @@ class World:
         path = self.root / name
         path.write_bytes(b"".join(spelled(line) + b"\n" for line in lines))
         return path
+
+    def mmedit(self, count: int) -> Path:
+        """Write a copy of E-VQA with so many edits in each of its two pools."""
+        records = [
+            {
+                "src": f"what colour is it {n} ?", "pred": "x", "alt": "r", "rephrase": f"which colour {n} ?",
+                "image": "img/red.png", "image_rephrase": "img/green.png", "loc": f"is it {n} ?", "loc_ans": "no",
+                "m_loc": "img/black.png", "m_loc_q": "what is it ?", "m_loc_a": "x",
+            }
+            for n in range(2 * count)
+        ]  # fmt: skip
+        root = self.root / "mmedit"
+        root.mkdir()
+        (root / "vqa_eval.json").write_text(json.dumps(records[:count]))
+        (root / "vqa_train.json").write_text(json.dumps(records[count:]))
+        return root
 
     def edit(self, *options: object, edits: object = None, stdin: bytes | None = None) -> Result:
         return run("edit", self.model, edits or self.root / "edits.jsonl", *options, stdin=stdin)
@@ -165,6 +183,19 @@ def at_call(number: int, functions: Iterable[tuple[Any, str]], action: Callable[
     return lambda: calls
 
 
+def stopped_at(number: int, owner: Any, name: str, command: Callable[[], object]) -> int:
+    """Run a command in a fork and interrupt it just before the n-th call of a function: its exit code."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> object:
+        at_call(number, [(owner, name)], stop)
+        return command()
+
+    return in_child(interrupted)
+
+
 def die(*_: object) -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -175,3 +206,28 @@ def tree(root: Path) -> dict[str, bytes | None]:
     return {
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))
     }
+
+
+@contextlib.contextmanager
+def process(*argv: object, **kind: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A real process that runs a command; it does not outlive the test."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "more_cli", *map(str, argv)]
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kind)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.005)
+
+
+def lines_in(sidecar: Path) -> int:
+    ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0

@@ -11,9 +11,11 @@ from helpers import QUESTION, World, at_call, die, forks, in_child, line, run
 
 from more_cli import files
 from more_cli.editors.sites import Sites
+from more_cli.files import sha256_bytes
 from more_cli.ops.calibrate import CANDIDATES, GAIN
 from more_cli.ops.session import Session
 from more_cli.recipe import load_recipe
+from more_cli.state import load_state, save_state
 
 LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6")
 ANCHORS = [
@@ -74,6 +76,18 @@ def test_changed_or_lost_anchors_are_one_clear_error(world: World) -> None:
     assert "anchors.jsonl` has changed" in done.err
     kept.unlink()
     assert world.edit().code == 5
+
+
+@pytest.mark.parametrize("text", ["\n", "[]\n", '{"question":1}\n', '{"question":"q","image":"../x"}\n', "\xff"])
+def test_anchors_of_a_hostile_state_are_one_clear_error(world: World, text: str) -> None:
+    init(world)
+    (world.folder / "anchors.jsonl").write_bytes(text.encode("latin-1"))
+    state = load_state(world.sidecar)
+    state.meta.anchors = sha256_bytes(text.encode("latin-1"))
+    save_state(world.sidecar, state)
+    done = run("status", world.model)
+    assert (done.code, done.out) == (5, "")
+    assert "anchors.jsonl` is damaged" in done.err
 
 
 def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:

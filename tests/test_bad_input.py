@@ -305,7 +305,7 @@ def truncated_image(world):
     return stream(world, line(1, image="cut.png"))
 
 
-@case(4, "edits.jsonl:2: image `bomb.png` has more than 64 megapixels")
+@case(4, "edits.jsonl:2: image `bomb.png` has more than 36 megapixels")
 def decompression_bomb(world):
     (world.root / "bomb.png").write_bytes(tiny_png(60_000, 60_000, b""))
     return stream(world, line(1, image="bomb.png"))
@@ -615,6 +615,6 @@ def test_no_memory_for_the_model(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bug_keeps_its_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("more_cli.ops.status.plan", lambda *_: 1 / 0)
+    monkeypatch.setattr("more_cli.ops.init.plan", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("status", world.model)

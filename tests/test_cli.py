@@ -292,7 +292,7 @@ def test_ctrl_c_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("more_cli.ops.status.plan", interrupted)
+    monkeypatch.setattr("more_cli.ops.init.plan", interrupted)
     stopped = run("status", world.model)
     assert (stopped.code, stopped.out) == (130, "")
     assert "what the ledger holds is safe, run the same command again" in stopped.err
@@ -314,3 +314,18 @@ def test_stored_images_outlive_the_originals(world: World) -> None:
     world.sidecar.unlink()
     assert run("init", world.model, *LEARNING).code == 0
     assert run("eval", world.model, "--json").json["replayed"] == 2
+
+
+@pytest.mark.parametrize("command", [("--help",), ("--version",), ("status", "model"), ("log", "model")])
+def test_what_needs_no_weights_starts_without_torch(world: World, command: tuple[str, ...]) -> None:
+    world.edits(1)
+    assert world.edit(*QUICK).code in (0, 3)
+    program = (
+        "import sys; from more_cli.cli.app import main; code = main(sys.argv[1:]); print(*sys.modules); sys.exit(code)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, *command], cwd=world.root, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    heavy = {"torch", "transformers"}
+    if command[0].startswith("-"):
+        heavy |= {"numpy", "pydantic", "PIL", "rich"}
+    assert not heavy & {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}

@@ -265,7 +265,7 @@ def test_each_image_is_decoded_once(root: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_pipe_is_read_line_by_line(root: Path) -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as source, open(writing, "wb", buffering=0) as sink:
-        found = iter_edits(source, image_root=root)
+        found = iter_edits(records.lines(source, "<stdin>"), root)
         for number, line in enumerate([LINE, {**LINE, "target": "a bus"}], 1):
             sink.write(json.dumps(line).encode() + b"\n")
             timer = threading.Timer(10, sink.close)  # without it a reader that waits for more would hang
@@ -282,11 +282,11 @@ def test_a_pipe_is_read_line_by_line(root: Path) -> None:
 
 def test_a_text_stream_will_do(root: Path) -> None:
     text = json.dumps(LINE) + "\n\n" + '{"question": "\ud800"}\n'
-    first, second = iter_edits(io.StringIO(text), "x", root)
+    first, second = iter_edits(records.lines(io.StringIO(text), "x"), root)
     assert isinstance(first, Edit)
     assert isinstance(second, Problem)
     wrapped = io.TextIOWrapper(io.BytesIO(json.dumps(LINE).encode()))
-    assert [type(item) for item in iter_edits(wrapped, "x", root)] == [Edit]
+    assert [type(item) for item in iter_edits(records.lines(wrapped, "x"), root)] == [Edit]
 
 
 # --- probes ---
@@ -407,7 +407,7 @@ def test_any_bytes_give_edits_or_listed_problems(tmp_path: Path, lines: list[byt
     for read in (read_edits, read_probes):
         with contextlib.suppress(StreamErrors):
             read(path)
-    for item in iter_edits(io.BytesIO(path.read_bytes()), image_root=tmp_path):
+    for item in iter_edits(records.lines(io.BytesIO(path.read_bytes()), "x"), tmp_path):
         assert isinstance(item, Edit | Problem)
     for edit in read_edits(path, on_error="skip").edits:
         canonical_json([edit.question, edit.target, dict(edit.tags)]).encode()  # what the ledger does

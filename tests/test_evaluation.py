@@ -23,6 +23,7 @@ def an_edit(folder: Path) -> Edit:
         target="7",
         rephrases=("what is it ?", "what ?"),
         image_rephrases=(picture(folder, "blue"),),
+        portability=(Question("who is it ?", picture(folder), "x", hop=2), Question("why ?", None, "y")),
         locality=(Question("is it a dog ?"), Question("what colour is it ?", picture(folder, "green"))),
     )
 
@@ -30,8 +31,9 @@ def an_edit(folder: Path) -> Edit:
 def test_every_part_of_an_edit_becomes_a_probe(tmp_path: Path) -> None:
     probes = list(probes_of(an_edit(tmp_path)))
     kinds = [probe.kind for probe in probes]
-    assert kinds == ["rel", "gen_text", "gen_text", "gen_image", "loc_text", "loc_image"]
-    assert [probe.target for probe in probes] == ["7"] * 4 + [None, None]
+    assert kinds == ["rel", "gen_text", "gen_text", "gen_image", "portability", "portability", "loc_text", "loc_image"]
+    assert [probe.target for probe in probes] == ["7"] * 4 + ["x", "y"] + [None, None]
+    assert [probe.groups for probe in probes[4:6]] == [("portability", "port_2"), ("portability",)]
     assert probes[3].query.images == (picture(tmp_path, "blue"),)
 
 

@@ -14,7 +14,7 @@ from transformers import PixtralImageProcessorPil
 from more_cli.core import basis
 from more_cli.errors import DataError
 from more_cli.images import ImageSource, locate_image
-from more_cli.model.batches import Encoded, Query, Span, collate
+from more_cli.model.batches import Encoded, Query, Span, answer_positions, collate
 from more_cli.model.branches import Branch
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
@@ -72,6 +72,17 @@ def test_an_answer_is_scored_where_the_prompt_ends(runtime: Runtime, pictures) -
         begin = runtime.prompter.tokenizer.bos_token_id
         if begin not in (None, runtime.prompter.eos):
             assert encoded.input_ids.tolist().count(begin) == 1
+
+
+def test_every_position_has_its_most_likely_tokens(runtime: Runtime, pictures) -> None:
+    """As many as the sequence that ends in the answer has; those that predict the answer are what it is scored by."""
+    for query, target in pairs(pictures):
+        encoded = runtime.encode(query, target)
+        sequence, span = encoded.answering
+        top = runtime.top_tokens(encoded, 10)
+        assert top.shape == (len(sequence), 10)
+        scored = runtime.score(runtime.batch([encoded]))
+        assert torch.equal(top[answer_positions(span), 0], scored.predicted()[0].cpu())
 
 
 def test_the_image_matters(runtime: Runtime, pictures) -> None:

@@ -7,7 +7,7 @@ import pytest
 from more_cli.errors import GateError, UsageError
 from more_cli.evaluation.gates import judge, parse_gate, require
 from more_cli.evaluation.metrics import Estimate, estimate
-from more_cli.evaluation.names import full_names, is_share
+from more_cli.evaluation.names import all_groups, full_names, is_locality, is_share
 
 NINETEEN_OF_TWENTY = {"rel.gen_exact": estimate([1.0] * 19 + [0.0])}
 
@@ -97,8 +97,10 @@ def test_every_missed_gate_has_its_line() -> None:
 
 
 def test_only_the_likelihood_is_no_share() -> None:
-    assert {name for name in full_names() if not is_share(name)} == {
-        "rel.target_nll",
-        "gen_text.target_nll",
-        "gen_image.target_nll",
-    }
+    likelihoods = {f"{group}.target_nll" for group in all_groups() if not is_locality(group)}
+    assert {name for name in full_names() if not is_share(name)} == likelihoods
+
+
+def test_what_only_a_suite_measures_is_said() -> None:
+    (found,) = judge([parse_gate("loc_text.loc_top1_all>=0.9")], NINETEEN_OF_TWENTY)
+    assert (found.met, found.reason) == (False, "nothing was measured: `--suite` with `--metrics all` measures it")

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,42 @@ def test_an_absent_ledger_is_empty_and_reading_writes_nothing(tmp_path: Path) ->
     ledger = Ledger(tmp_path / "x.more.d")
     assert (len(ledger.entries), ledger.head, ledger.statuses()) == (0, START, {})
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"T"', b'"U"'), (b'"time":"2', b'"time":"3'), (b'"writes":0', b'"writes":1')]
+)
+def test_a_changed_line_is_named_also_the_last(tmp_path: Path, number: int, old: bytes, new: bytes) -> None:
+    filled(tmp_path)
+    raw = lines(tmp_path)
+    assert old in raw[number]
+    raw[number] = raw[number].replace(old, new)
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(raw))
+    with pytest.raises(StateError, match=f"ledger.jsonl:{number + 1}: line was changed"):
+        Ledger(tmp_path)
+
+
+def test_a_line_has_its_checksum_and_cannot_lose_it(tmp_path: Path) -> None:
+    written = filled(tmp_path).entries[2]
+    *rest, line = lines(tmp_path)
+    bare = line.replace(written.check.encode(), b"")
+    assert written.check == sha256_bytes(bare)
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join([*rest, bare]))
+    with pytest.raises(StateError, match=r"ledger.jsonl:3: line was changed: it has lost its checksum"):
+        Ledger(tmp_path)
+
+
+def test_lines_from_before_checksums_are_read_and_go_on(tmp_path: Path) -> None:
+    old, head = [], START
+    for line in lines(filled(tmp_path / "new").folder):
+        told = {name: value for name, value in json.loads(line).items() if name != "check"}
+        old.append(f"{canonical_json(told | {'prev': head})}\n".encode())
+        head = sha256_bytes(old[-1])
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(old))
+    with Ledger(tmp_path) as ledger:
+        assert ledger.append(fields("e9")).check
+    assert [bool(entry.check) for entry in Ledger(tmp_path).entries] == [False, False, False, True]
 
 
 def test_lines_are_canonical_and_chained(tmp_path: Path) -> None:
@@ -142,14 +179,14 @@ def damaged(raw: list[bytes], how: str) -> bytes:
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        ("changed", 3),
+        ("changed", 2),
         ("removed", 2),
         ("swapped", 1),
         ("added", 2),
         ("blank", 2),
         ("cut", 2),
         ("zeros", 2),
-        ("crlf", 2),
+        ("crlf", 1),
         ("newer", 2),
         ("wrong type", 2),
     ],
@@ -177,6 +214,24 @@ def test_any_bytes_open_or_are_a_state_error(tmp_path: Path, noise: bytes, at: i
                 assert list(Ledger(folder).entries) == list(ledger.entries)
     finally:
         (folder / "ledger.jsonl").write_bytes(original)
+
+
+def test_a_long_ledger_opens_in_a_few_times_what_reading_its_json_takes(tmp_path: Path) -> None:
+    entry = filled(tmp_path, 1).entries[0].model_dump(mode="json")
+    entry |= {"looks": [[number, 1.5] for number in range(1, 17)], "versions": {f"v{n}": "1.2.3" for n in range(8)}}
+    del entry["check"]  # a ledger from before lines had one
+    raw, head = [], START
+    for number in range(1, 20_001):
+        raw.append(f"{canonical_json(entry | {'seq': number, 'prev': head, 'id': f'e{number}'})}\n".encode())
+        head = sha256_bytes(raw[-1])
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(raw))
+    started = time.process_time()
+    for line in raw:
+        json.loads(line)
+    parsed = time.process_time() - started
+    ledger = Ledger(tmp_path)
+    assert time.process_time() - started - parsed < 10 * parsed
+    assert (len(ledger.entries), ledger.head, ledger.entries[-1].id) == (20_000, head, "e20000")
 
 
 # --- crashes ---
@@ -344,13 +399,98 @@ def test_a_reverted_edit_gives_way_and_can_come_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.append(about("a", "1", id="a1"))
     ledger.append(about("a", "2", id="a2"))
-    ledger.append({"kind": "revert", "id": "a2", "status": Status.REVERTED, "reason": "asked"})
+    ledger.append(reverting("a2", since=2))
     assert ledger.statuses() == {"a1": "learnt", "a2": "reverted"}
     assert ledger.by_id["a2"].kind == "edit"
     ledger.append(about("a", "2", id="a2"))
     again = Ledger(tmp_path)
     assert again.statuses() == ledger.statuses() == {"a1": "superseded", "a2": "learnt"}
     assert [entry.seq for entry in again.standing()] == [4]
+
+
+def reverting(*ids: str, since: int, redone: int = 0) -> dict[str, Any]:
+    fields = {"kind": "revert", "id": "revert", "status": Status.REVERTED, "reason": "asked"}
+    return {**fields, "ids": list(ids), "since": since, "redone": redone}
+
+
+def test_a_revert_ends_the_history_and_its_lines_go_on(tmp_path: Path) -> None:
+    ledger = filled(tmp_path, 4)
+    before = content_digest(ledger.history)
+    ledger.append_all([reverting("e1", since=2, redone=2), fields("e2", Status.NOT_LEARNT), fields("e3")])
+    ledger.append({"kind": "consolidate", "id": "c", "status": Status.LEARNT, "since": 1, "looks": [(2, 0.5)]})
+    for told in (ledger, Ledger(tmp_path)):
+        assert [entry.seq for entry in told.entries] == list(range(1, 9))
+        assert [entry.seq for entry in told.history] == told.history.numbers() == [1, 6, 7, 8]
+        assert list(told.history.kinds())[-1] == ("consolidate", "c")
+        assert told.statuses() == {"e0": "learnt", "e1": "reverted", "e2": "learnt", "e3": "learnt"}
+        assert [entry.seq for entry in told.standing()] == [1, 6, 7]
+        assert (told.reverted, told.by_id["e1"].seq, told.by_id["e2"].seq) == ({"e1"}, 2, 6)
+        assert told.last_revert == told.entries[4]
+        assert told.tells(4, content_digest(told.history))
+        assert not told.tells(4, before)
+        assert told.told(4, before)
+        assert told.told(3, content_digest(told.entries[:3]))
+        assert not told.told(4, content_digest(told.history))
+    ledger.append(reverting("e2", "e3", since=2))
+    assert [entry.id for entry in ledger.history] == ["e0"]
+    assert ledger.told(4, before)  # two reverts ago
+
+
+def test_what_a_consolidation_found_goes_with_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.append(fields("a", Status.NOT_LEARNT))
+    ledger.append({"kind": "consolidate", "id": "c", "status": Status.LEARNT, "since": 1, "looks": [(1, 0.5)]})
+    assert ledger.statuses() == {"a": "learnt"}
+    ledger.append(reverting(since=2))
+    assert ledger.statuses() == Ledger(tmp_path).statuses() == {"a": "not-learnt"}
+
+
+@pytest.mark.parametrize("lines_kept", [5, 6])
+@pytest.mark.parametrize("part", [0, 30, -1])
+def test_a_revert_without_all_its_lines_never_was(tmp_path: Path, lines_kept: int, part: int) -> None:
+    ledger = filled(tmp_path, 4)
+    statuses = ledger.statuses()
+    ledger.append_all([reverting("e1", since=2, redone=2), fields("e2"), fields("e3")])
+    raw = lines(tmp_path)
+    torn = b"".join(raw[:lines_kept]) + raw[lines_kept][:part]
+    (tmp_path / "ledger.jsonl").write_bytes(torn)
+    again = Ledger(tmp_path)
+    assert (len(again.entries), len(again.history), again.statuses()) == (4, 4, statuses)
+    assert (again.last_revert, again.reverted) == (None, set())
+    assert (tmp_path / "ledger.jsonl").read_bytes() == torn  # a reader changes nothing
+    again.append(fields("new"))
+    assert (tmp_path / "ledger.jsonl").read_bytes().startswith(b"".join(raw[:4]))
+    assert [entry.id for entry in Ledger(tmp_path).history] == ["e0", "e1", "e2", "e3", "new"]
+
+
+@pytest.mark.parametrize("since", [0, 4])
+def test_a_revert_of_what_is_not_there_is_damage(tmp_path: Path, since: int) -> None:
+    filled(tmp_path).append(reverting("e1", since=since))
+    with pytest.raises(StateError, match=r"ledger\.jsonl:4: line reverts from place"):
+        Ledger(tmp_path)
+
+
+def test_a_ledger_from_before_there_were_reverts(tmp_path: Path) -> None:
+    filled(tmp_path)
+    head, old = START, []
+    for entry in map(json.loads, lines(tmp_path)):
+        kept = {name: value for name, value in entry.items() if name not in ("ids", "redone", "check")}
+        old.append(canonical_json(kept | {"prev": head}))
+        head = sha256_bytes(f"{old[-1]}\n".encode())
+    (tmp_path / "ledger.jsonl").write_text("".join(f"{text}\n" for text in old))
+    ledger = Ledger(tmp_path)
+    assert list(ledger.history) == list(ledger.entries)
+    assert content_digest(ledger.history) == content_digest(filled(tmp_path / "new").history)
+    ledger.append(reverting("e2", since=3))
+    assert [entry.id for entry in Ledger(tmp_path).history] == ["e0", "e1"]
+
+
+def test_what_describes_an_edit_is_what_was_kept(tmp_path: Path, edit: Edit) -> None:
+    ledger = Ledger(tmp_path / "d")
+    kept = ledger.keep(edit)
+    entry = ledger.append({**kept, "status": Status.LEARNT, "writes": 2})
+    assert entry.about() == kept
+    assert Ledger(tmp_path / "other").append(entry.fields()).fields() == entry.fields()
 
 
 def test_statuses_are_spelled_as_documented() -> None:

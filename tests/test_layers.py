@@ -9,11 +9,11 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
-    ["errors", "pager"],
-    ["files"],
+    ["errors", "pager", "clock"],
+    ["files", "target"],
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
-    ["edits", "state"],
+    ["edits", "feeds", "state", "lines"],
     ["journal", "suites"],
     ["model"],
     ["editors"],

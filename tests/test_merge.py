@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,15 +19,19 @@ from helpers import LEARNING, Result, World, at_call, die, forks, in_child, run,
 from transformers import AutoModelForImageTextToText
 
 from more_cli import files, patching
+from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.sites import rebuild_basis
 from more_cli.evaluation.streams import request_of
+from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import merge as merging
 from more_cli.ops.session import locate, open_session
 from more_cli.state import load_state
 
+ONE_SHARD = ("--set", 'sites=["text.ffn_out"]', "--set", "last=1")
+"""Sites that lie in one of three shards."""
 LAYOUTS = list(product(["save_pretrained", "old_hub"], [1, 3], ["float32", "bfloat16"]))
 
 
@@ -214,20 +221,52 @@ def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_pat
 # --- what lies beside the weights ---
 
 
-def test_provenance_and_model_card(world: World) -> None:
-    (world.model / "README.md").write_text("# My model\n")
-    world.sidecar.unlink()
-    edited(world)
+CARD = b"---\nlicense: mit\ntags: [x]\n---\n# My model\n\xff\n\n\n"
+
+
+def test_provenance_says_what_the_weights_come_from(world: World) -> None:
     merge(world)
     provenance = json.loads((world.root / "out" / "more.json").read_text())
     assert provenance["schema"] == "more.provenance/1"
     assert provenance["edits"] == 4
     assert provenance["recipe"]["max_steps"] == 30
+    assert provenance["ledger_head"] == run("log", world.model, "--json").json["head"]
+    assert sum(provenance["statuses"].values()) == 4
+    assert provenance["base"] == load_state(world.sidecar).meta.base
+    assert {"torch", "transformers", "more", "threads"} <= set(provenance["versions"])
+    assert provenance["files"] == {tiny.SINGLE: sha256_file(world.root / "out" / tiny.SINGLE)}
     assert {fold["disk_key"] for fold in provenance["folds"]} == set(exact(world))
     assert str(world.root) not in json.dumps(provenance)
-    card = (world.root / "out" / "README.md").read_text()
-    assert card.startswith("# My model\n")
-    assert "4 corrections were written into these weights with M-ORE" in card
+    assert provenance["previous"] is None
+
+
+def test_the_model_card_keeps_the_bases_and_adds_a_section(world: World) -> None:
+    (world.model / "README.md").write_bytes(CARD)
+    merge(world)
+    card = (world.root / "out" / "README.md").read_bytes()
+    above, section = card.split(b"\n## Corrected with more\n")
+    assert above == CARD.rstrip(b"\n") + b"\n"
+    text = section.decode()
+    assert "4 corrections were written into these weights with M-ORE." in text
+    assert "| base | `model`, headers " in text
+    assert "| corrections | 4 learnt |" in text
+    assert "| tensors changed | 14 |" in text
+    assert str(world.root) not in text
+    (world.model / "README.md").unlink()
+    merge(world, out="bare")
+    assert (world.root / "bare" / "README.md").read_bytes() == b"## Corrected with more\n" + section
+
+
+def test_a_merge_of_a_merge_names_the_one_before(world: World) -> None:
+    merge(world)
+    run("edit", "out", "edits.jsonl", *LEARNING)
+    run("merge", "out", "-o", "twice")
+    provenance = json.loads((world.root / "twice" / "more.json").read_text())
+    assert provenance["previous"] == sha256_file(world.root / "out" / "more.json")
+    assert (world.root / "twice" / "README.md").read_text().count("## Corrected with more") == 2
+    assert run("verify", "twice", "--deep").code == 0
+    found = run("verify", "out", "--json").json
+    assert (found["ok"], {"origin", "copies", "ledger"} <= {check["name"] for check in found["checks"]}) == (True, True)
 
 
 def test_other_copies_of_the_weights_stay_behind_and_are_named(world: World) -> None:
@@ -315,3 +354,85 @@ def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
     assert "replayed 4 edits that the ledger had and the state did not" in replayed.err
     assert tree(world.root / "out") == tree(world.root / "fresh")
     assert world.sidecar.read_bytes() == stale != ahead
+
+
+def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 4, *ONE_SHARD)
+    assert merge(world, out=tmp_path / "copied").code == 0
+    before, times = tree(world.model), {path: path.stat().st_mtime_ns for path in world.model.iterdir()}
+    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    assert result.code == 0, result.err
+    assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
+    touched = {fold["disk_key"] for fold in result.json["folds"]}
+    shards = shards_of(world.model)
+    assert result.json["linked"] == sorted(shards.keys() - {shard for shard in shards if shards[shard] & touched})
+    assert 0 < len(result.json["linked"]) < len(shards)
+    for path in (tmp_path / "linked").iterdir():
+        shared = path.stat().st_ino in {base.stat().st_ino for base in world.model.iterdir()}
+        assert shared == (path.name in result.json["linked"]), path.name
+    # What is shared was never written to, and goes on to be the base's once the result is gone or replaced.
+    again = merge(world, "--link", "--force", out=tmp_path / "linked")
+    assert again.code == 0
+    assert f"{len(result.json['linked'])} of {len(shards)} shards are linked" in again.out
+    shutil.rmtree(tmp_path / "linked")
+    assert tree(world.model) == before
+    assert {path: path.stat().st_mtime_ns for path in world.model.iterdir()} == times
+
+
+def test_a_linked_shard_is_not_even_opened_for_writing(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    for shard in world.model.glob("*.safetensors"):
+        shard.chmod(0o444)
+    opened: list[str] = []
+    listening = True
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:  # for good: an audit hook cannot be taken away
+        if listening and event == "open" and isinstance(args[0], str | Path) and args[2] & (os.O_WRONLY | os.O_RDWR):
+            opened.append(Path(args[0]).name)
+
+    sys.addaudithook(hear)
+    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    listening = False
+    assert result.code == 0, result.err
+    assert result.json["linked"]
+    copied = shards_of(world.model).keys() - set(result.json["linked"])
+    assert set(opened) & shards_of(world.model).keys() == copied
+
+
+def test_a_snapshot_of_links_is_linked_to_its_files(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for shard in world.model.glob("*.safetensors"):
+        shard.rename(blobs / shard.name)
+        shard.symlink_to(blobs / shard.name)
+    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    assert result.code == 0, result.err
+    for name in result.json["linked"]:
+        assert not (tmp_path / "linked" / name).is_symlink()
+        assert (tmp_path / "linked" / name).samefile(blobs / name)
+
+
+def test_where_nothing_can_be_linked_shards_are_copied_and_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    assert merge(world, out=tmp_path / "copied").code == 0
+
+    def across(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", across)
+    result = merge(world, "--link", out=tmp_path / "linked")
+    assert result.code == 0
+    assert f"note: shards were copied, they cannot be linked here: {os.strerror(errno.EXDEV)}" in result.err
+    assert "are linked" not in result.out
+    assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
+
+
+def shards_of(model: Path) -> dict[str, set[str]]:
+    """The tensors of every shard."""
+    found: dict[str, set[str]] = {}
+    for key, entry in open_checkpoint(model).tensors.items():
+        found.setdefault(entry.shard, set()).add(key)
+    return found

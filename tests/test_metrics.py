@@ -43,6 +43,48 @@ def test_locality_of_a_changed_model() -> None:
     assert metrics.loc_expkl_answer(edited, base) == pytest.approx([expected], rel=1e-5)
 
 
+def test_the_end_of_sequence_counts_in_our_metrics_and_in_no_published_one() -> None:
+    """Targets 0 1 and 2 1, of which 1 ends a sequence: the end is right once, the token before it twice."""
+    found = scored(
+        [[[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], [[0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]], [[0, 1], [2, 1]], [[True, True]] * 2
+    )
+    assert metrics.tf_token_acc(found) == [1.0, 0.5]
+    assert metrics.tf_token_acc_noeos(found) == [1.0, 1.0]
+
+
+def test_ranks_are_compared_one_by_one() -> None:
+    """Of twelve tokens the first ten in order; edited, the second and third have changed places and one is new."""
+    before = [float(-n) for n in range(12)]
+    after = list(before)
+    after[1], after[2], after[9], after[10] = before[2], before[1], before[10], before[9]
+    base = Scored(torch.tensor([[before]]), torch.tensor([[0]]), torch.tensor([[True]]))
+    edited = Scored(torch.tensor([[after]]), torch.tensor([[0]]), torch.tensor([[True]]))
+    assert metrics.loc_top10_rank_answer(edited, base) == pytest.approx([7 / 10])
+    assert metrics.loc_top1_answer(edited, base) == [1.0]
+    assert metrics.loc_top10_rank_answer(TARGETS, TARGETS) == [1.0, 1.0], "a vocabulary of three has three ranks"
+
+
+@pytest.mark.parametrize(
+    ("answer", "target", "expected"),
+    [
+        ("It is a red tram, I think.", "Red tram", 1.0),
+        ("a tramway", "tram", 0.0),
+        ("tram", "tram stop", 0.0),
+        ("it is 3.5 m", "3.5", 1.0),
+        ("3x5", "3.5", 0.0),
+        ("The tram.", "tram", 1.0),
+        ("", "tram", 0.0),
+    ],
+)
+def test_an_answer_contains_whole_words(answer: str, target: str, expected: float) -> None:
+    assert metrics.gen_contains(answer, target) == expected
+
+
+def test_a_flip_is_what_is_not_the_same() -> None:
+    assert metrics.of_texts("a", "a") == {"loc_gen_same": 1.0, "loc_flip": 0.0}
+    assert metrics.of_texts("a", "b") == {"loc_gen_same": 0.0, "loc_flip": 1.0}
+
+
 def test_positions_without_a_target_do_not_count() -> None:
     base = scored([[[0.9, 0.1], [0.5, 0.5]]], [[0, 0]], [[False, True]])
     edited = scored([[[0.1, 0.9], [0.5, 0.5]]], [[0, 0]], [[False, True]])

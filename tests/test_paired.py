@@ -104,6 +104,7 @@ TWO = ONE | {"e2": {"rel.gen_exact": [1.0]}}
     [
         (ONE, ONE, {"protocol": "online"}, "other protocols, `final` and `online`"),
         (ONE, ONE, {"baseline": "previous"}, "other baselines, `base` and `previous`"),
+        (ONE, ONE, {"prefix": "gold"}, "other prefixes of locality, `own` and `gold`"),
         (ONE, ONE, {"reproduce": {"base": {"config": "d"}}}, "other bases"),
         (ONE, TWO, {}, "other edits (`state`, `state`): 1 only in"),
         (ONE, {"e3": ONE["e1"]}, {"source": "e-ic"}, "other edits (`state`, `e-ic`): 1 only in"),

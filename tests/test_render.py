@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_gates import NINETEEN_OF_TWENTY
 
+from more_cli.cli.output import finite
 from more_cli.cli.scores import eval_values
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
@@ -30,6 +31,7 @@ from more_cli.ops.session import Target
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import code, markdown
+from more_cli.render.pages import of_state
 from more_cli.render.thumbnails import Thumbnails
 
 HOSTILE = "</td></article>]]><script>alert(1)</script><!ENTITY x SYSTEM 'file:///x'>&x; | `a` ![p](http://e/) @all"
@@ -75,20 +77,20 @@ def score(id: str, holds: bool, question: str = "what ?", answer: str = "a") -> 
 
 def test_a_report_without_edits_is_whole(tmp_path: Path) -> None:
     report = made_up(tmp_path, [], gates=judge([parse_gate("rel.gen_exact>=0.95")], NINETEEN_OF_TWENTY))
-    assert "0 of 0 hold" in html(report)
-    Page(html(report))
-    edits, gates = ElementTree.fromstring(junit_xml(report))
+    assert "0 of 0 hold" in html(of_state(report))
+    Page(html(of_state(report)))
+    edits, gates = ElementTree.fromstring(junit_xml(of_state(report)))
     assert (edits.get("tests"), gates.get("tests"), gates.get("failures")) == ("0", "1", "0")
 
 
 def test_a_long_gallery_is_cut_after_what_does_not_hold(tmp_path: Path) -> None:
     report = made_up(tmp_path, [score(f"e{number}", number != GALLERY) for number in range(GALLERY + 5)])
-    raw = html(report)
+    raw = html(of_state(report))
     cards = [attributes["class"] for attributes in Page(raw).all("article")]
     assert cards == ["bad", *["good"] * (GALLERY - 1)]
     assert f"{GALLERY} of {GALLERY + 5}, those that do not hold first" in raw
     assert raw.count("no image") == GALLERY
-    assert "and 5 more" in markdown(made_up(tmp_path, [score(f"e{number}", False) for number in range(25)]))
+    assert "and 5 more" in markdown(of_state(made_up(tmp_path, [score(f"e{number}", False) for number in range(25)])))
 
 
 def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
@@ -96,11 +98,14 @@ def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
     broken = score("e1", False)
     broken.values["target_nll"] = math.inf
     report = made_up(
-        tmp_path, [broken], estimates={"rel.gen_exact": nan, "rel.target_nll": nan}, retention={"0-9": nan}
+        tmp_path,
+        [broken],
+        estimates={"rel.gen_exact": nan, "rel.target_nll": nan},
+        retention={"0-9": nan, "10-99": nan},
     )
-    Page(html(report))
-    assert "| `rel.target_nll` | nan | nan to nan | 1 |" in markdown(report)
-    values = json.loads(json.dumps(eval_values(report), allow_nan=False))
+    Page(html(of_state(report)))
+    assert "| `rel.target_nll` | nan | nan to nan | bootstrap | 1 |" in markdown(of_state(report))
+    values = json.loads(json.dumps(finite(eval_values(report)), allow_nan=False))
     assert values["metrics"]["rel.gen_exact"]["value"] is None
     assert values["per_edit"][0]["values"]["rel.target_nll"] == [None]
 
@@ -115,10 +120,10 @@ ANYTHING = st.text(min_size=1) | st.text(alphabet="|\\`<>&;\"'[]()! \na", min_si
 def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
     report = made_up(Path("nowhere"), [score(id, False, question, answer)], base_answers={id: answer})
     usual = made_up(Path("nowhere"), [score("x", False)], base_answers={"x": "y"})
-    assert Page(html(report)).shape() == Page(html(usual)).shape()
-    (case,) = ElementTree.fromstring(junit_xml(report)).iter("testcase")
+    assert Page(html(of_state(report))).shape() == Page(html(of_state(usual))).shape()
+    (case,) = ElementTree.fromstring(junit_xml(of_state(report))).iter("testcase")
     assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
-    (row,) = markdown(report).splitlines()[-1:]
+    (row,) = markdown(of_state(report)).splitlines()[-1:]
     assert len(re.split(r"(?<!\\)\|", row)) == 7
     assert not set(CODE.sub("", row)) - {"|", " "}
 

@@ -28,6 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("reports"))
     probes: dict[str, Any] = {
         "rephrases": ["a colour ?", "colour ?"],
+        "portability": [{"question": "what ?", "answer": "r", "image": "img/red.png", "hop": n} for n in (1, 2, 5)],
         "image_rephrases": ["img/orange.png"],
         "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
     }
@@ -124,7 +125,27 @@ def test_json_holds_all_that_is_needed_to_get_the_numbers_again(world: World, sc
     assert {"base", "recipe", "template", "digest", "edits", "anchors", "intervals"} <= told.keys()
     assert {"more", "torch", "transformers", "device", "dtype", "threads"} <= told["versions"].keys()
     assert told["recipe"] == run("status", world.model, "--json").json["recipe"]
-    assert set(found["metrics"]) == set(full_names())
+    expected = {
+        name for name in full_names() if not name.endswith("_all") and not name.startswith(("port_3", "port_4"))
+    }
+    assert set(found["metrics"]) == expected
+    assert {"mask", "baseline", "protocol", "n", "interval"} <= found["metrics"]["rel.tf_exact"].keys()
+    assert found["metrics"]["loc_text.loc_flip"]["baseline"] == "base"
+
+
+def test_portability_is_told_by_hop(world: World, scored: Result) -> None:
+    """Three questions that follow from the edit, of one, two and five steps; beyond four they count in all alone."""
+    found = scored.json["metrics"]
+    ns = {group: found[f"{group}.gen_exact"]["n"] for group in ("portability", "port_1", "port_2")}
+    assert ns == {"portability": 3, "port_1": 1, "port_2": 1}
+    met = run("eval", world.model, "--gate", "port_1.tf_token_acc>=0", "--gate", "port_4.gen_exact>=0")
+    assert met.code == 6
+    assert (
+        met.err.strip() == "error: gate missed: port_4.gen_exact>=0: nothing was measured: there are no `port_4` probes"
+    )
+    assert "what follows " in text(world, "out.html")
+    assert "portability.gen_exact" in text(world, "out.md")
+    assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is told once"
 
 
 def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
@@ -193,7 +214,22 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
     page = Page(raw)
     assert {tag for tag, _ in page.elements} <= {
         *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "p", "section", "div", "table"),
-        *("thead", "tbody", "tr", "th", "td", "code", "span", "figure", "svg", "text", "rect", "path", "article"),
+        *(
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "code",
+            "span",
+            "figure",
+            "figcaption",
+            "svg",
+            "text",
+            "rect",
+            "path",
+            "article",
+        ),
         *("img", "dl", "dt", "dd", "details", "summary", "pre"),
     }
     assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -209,7 +245,7 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     raw = text(world, "out.html")
     page = Page(raw)
     assert "1 of 2 hold" in raw
-    assert len(page.all("svg")) == 2
+    assert len(page.all("svg")) == 1, "two edits are of one age"
     assert "rel.gen_exact.low&gt;=0.9" in raw
     cards = [attributes["class"] for attributes in page.all("article")]
     assert cards == ["bad", "good"]

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from helpers import COLOURS, LEARNING, QUICK, World, at_call, die, forks, in_child, line, run, spelled
+from helpers import (
+    COLOURS,
+    LEARNING,
+    QUICK,
+    World,
+    at_call,
+    die,
+    forks,
+    in_child,
+    line,
+    lines_in,
+    process,
+    run,
+    spelled,
+    wait_for,
+)
 
 from more_cli import files
 from more_cli.editors.sites import Sites
 from more_cli.model.runtime import Runtime
 from more_cli.ops import session
 from more_cli.ops.session import Session
+from more_cli.state import save_state
 
 IDS = [f"e{number + 1}" for number in range(len(COLOURS))]
 DISK = [(files, name) for name in ("_write", "_fsync", "_rename", "_truncate")]
@@ -85,6 +98,34 @@ def test_three_edits_and_then_the_rest_are_the_same_as_eight(world: World, undis
     then = world.edit(*QUICK, "--state", sidecar, "--json").json
     assert (then["applied"], then["skipped"], then["replayed"]) == (5, 3, 0)
     assert sidecar.read_bytes() == undisturbed
+
+
+def test_a_state_that_holds_everything_is_not_written_again(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def save(path: Path, state: Any) -> None:
+        written.append(state.meta.edits)
+        save_state(path, state)
+
+    monkeypatch.setattr("more_cli.ops.session.save_state", save)
+    world.edit(*QUICK, "--save-every", 4, "--state", tmp_path / "s.more")
+    assert written == [4, 8]
+
+
+@pytest.mark.slow
+@forks
+def test_nothing_lies_about_wherever_the_last_save_was_killed(world: World, undisturbed: bytes, tmp_path: Path) -> None:
+    for number in range(1, 7):
+        sidecar = tmp_path / f"{number}.more"
+
+        def last(number: int = number, sidecar: Path = sidecar) -> object:
+            at_call(8, [(Session, "count")], lambda *_: at_call(number, [(files, "_fsync"), (files, "_rename")], die))
+            return world.edit(*QUICK, "--save-every", 8, "--state", sidecar)
+
+        in_child(last)
+        assert finished(world, sidecar) == undisturbed, f"killed at step {number}"
 
 
 def test_a_finished_stream_is_not_applied_again_and_the_model_stays_on_disk(
@@ -243,31 +284,6 @@ def killed(
         return world.edit(*SAVE_OFTEN, "--state", sidecar)
 
     return child
-
-
-@contextlib.contextmanager
-def process(*argv: object, **kind: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A real process that runs a command; it does not outlive the test."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "more_cli", *map(str, argv)]
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kind)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.005)
-
-
-def lines_in(sidecar: Path) -> int:
-    ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
-    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
 
 
 @pytest.mark.slow

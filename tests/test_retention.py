@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_evaluation import an_edit
 
 BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
 
@@ -49,3 +50,13 @@ def test_the_editors_report_is_made_from_the_results(monkeypatch: pytest.MonkeyP
 
     assert (BENCHMARKS / "EDITORS.md").read_text(encoding="utf-8") == "\n".join(editors.show()) + "\n"
     sys.modules.pop("editors")
+
+
+def test_a_model_trained_beside_the_editors_is_not_taken_for_the_base(retention, runtime, tmp_path: Path) -> None:
+    import offline
+
+    edit = an_edit(tmp_path)
+    scores, _ = offline.train(runtime, [edit], epochs=3, anchors=[], rate=0.01)
+    moved = [score.values["loc_expkl_answer"] for score in scores if score.probe.is_locality]
+    assert len(moved) == 2
+    assert max(moved) < 1.0

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from more_cli.errors import StateError
+from more_cli.files import canonical_json
 from more_cli.state import load_state, save_state, sidecar_path
 
 Tensors = dict[str, torch.Tensor]
@@ -129,11 +130,49 @@ def _recipe(tensors: Tensors, meta: dict[str, Any]) -> None:
 @pytest.mark.parametrize("spoil", [_nan, _shape, _dtype, _missing, _surplus, _field, _count, _recipe])
 def test_damage_is_one_error(world: World, tmp_path: Path, spoil: Callable[[Tensors, dict[str, Any]], None]) -> None:
     tensors, meta = load_file(world.sidecar), json.loads(header(world.sidecar)["more"])
+    del meta["checksum"]
+    meta["schema_version"] = 1  # which has no checksum that would see it first
     spoil(tensors, meta)
     save_file(tensors, tmp_path / "s.more", {"more": json.dumps(meta)})
     with pytest.raises(StateError, match="is damaged") as caught:
         load_state(tmp_path / "s.more")
     assert "replays every edit" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", [0.001, 0.01, 0.02, 0.1, 0.5, 0.9, 0.99999])
+def test_one_bit_anywhere_is_seen(world: World, tmp_path: Path, place: float) -> None:
+    spoilt = bytearray(world.sidecar.read_bytes())
+    spoilt[int(place * len(spoilt))] ^= 1
+    (tmp_path / "s.more").write_bytes(spoilt)
+    with pytest.raises(StateError, match=r"is damaged|is not a state"):
+        load_state(tmp_path / "s.more")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"description": "other"}},
+        {"calibration": {"rule": "other"}},
+        {"checksum": ""},
+        {"checksum": "0" * 64},
+        {"schema_version": 1},
+    ],
+)
+def test_what_no_replay_would_notice_is_seen(world: World, tmp_path: Path, change: dict[str, Any]) -> None:
+    meta = json.loads(header(world.sidecar)["more"])
+    for name, value in change.items():
+        meta[name] = meta[name] | value if isinstance(meta[name], dict) else value
+    save_file(load_file(world.sidecar), tmp_path / "s.more", {"more": canonical_json(meta)})
+    with pytest.raises(StateError, match="does not have its checksum"):
+        load_state(tmp_path / "s.more")
+
+
+def test_a_state_from_before_checksums_is_read_and_gets_one(world: World, tmp_path: Path) -> None:
+    meta = json.loads(header(world.sidecar)["more"])
+    del meta["checksum"]
+    save_file(load_file(world.sidecar), tmp_path / "s.more", {"more": canonical_json(meta | {"schema_version": 1})})
+    save_state(tmp_path / "again.more", load_state(tmp_path / "s.more"))
+    assert (tmp_path / "again.more").read_bytes() == world.sidecar.read_bytes()
 
 
 @pytest.mark.parametrize("size", [0, 5, 8, 100, 5000])

@@ -14,27 +14,34 @@ import typer
 import typer.core
 
 from more_cli import __version__
+from more_cli.cli import ledger, suites
 from more_cli.cli import options as opt
-from more_cli.cli import suites
-from more_cli.cli.evaluate import compare, evaluate
-from more_cli.cli.failures import MISUSE, as_user_error, show_misuse
-from more_cli.cli.output import Output, fail
+from more_cli.cli.bench import bench
+from more_cli.cli.compare import compare
+from more_cli.cli.edit import edit
+from more_cli.cli.evaluate import evaluate
+from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED, MISUSE, as_user_error, show_misuse
+from more_cli.cli.output import Output, fail, give_up
+from more_cli.cli.revert import gc, revert
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, every edit of the stream stands; 1 bug; 2 usage or recipe; 3 some edits are not
 learnt or refused, or lost by a merge; 4 bad input data; 5 model or state does not fit; 6 a gate was missed; 7 out
 of memory or disk; 130 interrupted, state saved."""
 
-EDITS_FAILED = 3
-INTERRUPTED = 130
-
 
 class _Commands(typer.core.TyperGroup):
-    """The commands, with a word on Ctrl-C, where Typer would leave in silence."""
+    """The commands, with a word on Ctrl-C and on a reader that is gone, where Typer would leave in silence."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                print(end="", flush=True)  # noqa: T201 (at exit Python would complain by itself)
+        except BrokenPipeError:
+            give_up()
+            raise typer.Exit(INTERRUPTED) from None
         except KeyboardInterrupt:
             print("interrupted; what the ledger holds is safe, run the same command again", file=sys.stderr)  # noqa: T201
             raise typer.Exit(INTERRUPTED) from None
@@ -50,6 +57,7 @@ app = typer.Typer(
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
 app.add_typer(suites.app, name="suites")
+app.add_typer(ledger.app, name="log")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,6 +107,7 @@ def init(
         Path | None, typer.Option(help="Edits to choose constants of the recipe by, then forgotten; loads the model.")
     ] = None,
     image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -123,7 +132,7 @@ def init(
     from more_cli.ops.init import Inputs, initialise
     from more_cli.ops.session import locate
 
-    inputs = Inputs(anchors, calibrate, image_root)
+    inputs = Inputs(anchors, calibrate, image_root, strict_paths)
     with output.progress() as progress:
         report = initialise(
             locate(model, state), recipe, set_ or (), inputs, opt.machine(device, dtype, device_map, memory), progress
@@ -131,75 +140,13 @@ def init(
     reports.show_init(output, report)
 
 
-@app.command(epilog=EXIT_CODES)
-def edit(
-    model: opt.ModelFolder,
-    edits: Annotated[Path, typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input.")],
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
-    state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    on_error: Annotated[opt.OnError, typer.Option(help="Refuse the whole file for a bad line, or skip the line.")] = (
-        opt.OnError.stop
-    ),
-    limit: Annotated[int | None, typer.Option(min=1, help="Apply at most the first N edits of the stream.")] = None,
-    save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
-    store_images: Annotated[bool, typer.Option(help="Keep a copy of every image, for replay and scoring.")] = True,
-    consolidate: Annotated[
-        opt.Consolidate,
-        typer.Option(help="At the end, write once more what does not hold: of this run, or of all edits."),
-    ] = opt.Consolidate.off,
-    batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    dry_run: opt.DryRun = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
-) -> None:
-    """Apply the edits of a stream that are not applied yet.
-
-    Creates the state first if there is none. Run it again after an interruption: it continues.
-
-    \b
-    Examples:
-      more edit llava/ edits.jsonl
-      producer | more edit llava/ - --json
-    """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.cli import reports
-    from more_cli.ops.edit import EditOptions, edit_file, edit_stream
-    from more_cli.ops.session import locate
-
-    chosen = EditOptions(
-        recipe,
-        tuple(set_ or ()),
-        image_root,
-        on_error.value,
-        limit,
-        save_every,
-        dry_run,
-        store_images,
-        consolidate.value,
-        batch,
-    )
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
-    with output.progress() as progress:
-        if str(edits) == "-":
-            report = edit_stream(target, sys.stdin.buffer, chosen, machine, progress)
-        else:
-            report = edit_file(target, edits, chosen, machine, progress)
-    reports.show_edit(output, report)
-    if report.interrupted:
-        _exit(INTERRUPTED)
-    if report.failed:
-        _exit(EDITS_FAILED)
-
-
+app.command(epilog=EXIT_CODES)(edit)
 app.command("eval", epilog=EXIT_CODES)(evaluate)
 app.command(epilog=EXIT_CODES)(compare)
+app.command(epilog=EXIT_CODES)(revert)
+app.command(epilog=EXIT_CODES)(gc)
+app.command(epilog=EXIT_CODES)(ledger.verify)
+app.command(epilog=EXIT_CODES)(bench)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -211,6 +158,13 @@ def merge(
     verify: Annotated[bool, typer.Option(help="Load the result and compare its verdict on every edit.")] = False,
     rounding: Annotated[opt.Rounding, typer.Option(help="How folded weights are rounded.")] = opt.Rounding.nearest,
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="Hard-link the shards that have no edits: shared with the base, so write into neither afterwards.",
+        ),
+    ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -226,6 +180,7 @@ def merge(
     Examples:
       more merge llava/ -o llava-edited/
       more merge llava/ -o llava-edited/ --verify
+      more merge llava/ -o llava-edited/ --link
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
@@ -241,6 +196,7 @@ def merge(
             verify=verify,
             rounding=rounding.value,
             seed=seed,
+            link=link,
             dry_run=dry_run,
             progress=progress,
         )
@@ -313,9 +269,9 @@ def status(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
-    from more_cli.ops.session import locate
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
+    from more_cli.target import locate
 
     report = run(locate(model, state))
     if estimate:

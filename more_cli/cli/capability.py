@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
+from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
@@ -15,13 +17,28 @@ if TYPE_CHECKING:
     from more_cli.suites.yes_no import YesNoScore
 
 
-def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machine: Machine) -> None:
-    """Ask a suite's questions and show what was measured."""
-    from more_cli.ops.capability import evaluate_capability as run
+def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machine: Machine, files: Outlets) -> None:
+    """Ask a suite's questions and show what was measured.
 
+    Raises:
+        UsageError: a gate on what edits changed, and no state.
+    """
+    from more_cli.evaluation.gates import judge
+    from more_cli.ops.capability import evaluate_capability as run
+    from more_cli.ops.capability import gate_names
+    from more_cli.render.pages import of_capability
+
+    gates = files.gates_on(gate_names(suite))
+    if gates and not target.sidecar.exists():
+        raise UsageError(
+            f"`--gate` on {suite.name}: there is no state `{target.sidecar}` to compare with the base",
+            "make one with `more edit`",
+        )
     with output.progress() as progress:
         report = run(suite, target, machine, progress)
+    report = replace(report, gates=judge(gates, report.gated))
     show_capability(output, report)
+    files.write(of_capability(report))
 
 
 def show_capability(output: Output, report: CapabilityReport) -> None:
@@ -46,6 +63,7 @@ def show_capability(output: Output, report: CapabilityReport) -> None:
         found = report.changes["all"]
         interval = f"95 % interval {found.low:+.3f} to {found.high:+.3f} over {found.n} images"
         output.line(f"change of accuracy {found.value:+.3f}, {interval}")
+    show_gates(output, report.gates)
 
 
 def capability_values(report: CapabilityReport) -> dict[str, Any]:
@@ -60,6 +78,7 @@ def capability_values(report: CapabilityReport) -> dict[str, Any]:
         "replayed": report.replayed,
         "base": _values(report.base),
         "edited": _values(report.state) if report.state else None,
+        "gates": [gate_values(found) for found in report.gates],
         "change": {name: asdict(value) for name, value in report.changes.items()},
         "reproduce": report.reproduce,
     }

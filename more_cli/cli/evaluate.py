@@ -1,4 +1,4 @@
-"""`more eval` and `more compare`: a state or an editor scored, with gates and report files; two results in pairs."""
+"""`more eval`: a state or an editor scored, with gates and report files."""
 
 from __future__ import annotations
 
@@ -8,29 +8,17 @@ from typing import Annotated
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli import suite_eval
+from more_cli.cli import outlets, suite_eval
 from more_cli.cli.output import Output
-from more_cli.errors import UsageError
 
 
 def evaluate(
     model: opt.Model = None,
     probes: Annotated[Path | None, typer.Option(help="Score a JSON Lines file of questions instead.")] = None,
-    gate: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC>=NUMBER",
-            help="Exit with 6 if missed; METRIC.low or .high is an end of its interval; repeatable.",
-        ),
-    ] = None,
-    report: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Write tables, plots and a gallery (.html), or a summary (.md); repeatable."),
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.")
-    ] = None,
-    suite: suite_eval.Suite = None,
+    gate: outlets.Gates = None,
+    report: outlets.Reports = None,
+    junit: outlets.Junit = None,
+    suite: suite_eval.SuiteName = None,
     data_root: suite_eval.DataRoot = None,
     editor: suite_eval.EditorName = "more",
     recipe: opt.RecipeName = None,
@@ -40,10 +28,13 @@ def evaluate(
     checkpoints: suite_eval.Checkpoints = "1,10,100",
     lags: suite_eval.Lags = "10",
     cache: suite_eval.Cache = None,
+    metrics: suite_eval.Metrics = None,
     again: suite_eval.Again = False,
     calibrate: suite_eval.Calibrate = 0,
+    anchors: suite_eval.Anchors = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -63,6 +54,7 @@ def evaluate(
       more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
+      more eval llava/ --suite e-vqa --data-root data/mmedit --metrics mmedit
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     given = {
@@ -73,12 +65,14 @@ def evaluate(
         "--protocol": protocol,
         "--cache": cache,
         "--calibrate": calibrate,
+        "--metrics": metrics,
         "--again": again,
+        "--anchors": anchors,
     }
     suite_eval.check_together(suite, probes, [option for option, value in given.items() if value])
+    files = outlets.Outlets(report or (), junit, gate or ())
+    files.check()
     if suite is not None:
-        if gate or report or junit:
-            raise UsageError("--suite goes without --gate, --report and --junit", "--json has every number")
         options = suite_eval.run_options(
             editor=editor,
             recipe=recipe,
@@ -90,52 +84,31 @@ def evaluate(
             cache=cache,
             again=again,
             calibrate=calibrate,
+            metrics=metrics,
+            anchors=anchors,
         )
         place = opt.machine(device, dtype, device_map, memory)
-        suite_eval.evaluate_suite(output, suite, data_root, image_root, model, state, options, place)
+        suite_eval.evaluate_suite(
+            output, suite, data_root, image_root, model, state, options, place, files, strict_paths=strict_paths
+        )
         return
-    from more_cli.evaluation.gates import judge, parse_gate, require
-    from more_cli.render.outlets import check_outlets, write_outlets
-
-    gates, reports = [parse_gate(text) for text in gate or ()], report or []
-    check_outlets(reports, junit)
+    gates = files.gates_on()
 
     from more_cli.cli.scores import show_eval
+    from more_cli.evaluation.gates import judge
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state
     from more_cli.ops.session import locate
+    from more_cli.render.pages import of_state
 
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    ask_base = bool(files.reports)
     with output.progress() as progress:
         if probes is None:
-            found = evaluate_state(target, machine, progress, ask_base=bool(reports))
+            found = evaluate_state(target, machine, progress, ask_base=ask_base)
         else:
-            found = evaluate_probes(target, probes, image_root, machine, progress, ask_base=bool(reports))
+            found = evaluate_probes(
+                target, probes, image_root, machine, progress, ask_base=ask_base, strict_paths=strict_paths
+            )
     found.gates = judge(gates, found.estimates)
     show_eval(output, found)
-    write_outlets(found, reports, junit)
-    require(found.gates)
-
-
-def compare(
-    paired: Annotated[
-        tuple[Path, Path],
-        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` about the same edits."),
-    ],
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
-) -> None:
-    """Compare two results edit by edit.
-
-    Every metric with the mean difference, its 95 % interval and an exact sign test. Results that did not measure the
-    same edits the same way are refused.
-
-    \b
-    Examples:
-      more compare --paired before.json after.json
-    """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.cli.scores import show_comparison
-    from more_cli.ops.compare import compare_runs
-
-    show_comparison(output, compare_runs(*paired))
+    files.write(of_state(found))

@@ -1,4 +1,4 @@
-"""Which exceptions are the user's to see as one line, and with which exit code."""
+"""Which exceptions are the user's to see as one line, and with which exit code; and the codes of runs without one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import typer
 from more_cli.cli.output import fail
 from more_cli.errors import MoreError, ResourceError, UsageError
 
+EDITS_FAILED = 3
+INTERRUPTED = 130
+"""Exit codes of runs that ended as they should, but not with every edit."""
 MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """What Typer raises for a wrong command line; it has no public name."""
 

@@ -54,6 +54,9 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the recipe; repeatable.")
 ]
 ImageRoot = Annotated[Path | None, typer.Option(help="Where image paths start; by default the file's own folder.")]
+StrictPaths = Annotated[
+    bool, typer.Option("--strict-paths", help="Refuse images outside the image root: absolute paths, `..`, symlinks.")
+]
 Device = Annotated[str, typer.Option(envvar="MORE_DEVICE", help="cpu, cuda, cuda:1, mps.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto for the checkpoint's.")]
 DeviceMap = Annotated[

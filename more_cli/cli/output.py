@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import MoreError
-from more_cli.files import plain
+from more_cli.files import inert, plain
 
 if TYPE_CHECKING:
     from more_cli.ops.session import Progress
@@ -34,6 +35,26 @@ def fail(error: MoreError) -> None:
         print(plain(f"hint: {error.hint}"), file=sys.stderr)  # noqa: T201
 
 
+class _Inert(logging.Formatter):
+    """Log lines, libraries' too, that steer no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(plain, super().format(record).splitlines()))
+
+
+def _log_handler() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Inert("%(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+def give_up() -> None:
+    """Say that nobody reads standard output any more, and let Python flush what is left of it into nothing."""
+    with suppress(OSError, ValueError):  # a stream in memory, or standard error as deaf
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("whoever read the output is gone; what was done until then is safe", file=sys.stderr)  # noqa: T201
+
+
 class Output:
     """Where one command's results and messages go."""
 
@@ -41,16 +62,21 @@ class Output:
         self.as_json = as_json
         self.quiet = quiet
         level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-        logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
+        logging.basicConfig(level=level, handlers=[_log_handler()], force=True)
         if not verbose:
             logging.disable(logging.WARNING)
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def json(self, schema: str, values: Mapping[str, Any]) -> None:
-        """Print one JSON object on stdout when `--json` was given."""
+        """Print one JSON object on stdout when `--json` was given, at once also into a pipe.
+
+        A number that is not finite becomes null.
+        """
         if self.as_json:
-            print(json.dumps({"schema": schema, **values}, sort_keys=True, ensure_ascii=False))  # noqa: T201
+            whole = finite({"schema": schema, **values})
+            text = json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False)
+            print(inert(text), flush=True)  # noqa: T201
 
     def line(self, text: str = "") -> None:
         """Print one line of a result for people."""
@@ -89,6 +115,15 @@ class Output:
                 yield report
         else:
             yield _log_lines(self)
+
+
+def finite(value: Any) -> Any:
+    """Return JSON values with None for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from more_cli.cli.output import Output
 from more_cli.cli.scores import estimate_cells
+from more_cli.ops.edit_report import Listener
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
-    from more_cli.entry import Entry
-    from more_cli.ops.edit import EditReport
+    from more_cli.edits import Problem
+    from more_cli.entry import Entry, Status
+    from more_cli.ops.edit_report import EditReport
     from more_cli.ops.estimate import Estimate as MemoryEstimate
     from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
     from more_cli.ops.status import StatusReport
+    from more_cli.state import StateMeta
 
 GIB = 1 << 30
 _SHOWN = 20
@@ -61,9 +64,29 @@ def show_init(output: Output, report: InitReport) -> None:
         )
 
 
-def show_edit(output: Output, report: EditReport) -> None:
-    """Say what became of a stream, and name the edits that do not stand."""
-    output.json("more.edit/1", edit_values(report))
+class ResultLines(Listener):
+    """Prints a JSON object for every edit and every problem as soon as there is one (`--json-lines`)."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        """Print what became of an edit."""
+        values = _entry_values(entry) | {"status": status, "new": new, "source": entry.source, "line": entry.line}
+        self.output.json("more.edit.result/1", values)
+
+    def problem(self, problem: Problem) -> None:
+        """Print what is wrong with a line."""
+        self.output.json("more.edit.problem/1", asdict(problem))
+
+
+def show_edit(output: Output, report: EditReport, *, told: bool = False) -> None:
+    """Say what became of a stream, and name the edits that do not stand; edits and problems may have been `told`."""
+    if told:
+        values = {key: value for key, value in edit_values(report).items() if key not in ("edits", "problems")}
+        output.json("more.edit.end/1", values)
+    else:
+        output.json("more.edit/1", edit_values(report))
     if report.created is not None:
         _notices(output, report.created.plan)
         output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}")
@@ -73,6 +96,8 @@ def show_edit(output: Output, report: EditReport) -> None:
         output.note(f"skipped: {problem}")
     for note in report.notes:
         output.note(note)
+    if report.reverted:
+        output.note(f"{len(report.reverted)} of these edits are reverted and stay so; --reapply applies them again")
     if report.dry_run:
         output.line(f"{report.total} edits checked, nothing written")
         return
@@ -82,9 +107,7 @@ def show_edit(output: Output, report: EditReport) -> None:
         [(e.id, report.statuses[e.id], e.question, e.target, e.answer_after, e.reason) for e in failed[:_SHOWN]],
     )
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "no edits"
-    output.line(
-        f"{len(report.entries)} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}"
-    )
+    output.line(f"{report.applied} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}")
     if report.consolidation is not None:
         done = report.consolidation
         held = "all hold" if done.status == "learnt" else "some still do not hold"
@@ -100,8 +123,9 @@ def edit_values(report: EditReport) -> dict[str, Any]:
     return {
         "state": str(report.target.sidecar),
         "total": report.total,
-        "applied": len(report.entries),
+        "applied": report.applied,
         "skipped": report.skipped,
+        "reverted": report.reverted,
         "replayed": report.replayed,
         "counts": report.counts,
         "failed": report.failed,
@@ -127,6 +151,7 @@ def show_merge(output: Output, report: MergeReport) -> None:
             "dry_run": report.dry_run,
             "bytes": report.size,
             "left_out": report.left_out,
+            "linked": report.linked,
             "folds": [
                 {
                     "site": fold.site,
@@ -156,6 +181,12 @@ def show_merge(output: Output, report: MergeReport) -> None:
         numbers=("entries changed", "update realised"),
     )
     output.line(f"merged {report.edits} edits into {report.out}; every other byte is the base's")
+    if report.not_linked:
+        output.note(f"note: shards were copied, they cannot be linked here: {report.not_linked}")
+    if report.linked:
+        output.line(
+            f"{len(report.linked)} of {report.shards} shards are linked: one file with the base's, write into neither"
+        )
     if verification is not None:
         kept = verification.edits - len(verification.lost)
         output.line(
@@ -193,48 +224,52 @@ def show_status(output: Output, report: StatusReport) -> None:
         {
             "model": str(report.target.model),
             "state": str(report.target.sidecar) if state else None,
-            "edits": state.meta.edits if state else 0,
+            "edits": state.edits if state else 0,
             "statuses": report.statuses,
             "behind": report.behind,
             "extensions": report.extensions,
             "anchors": report.anchors,
             "sidecar_bytes": report.sidecar_bytes,
             "ledger_bytes": report.ledger_bytes,
-            "recipe": (state.meta.recipe if state else plan.recipe).canonical(),
-            "sites": [site.model_dump() for site in state.meta.sites] if state else [asdict(s) for s in plan.sites],
-            "refusals": [asdict(refusal) for refusal in plan.refusals],
-            "key_method": plan.key_method,
+            "recipe": report.recipe.canonical(),
+            "sites": [asdict(site) for site in plan.sites] if plan else [site.model_dump() for site in report.records],
+            "refusals": [asdict(refusal) for refusal in plan.refusals] if plan else [],
+            "key_method": plan.key_method if plan else None,
             "estimate": _estimate_values(report.estimate) if report.estimate else None,
         },
     )
-    if state is None:
+    if state is not None:
+        _show_state(output, report, state)
+    if plan is not None:
         output.line(f"no state yet; `more init {report.target.model}` would use recipe {plan.recipe.name} on:")
         output.table(
             ("site", "module", "tensor on disk", "shape"),
             [(site.name, site.module, site.disk_key, f"{site.shape[0]} x {site.shape[1]}") for site in plan.sites],
         )
-    else:
-        meta = state.meta
-        if not report.anchors and meta.recipe.anchors.size:
-            output.note("note: no anchors; `init --anchors FILE` keeps what must not move in place")
-        statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
-        output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
-        output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
-        output.line(
-            f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
-        )
-        output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
-        output.table(
-            ("site", "shape", "rank", "lambda", "keys"),
-            [
-                (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "open", s.keys)
-                for s in meta.sites
-            ],
-            numbers=("rank", "lambda", "keys"),
-        )
     if report.estimate is not None:
         _show_estimate(output, report.estimate)
-    _notices(output, plan)
+    if plan is not None:
+        _notices(output, plan)
+
+
+def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
+    if not report.anchors and meta.recipe.anchors.size:
+        output.note("note: no anchors; `init --anchors FILE` keeps what must not move in place")
+    statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
+    output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
+    output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
+    output.line(
+        f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
+    )
+    output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
+    output.table(
+        ("site", "shape", "rank", "lambda", "keys"),
+        [
+            (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "open", s.keys)
+            for s in meta.sites
+        ],
+        numbers=("rank", "lambda", "keys"),
+    )
 
 
 def _show_estimate(output: Output, found: MemoryEstimate) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
+from more_cli.cli.suite_eval import loaded_suite
 from more_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,10 +67,43 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 
 
 @app.command(epilog=EXIT_CODES)
+def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+    """Say what every metric measures, and what `more eval --suite NAME --metrics NAME` counts.
+
+    \b
+    Examples:
+      more suites metrics
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.evaluation.names import METRICS, all_groups
+    from more_cli.evaluation.presets import PRESETS
+
+    named = {"metrics": [asdict(metric) for metric in METRICS.values()], "kinds": all_groups()}
+    output.json("more.suites.metrics/1", named | {"presets": [asdict(preset) for preset in PRESETS.values()]})
+    output.table(
+        ("metric", "over", "what it is"), [(metric.name, metric.mask, metric.what) for metric in METRICS.values()]
+    )
+    output.line()
+    output.line(f"a full name is KIND.METRIC; kinds are {', '.join(all_groups())}")
+    output.line(
+        "loc_* are held against a baseline, on its own greedy answer with its end, or on the suite's (gold) without"
+    )
+    output.line()
+    output.table(
+        ("--metrics", "protocol", "baseline", "answer", "what it counts"),
+        [
+            (preset.name, ", ".join(preset.protocols), preset.yardstick.baseline, preset.yardstick.prefix, preset.title)
+            for preset in PRESETS.values()
+        ],
+    )
+
+
+@app.command(epilog=EXIT_CODES)
 def show(
     name: Name,
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -84,7 +118,7 @@ def show(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import check, first_lines
 
-    suite = _loaded(output, name, data_root, image_root)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = check(suite, False, progress)
     first = first_lines(suite)
@@ -105,6 +139,7 @@ def check(
     name: Name,
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     images: Annotated[bool, typer.Option(help="Open every image.")] = True,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -123,7 +158,7 @@ def check(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import check as run
 
-    suite = _loaded(output, name, data_root, image_root)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = run(suite, images, progress)
     output.json(
@@ -154,6 +189,7 @@ def convert(
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write.", metavar="OUT")] = ...,  # type: ignore[assignment]
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
     pool: Annotated[PoolName, typer.Option(help="Which edits.")] = PoolName.evaluation,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
     as_json: opt.Json = False,
@@ -171,21 +207,11 @@ def convert(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.suites import convert as run
 
-    suite = _loaded(output, name, data_root, image_root)
+    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     done = run(suite, out, pool.value, force=force)
     values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
     output.json("more.suites.convert/1", {**_described(suite), **values})
     output.line(f"wrote {done.out}: {done.lines:,} lines for `{done.reader}`")
-
-
-def _loaded(output: Output, name: str, data_root: Path | None, image_root: Path | None) -> Suite:
-    """Load a suite and say what whoever sees its numbers should know."""
-    from more_cli.suites.load import load_suite
-
-    suite = load_suite(name, data_root, image_root)
-    for notice in suite.notices:
-        output.note(f"note: {notice}")
-    return suite
 
 
 def _described(suite: Suite) -> dict[str, Any]:

@@ -22,6 +22,10 @@ Deviation: `unit` is our default, because the printed eta = 0.1 with lambda = 20
 """
 
 
+ROUNDING = 1e-9
+"""Relative error of an eigenvalue of P after a long stream; float64 has 2e-16 per key."""
+
+
 def initial(rank: int, ridge: float, normalisation: Normalisation, device: torch.device | str = "cpu") -> Tensor:
     """Return P_0, (r, r) float64; `ridge` is lambda, in units of |z|^2."""
     P = torch.eye(rank, dtype=torch.float64, device=device)
@@ -54,3 +58,20 @@ def closed_form(Z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor
     if normalisation == "unit":
         return torch.inverse(identity + S / ridge)
     return torch.inverse((1.0 + ridge) * identity + S)
+
+
+def flaw(P: Tensor, keys: int, ridge: float, normalisation: Normalisation) -> str:
+    """Say in words what a P (r, r) has that no P after so many keys can have; empty for nothing.
+
+    A key lowers P in one direction and raises it in none: P is symmetric to the bit, 0 < P <= P_0, and at most one
+    eigenvalue a key lies below that of P_0.
+    """
+    if not torch.equal(P, P.T):
+        return "not symmetric"
+    top = 1.0 if normalisation == "unit" else 1.0 / (1.0 + ridge)
+    values = torch.linalg.eigvalsh(P)
+    low, high = float(values[0]), float(values[-1])
+    if not 0.0 < low <= high <= top * (1.0 + ROUNDING):
+        return f"eigenvalues from {low:.3g} to {high:.3g}, not in (0, {top:.3g}]"
+    lowered = int((values < top * (1.0 - ROUNDING)).sum())
+    return f"{lowered} directions lowered by {keys} keys" if lowered > keys else ""

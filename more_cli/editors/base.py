@@ -93,6 +93,8 @@ class Editor(ABC):
     name: ClassVar[str]
     family: ClassVar[Family]
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    is_base: ClassVar[bool] = False
+    """The model it is lent stays the base whatever it is told: what the base answered need not be asked again."""
 
     def fit(self, runtime: Runtime, pools: Any, budget: float, seed: int) -> None:  # noqa: B027 (most need none)
         """Learn what the method needs before its first edit, within `budget` seconds; nothing for most."""

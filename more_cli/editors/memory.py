@@ -16,11 +16,15 @@ class Memory:
     def __init__(self, recall: Callable[[int], EditRequest]) -> None:
         self._recall = recall
         self._looks: dict[int, Look] = {}
+        # Seen since the last `context`: a long ledger is read into these without a `Look` for each of its millions.
+        self._margins: dict[int, float] = {}
+        self._seen_at: dict[int, int] = {}
         self._about: dict[str, dict[int, str]] = {}
         """By what an edit is about (images and question): number -> content."""
 
     def context(self, number: int, subject: str = "", content: str = "") -> EditContext:
         """Return what edit `number` may look at: the edits before it that stand and that it does not contradict."""
+        self._settle()
         rivals = self._rivals(subject, content)
         past = {n: look for n, look in self._looks.items() if n not in rivals} if rivals else self._looks
         return EditContext(number, past, self._recall)
@@ -31,10 +35,19 @@ class Memory:
             del self._looks[rival], self._about[subject][rival]
         self._about.setdefault(subject, {})[number] = content
         self._looks[number] = Look(0.0, number)
+        self._margins.pop(number, None)
 
     def see(self, number: int, looks: Mapping[int, float]) -> None:
         """Note margins by edit, seen during edit `number`."""
-        self._looks |= {n: Look(margin, number) for n, margin in looks.items() if n in self._looks}
+        self._margins.update(looks)
+        self._seen_at.update(dict.fromkeys(looks, number))
+
+    def _settle(self) -> None:
+        for number, margin in self._margins.items():
+            if number in self._looks:
+                self._looks[number] = Look(margin, self._seen_at[number])
+        self._margins.clear()
+        self._seen_at.clear()
 
     def _rivals(self, subject: str, content: str) -> list[int]:
         return [number for number, other in self._about.get(subject, {}).items() if other != content]

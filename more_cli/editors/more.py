@@ -75,6 +75,11 @@ class MoreEditor(Editor):
         """Descriptions of the sites, with lambda and key counts as they are now."""
         return self._at_work[1].records if self._at_work else self._records
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no key was seen yet, not even an anchor's."""
+        return self.records == [self._emptied(record) for record in self.records]
+
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the branches beside their Linears; on leaving the model is as it was found."""
@@ -124,16 +129,7 @@ class MoreEditor(Editor):
 
     def reset(self) -> None:
         """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
-        self._records = [
-            record.model_copy(
-                update={
-                    "ridge": self.recipe.constants_of(record.name, record.modality).ridge,
-                    "keys": 0,
-                    "energy": 0.0,
-                }
-            )
-            for record in self._records
-        ]
+        self._records = [self._emptied(record) for record in self._records]
         self._B = {record.name: torch.zeros(record.shape[0], record.rank) for record in self._records}
         self._P = {
             # A recipe in the paper's form has a fixed lambda; in the code's form P_0 = I does not depend on it.
@@ -171,6 +167,10 @@ class MoreEditor(Editor):
         basis_bytes = sum(4 * record.rank * record.shape[1] for record in self.records)
         held = sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
         return {"fixed": held + basis_bytes, "per_edit": 0}
+
+    def _emptied(self, record: SiteRecord) -> SiteRecord:
+        ridge = self.recipe.constants_of(record.name, record.modality).ridge
+        return record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0})
 
     def _passes(self, context: EditContext) -> Passes:
         runtime, sites, shelf = self._lent

@@ -18,6 +18,7 @@ class NoEditor(Editor):
 
     name: ClassVar[str] = "none"
     family: ClassVar[Family] = "none"
+    is_base: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._runtime: Runtime | None = None

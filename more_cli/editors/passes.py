@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, draw_anchors, drift
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.looks import Found, found_in
@@ -100,6 +101,7 @@ class Passes:
         """Return edits as the tensors of one pass."""
         return self.runtime.batch([self.shelf.get(number, self.context) for number in numbers])
 
+    @timed("look")
     def look(self, numbers: Sequence[int], *, record: bool = False) -> dict[int, Found]:
         """Send edits forward; with `record`, which is for one edit, its keys are kept, and what a write needs."""
         rows: list[Found] = []
@@ -113,6 +115,7 @@ class Passes:
         self.cost += len(numbers) / 3
         return found
 
+    @timed("gradient")
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run what a write on these edits needs, backward too, and return L = mean NLL + KL(base || edited)."""
         if self.alone:

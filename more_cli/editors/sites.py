@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from more_cli.clock import timed
 from more_cli.core import basis, recursion
 from more_cli.core.write import Gradient, capped, polyak_step
 from more_cli.errors import StateError
@@ -131,6 +132,7 @@ class Sites:
         for name, site in self._sites.items():
             site.branch.B, site.P, site.record = snapshot.B[name], snapshot.P[name], snapshot.records[name]
 
+    @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         """Return each site's key (r,), or keys (n, r), from the last recorded pass; no key where nothing ran."""
         keys = {}
@@ -141,6 +143,7 @@ class Sites:
                 keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
         return keys
 
+    @timed("absorb")
     def absorb(self, keys: Mapping[str, Tensor]) -> None:
         """P takes the keys in (Eq. sm-update); a relative lambda follows them until it is settled."""
         for name, key in keys.items():
@@ -159,6 +162,7 @@ class Sites:
                 energy = float(torch.cat(seen).square().sum(dim=1).mean())
                 site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
 
+    @timed("write")
     def steps(self, loss: float) -> dict[str, Tensor]:
         """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name."""
         gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
@@ -173,6 +177,7 @@ class Sites:
             steps[name] = capped(-eta * directions[name], self._limit(site.record))
         return steps
 
+    @timed("write")
     def write(self, before: Snapshot, steps: Mapping[str, Tensor], share: float = 1.0) -> None:
         """Set B to what it was before plus this share of the steps."""
         for name, step in steps.items():

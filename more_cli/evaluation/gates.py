@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from more_cli.errors import GateError, UsageError
-from more_cli.evaluation.names import full_names
+from more_cli.evaluation.names import EVERYWHERE_METRICS, full_names
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
@@ -51,8 +51,10 @@ class Judgement:
     """What was found, in words."""
 
 
-def parse_gate(text: str) -> Gate:
+def parse_gate(text: str, names: Sequence[str] = ()) -> Gate:
     """Read a gate as it is typed: `METRIC>=NUMBER`, with `.low` or `.high` after the metric for its interval's end.
+
+    The metric is one of `names`, by default those that a state is scored by.
 
     Raises:
         UsageError: not of that form, no such metric, or not a number.
@@ -62,8 +64,9 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"`--gate {text}` is not a metric, one of {' '.join(OPERATORS)}, and a number", _EXAMPLE)
     name, sign, number = found.groups()
     metric, bound = _split(name)
-    if metric not in full_names():
-        raise UsageError(f"`--gate {text}`: there is no metric `{metric}`", _nearest(metric))
+    names = names or full_names()
+    if metric not in names:
+        raise UsageError(f"`--gate {text}`: there is no metric `{metric}`", _nearest(metric, names))
     try:
         threshold = float(number)
     except ValueError:
@@ -91,8 +94,11 @@ def require(judgements: Sequence[Judgement]) -> None:
 
 def _judge(gate: Gate, found: Estimate | None) -> Judgement:
     if found is None:
-        kind = gate.metric.split(".")[0]
-        return Judgement(gate, None, False, f"nothing was measured: there are no `{kind}` probes")
+        kind, metric = gate.metric.split(".")
+        absent = f"there are no `{kind}` probes"
+        if metric in EVERYWHERE_METRICS:
+            absent = "`--suite` with `--metrics all` measures it"
+        return Judgement(gate, None, False, f"nothing was measured: {absent}")
     actual = {"value": found.value, "low": found.low, "high": found.high}[gate.bound]
     # k / n and the decimal a user types round to the same float, so a gate at exactly the value is met by >=.
     met = OPERATORS[gate.operator](actual, gate.threshold)
@@ -109,8 +115,8 @@ def _split(name: str) -> tuple[str, Bound]:
     return name, "value"
 
 
-def _nearest(metric: str) -> str:
+def _nearest(metric: str, names: Sequence[str]) -> str:
     """Return the names that were most likely meant: those that end with it, else those spelled alike."""
-    names = full_names()
     near = [name for name in names if name.split(".")[1] == metric] or difflib.get_close_matches(metric, names, 3, 0.5)
-    return f"did you mean {' or '.join(f'`{name}`' for name in near or names)}?"
+    known = near or [name for name in names if "@" not in name]
+    return f"did you mean {' or '.join(f'`{name}`' for name in known)}?"

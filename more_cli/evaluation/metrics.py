@@ -2,7 +2,7 @@
 
 tf_*  teacher forcing: the logits that predict the target, given the target before them.
 gen_* greedy generation, compared after `normalise`.
-loc_* the edited model against the untouched base, on the base's own greedy answer.
+loc_* the edited model against a baseline, on an answer that is the same for both.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch import Tensor
 from more_cli.model.runtime import Scored
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+RANKS = 10
+"""Most likely tokens that MMEdit compares, rank by rank: a swap of two of them counts twice."""
 RESAMPLES = 1000
 """Of a bootstrap interval."""
 SEED = 0
@@ -44,6 +46,46 @@ def normalise(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", folded).split())
 
 
+def of_targets(scored: Scored) -> dict[str, list[float]]:
+    """Return every metric of targets under teacher forcing, per probe, by name."""
+    return {
+        "tf_exact": tf_exact(scored),
+        "tf_token_acc": tf_token_acc(scored),
+        "tf_token_acc_noeos": tf_token_acc_noeos(scored),
+        "target_nll": target_nll(scored),
+    }
+
+
+def of_generated(answer: str, target: str, *, stops: bool) -> dict[str, float]:
+    """Return every metric of one greedy answer by name; `stops` says whether it ended by itself."""
+    return {
+        "gen_exact": float(normalise(answer) == normalise(target)),
+        "gen_contains": gen_contains(answer, target),
+        "gen_stops": float(stops),
+    }
+
+
+def of_answers(edited: Scored, baseline: Scored) -> dict[str, list[float]]:
+    """Return every metric of locality on an answer's positions, per probe, by name."""
+    return {
+        "loc_top1_answer": loc_top1_answer(edited, baseline),
+        "loc_top10_rank_answer": loc_top10_rank_answer(edited, baseline),
+        "loc_expkl_answer": loc_expkl_answer(edited, baseline),
+    }
+
+
+def of_texts(edited: str, baseline: str) -> dict[str, float]:
+    """Return every metric of locality on greedy answers by name."""
+    same = float(edited == baseline)
+    return {"loc_gen_same": same, "loc_flip": 1.0 - same}
+
+
+def of_everywhere(edited: Tensor, baseline: Tensor) -> dict[str, float]:
+    """Return every metric of locality over a whole sequence by name, of both models' `top_tokens`, (T, ranks)."""
+    agree = (edited == baseline).double()
+    return {"loc_top1_all": float(agree[:, 0].mean()), "loc_top10_rank_all": float(agree.mean())}
+
+
 def tf_exact(scored: Scored) -> list[float]:
     """Per probe 1 if every target token is the most likely one, the end of sequence included."""
     return [float(value) for value in scored.all_right()]
@@ -52,6 +94,14 @@ def tf_exact(scored: Scored) -> list[float]:
 def tf_token_acc(scored: Scored) -> list[float]:
     """Per probe the part of target tokens that are the most likely one."""
     return [float(value) for value in scored.right().sum(dim=1) / scored.mask.sum(dim=1)]
+
+
+def tf_token_acc_noeos(scored: Scored) -> list[float]:
+    """Per probe the part of target tokens, but for the end of sequence, that are the most likely one.
+
+    The published codes put no end of sequence into their labels (EasyEdit, LiveEdit, ScopeEdit).
+    """
+    return tf_token_acc(Scored(scored.logits[:, :-1], scored.targets[:, :-1], scored.mask[:, :-1]))
 
 
 def target_nll(scored: Scored) -> list[float]:
@@ -63,6 +113,22 @@ def loc_top1_answer(edited: Scored, base: Scored) -> list[float]:
     """Per probe the part of answer positions at which both models have the same most likely token."""
     same = (edited.predicted() == base.predicted()) & base.mask
     return [float(value) for value in same.sum(dim=1) / base.mask.sum(dim=1)]
+
+
+def gen_contains(answer: str, target: str) -> float:
+    """Return 1 if an answer has the target in it as whole words, both normalised."""
+    return float(bool(re.search(rf"(?<!\w){re.escape(normalise(target))}(?!\w)", normalise(answer))))
+
+
+def top_tokens(logits: Tensor) -> Tensor:
+    """Return the ids of the `RANKS` most likely tokens, the most likely first, (..., ranks)."""
+    return logits.topk(min(RANKS, logits.shape[-1]), dim=-1).indices
+
+
+def loc_top10_rank_answer(edited: Scored, base: Scored) -> list[float]:
+    """Per probe the part of ranks, over answer positions, at which both lists of top tokens have the same one."""
+    agree = (top_tokens(edited.logits) == top_tokens(base.logits)).double().mean(dim=-1)
+    return [float(value) for value in masked_mean(agree, base.mask)]
 
 
 def loc_expkl_answer(edited: Scored, base: Scored) -> list[float]:

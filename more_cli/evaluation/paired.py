@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from more_cli.evaluation.metrics import bootstrap
+from more_cli.evaluation.names import full_names
+
+Values = Mapping[str, Sequence[float | None]]
+"""Of one edit, by the metric's full name, one a probe; None where it was not finite."""
 
 TIE = 1e-4
 """Values that differ by less are the same: float32 scores depend that much on how probes are batched."""
@@ -34,6 +38,22 @@ class Difference:
     def n(self) -> int:
         """Edits compared."""
         return self.up + self.down + self.same
+
+
+def compare_edits(pairs: Sequence[tuple[Values, Values]]) -> tuple[dict[str, Difference], dict[str, str]]:
+    """Compare what two runs measured of the same edits, in every metric; and say which could not be, and why."""
+    found = {name for pair in pairs for values in pair for name in values}
+    known = full_names()
+    metrics, skipped = {}, {}
+    for name in [*(name for name in known if name in found), *sorted(found.difference(known))]:
+        values = [(first.get(name), second.get(name)) for first, second in pairs]
+        reason = _incomparable(values)
+        if reason:
+            skipped[name] = reason
+        else:
+            both = [(_mean(one), _mean(other)) for one, other in values if one and other]
+            metrics[name] = compare([one for one, _ in both], [other for _, other in both])
+    return metrics, skipped
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -65,3 +85,16 @@ def sign_test(up: int, down: int) -> float:
     n = up + down
     tail = sum(math.comb(n, k) for k in range(min(up, down) + 1))
     return min(1.0, 2 * tail / (1 << n))
+
+
+def _incomparable(values: Sequence[tuple[Sequence[float | None] | None, Sequence[float | None] | None]]) -> str:
+    """Return why a metric cannot be compared, or nothing: edits without it in both runs do not matter."""
+    if any(len(one or ()) != len(other or ()) for one, other in values):
+        return "not measured alike in both"
+    if any(value is None or not math.isfinite(value) for pair in values for run in pair for value in run or ()):
+        return "not finite everywhere"
+    return ""
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    return mean([value for value in values if value is not None])

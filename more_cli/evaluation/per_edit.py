@@ -48,14 +48,15 @@ class EditScores:
     @cached_property
     def probes(self) -> str:
         """SHA-256 over what was asked and expected: runs with the same probes can be compared."""
-        return sha256_bytes(canonical_json([_content(score.probe) for score in self.scores]).encode())
+        return probes_hash(score.probe for score in self.scores)
 
     def values(self) -> dict[str, list[float]]:
         """Return the value of every probe by the metric's full name."""
         found: dict[str, list[float]] = {}
         for score in self.scores:
-            for name, value in score.values.items():
-                found.setdefault(f"{score.probe.kind}.{name}", []).append(value)
+            for group in score.probe.groups:
+                for name, value in score.values.items():
+                    found.setdefault(f"{group}.{name}", []).append(value)
         return found
 
 
@@ -65,6 +66,11 @@ def by_edit(scores: Iterable[ProbeScore]) -> list[EditScores]:
     for score in scores:
         groups.setdefault(score.probe.edit, []).append(score)
     return [EditScores(id, tuple(group)) for id, group in groups.items()]
+
+
+def probes_hash(probes: Iterable[Probe]) -> str:
+    """Return the SHA-256 over what probes ask and expect."""
+    return sha256_bytes(canonical_json([_content(probe) for probe in probes]).encode())
 
 
 def _content(probe: Probe) -> list[object]:

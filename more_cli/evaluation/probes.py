@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from more_cli.editors.base import Editor
 from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
 from more_cli.evaluation import metrics
-from more_cli.evaluation.names import Kind, is_locality
-from more_cli.model.batches import Encoded, Query
+from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
+from more_cli.model.batches import Encoded, Query, Span
 from more_cli.model.runtime import Runtime, Scored
 
 BATCH = 16
@@ -32,11 +32,20 @@ class Probe:
     kind: Kind
     query: Query
     target: str | None = None
+    hop: int | None = None
+    """Steps of reasoning from the edit (portability probes)."""
+    gold: str | None = None
+    """What a locality question's answer is by its suite, whatever the base says."""
 
     @property
     def is_locality(self) -> bool:
         """Whether the base's behaviour is what it should show."""
         return is_locality(self.kind)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What it counts in."""
+        return groups(self.kind, self.hop)
 
 
 @dataclass
@@ -48,7 +57,7 @@ class ProbeScore:
     answer: str = ""
     """Greedy answer of the edited model, or under teacher forcing when nothing was generated."""
     base_answer: str = ""
-    """Greedy answer of the base (locality probes)."""
+    """Greedy answer of the baseline (locality probes)."""
     logits: Tensor | None = None
     """(K, vocabulary) at the target's positions, when they were to be kept."""
 
@@ -60,33 +69,41 @@ class ProbeScore:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the untouched base says to a locality probe."""
+    """What the baseline says to a locality probe."""
 
     tokens: tuple[int, ...]
     """Its greedy answer."""
     logits: Tensor
-    """(K, vocabulary) at the positions that predict it, as the model gave them, on the CPU."""
+    """(K, vocabulary) at the positions that predict the answer it is measured on, on the CPU."""
+    top: Tensor | None = None
+    """(T, ranks) ids of its most likely tokens at every position of the sequence, where that is measured."""
 
 
 References = Callable[[Sequence[Probe]], Sequence[Reference]]
-"""Where what the base says comes from: asked there and then, or kept from an earlier time."""
+"""Where what the baseline says comes from: asked there and then, or kept from an earlier time."""
 
 
 def probes_of(edit: Edit) -> Iterator[Probe]:
-    """Yield every probe of an edit: the edit itself, its rephrases, its image variants, its locality questions."""
+    """Yield every probe of an edit: the edit itself, its variants, what follows from it, and its locality questions."""
     yield Probe(edit.id, "rel", Query(edit.images, edit.question), edit.target)
     for question in edit.rephrases:
         yield Probe(edit.id, "gen_text", Query(edit.images, question), edit.target)
     for image in edit.image_rephrases:
         yield Probe(edit.id, "gen_image", Query((image,), edit.question), edit.target)
+    for asked in edit.portability:
+        yield Probe(edit.id, "portability", _query(asked), asked.answer, asked.hop)
     yield from locality_probes(edit.id, edit.locality)
 
 
 def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]:
     """Yield locality probes, told apart by whether they show an image."""
     for question in questions:
-        images = (question.image,) if question.image else ()
-        yield Probe(edit, "loc_image" if images else "loc_text", Query(images, question.question))
+        kind: Kind = "loc_image" if question.image else "loc_text"
+        yield Probe(edit, kind, _query(question), gold=question.answer)
+
+
+def _query(question: Question) -> Query:
+    return Query((question.image,) if question.image else (), question.question)
 
 
 def run_probes(
@@ -97,18 +114,19 @@ def run_probes(
     generate: bool = True,
     keep_logits: bool = False,
     references: References | None = None,
+    yardstick: Yardstick = Yardstick(),  # noqa: B008 (frozen)
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ProbeScore]:
     """Score probes in batches on the model as it is now; the editor must be attached.
 
     Without `generate` only teacher-forced metrics are measured; `keep_logits` keeps those of the target positions.
-    Without `references` the base is asked again.
+    `references` are what the yardstick's baseline says; without them the base is asked again.
     """
     scores: list[ProbeScore] = []
-    for group in _batches(probes):
+    for group in batches(probes):
         if group[0].is_locality:
-            before = references(group) if references else ask_base(runtime, group)
-            scores += _locality(runtime, editor, group, before)
+            before = references(group) if references else ask_base(runtime, group, yardstick)
+            scores += _locality(runtime, editor, group, before, yardstick)
         else:
             scores += _targets(runtime, editor, group, generate, keep_logits)
         on_progress(len(scores), len(probes))
@@ -116,37 +134,30 @@ def run_probes(
     return sorted(scores, key=lambda score: order[id(score.probe)])
 
 
-def _batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
+def batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
     """Yield groups of one sort, with and without image apart: their sequences differ much in length."""
-    groups: dict[tuple[bool, int], list[Probe]] = {}
+    sorts: dict[tuple[bool, int], list[Probe]] = {}
     for probe in probes:
-        groups.setdefault((probe.is_locality, len(probe.query.images)), []).append(probe)
-    for group in groups.values():
-        for start in range(0, len(group), BATCH):
-            yield group[start : start + BATCH]
+        sorts.setdefault((probe.is_locality, len(probe.query.images)), []).append(probe)
+    for alike in sorts.values():
+        for start in range(0, len(alike), BATCH):
+            yield alike[start : start + BATCH]
 
 
 def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate: bool, keep: bool) -> list[ProbeScore]:
-    queries = [_routed(editor, probe) for probe in probes]
+    queries = [routed(editor, probe) for probe in probes]
     encoded = [runtime.encode(query, probe.target) for query, probe in zip(queries, probes, strict=True)]
     parts = _scored(runtime, encoded)
-    values = {
-        "tf_exact": [value for part in parts for value in metrics.tf_exact(part)],
-        "tf_token_acc": [value for part in parts for value in metrics.tf_token_acc(part)],
-        "target_nll": [value for part in parts for value in metrics.target_nll(part)],
-    }
+    values = [row for part in parts for row in _rows(metrics.of_targets(part))]
     answers = [answer for part in parts for answer in _forced_answers(runtime, part)]
     if generate:
         longest = max(len(sequence.target) for sequence in encoded)
         tokens = runtime.generate(queries, longest + SPARE_TOKENS)
         answers = [runtime.prompter.text(ids) for ids in tokens]
-        same = [
-            metrics.normalise(answer) == metrics.normalise(probe.target or "")
-            for answer, probe in zip(answers, probes, strict=True)
-        ]
-        values["gen_exact"] = list(map(float, same))
-        values["gen_stops"] = [float(bool(ids) and ids[-1] in runtime.prompter.stops) for ids in tokens]
-    scores = _scores(probes, values, answers, [""] * len(probes))
+        for row, probe, answer, ids in zip(values, probes, answers, tokens, strict=True):
+            stops = bool(ids) and ids[-1] in runtime.prompter.stops
+            row |= metrics.of_generated(answer, probe.target or "", stops=stops)
+    scores = [ProbeScore(*found) for found in zip(probes, values, answers, strict=True)]
     if keep:
         rows = [row[mask] for part in parts for row, mask in zip(part.logits, part.mask, strict=True)]
         for score, row in zip(scores, rows, strict=True):
@@ -154,64 +165,78 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
     return scores
 
 
-def ask_base(runtime: Runtime, probes: Sequence[Probe]) -> list[Reference]:
-    """Return what the untouched base says: its own answer, since the gold one is often nothing it would say."""
+def ask_base(runtime: Runtime, probes: Sequence[Probe], yardstick: Yardstick) -> list[Reference]:
+    """Return what the untouched base says to locality probes."""
     with runtime.base():
-        tokens = runtime.generate([probe.query for probe in probes], ANSWER_TOKENS)
-        encoded = [runtime.encode(probe.query).followed_by(ids) for probe, ids in zip(probes, tokens, strict=True)]
-        rows = [
-            row[mask] for part in _scored(runtime, encoded) for row, mask in zip(part.logits, part.mask, strict=True)
-        ]
-    return [Reference(tuple(ids), row.cpu()) for ids, row in zip(tokens, rows, strict=True)]
+        return ask(runtime, [probe.query for probe in probes], probes, yardstick)
+
+
+def ask(
+    runtime: Runtime,
+    queries: Sequence[Query],
+    probes: Sequence[Probe],
+    yardstick: Yardstick,
+    answers: Sequence[Sequence[int]] | None = None,
+) -> list[Reference]:
+    """Return what the model as it is now says to locality probes, which it is asked as `queries`.
+
+    It is measured on `answers`, given as tokens, or on its own: the gold one is often nothing that it would say.
+    """
+    tokens = runtime.generate(queries, ANSWER_TOKENS)
+    if yardstick.prefix == "gold":
+        encoded = [_without_end(runtime.encode(q, probe.gold)) for q, probe in zip(queries, probes, strict=True)]
+    else:
+        encoded = [runtime.encode(q).followed_by(ids) for q, ids in zip(queries, answers or tokens, strict=True)]
+    rows = [row[mask] for part in _scored(runtime, encoded) for row, mask in zip(part.logits, part.mask, strict=True)]
+    tops = [runtime.top_tokens(sequence, metrics.RANKS) if yardstick.everywhere else None for sequence in encoded]
+    return [Reference(tuple(ids), row.cpu(), top) for ids, row, top in zip(tokens, rows, tops, strict=True)]
+
+
+def _without_end(encoded: Encoded) -> Encoded:
+    """Return a sequence without its end token, which no published code has in an answer."""
+    span = Span(encoded.target.start, encoded.target.stop - 1)
+    return replace(encoded, input_ids=encoded.input_ids[:-1], target=span)
 
 
 def _locality(
-    runtime: Runtime, editor: Editor, probes: Sequence[Probe], references: Sequence[Reference]
+    runtime: Runtime, editor: Editor, probes: Sequence[Probe], before: Sequence[Reference], yardstick: Yardstick
 ) -> list[ProbeScore]:
-    """Compare with the base on the base's own answer."""
-    pairs: list[tuple[Scored, Scored]] = []
-    queries = [_routed(editor, probe) for probe in probes]
-    before = [runtime.prompter.text(list(reference.tokens)) for reference in references]
-    encoded = [
-        runtime.encode(probe.query).followed_by(reference.tokens)
-        for probe, reference in zip(probes, references, strict=True)
-    ]
-    for part in _scored(runtime, encoded):
-        start = sum(len(edited) for edited, _ in pairs)
-        pairs.append((part, _as_scored(references[start : start + len(part)], part)))
-    after = [runtime.prompter.text(ids) for ids in runtime.generate(queries, ANSWER_TOKENS)]
-    values = {
-        "loc_top1_answer": [value for pair in pairs for value in metrics.loc_top1_answer(*pair)],
-        "loc_expkl_answer": [value for pair in pairs for value in metrics.loc_expkl_answer(*pair)],
-        "loc_gen_same": [float(a == b) for a, b in zip(after, before, strict=True)],
-    }
-    return _scores(probes, values, after, before)
+    """Compare with what the baseline says, on the same answer."""
+    after = before
+    if not editor.is_base:  # its answers are there already, and would differ by how probes are batched
+        queries = [routed(editor, probe) for probe in probes]
+        after = ask(runtime, queries, probes, yardstick, [reference.tokens for reference in before])
+    return [_compared(runtime, *found) for found in zip(probes, after, before, strict=True)]
 
 
-def _as_scored(references: Sequence[Reference], like: Scored) -> Scored:
-    """Return what the base said with the shape of what the edited model did."""
-    logits = torch.zeros_like(like.logits)
-    for row, mask, reference in zip(logits, like.mask, references, strict=True):
-        row[mask] = reference.logits.to(row)
-    return Scored(logits, like.targets, like.mask)
+def _compared(runtime: Runtime, probe: Probe, after: Reference, before: Reference) -> ProbeScore:
+    answer, base_answer = (runtime.prompter.text(said.tokens) for said in (after, before))
+    (values,) = _rows(metrics.of_answers(_as_scored(after), _as_scored(before)))
+    values |= metrics.of_texts(answer, base_answer)
+    if after.top is not None and before.top is not None:
+        values |= metrics.of_everywhere(after.top, before.top)
+    return ProbeScore(probe, values, answer, base_answer)
+
+
+def _as_scored(said: Reference) -> Scored:
+    """Return what a model said as a batch of one, every position of which counts."""
+    mask = torch.ones(1, len(said.logits), dtype=torch.bool)
+    return Scored(said.logits[None], torch.zeros_like(mask, dtype=torch.long), mask)
+
+
+def _rows(columns: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Return the values of each probe by name."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _scored(runtime: Runtime, samples: Sequence[Encoded]) -> list[Scored]:
     return [runtime.score(runtime.batch(part)) for part in runtime.parts(samples, "forward")]
 
 
-def _routed(editor: Editor, probe: Probe) -> Query:
+def routed(editor: Editor, probe: Probe) -> Query:
+    """Return what an editor makes of a probe's question."""
     return editor.rewrite(probe.query, editor.prepare(probe.query))
 
 
 def _forced_answers(runtime: Runtime, scored: Scored) -> list[str]:
     return [runtime.prompter.text(row[mask]) for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
-
-
-def _scores(
-    probes: Sequence[Probe], values: dict[str, list[float]], answers: Sequence[str], before: Sequence[str]
-) -> list[ProbeScore]:
-    return [
-        ProbeScore(probe, {name: column[row] for name, column in values.items()}, answers[row], before[row])
-        for row, probe in enumerate(probes)
-    ]

@@ -40,6 +40,12 @@ class Schedule:
         """Numbers of edits at which online and final are read off, the last one included."""
         return sorted({mark for mark in self.checkpoints if 0 < mark < self.edits} | {self.edits})
 
+    @property
+    def measured_lags(self) -> list[int]:
+        """How many edits came after those that are scored, at every lag there is; right after them is 0."""
+        lags = {readout.lag for readout in self.readouts() if readout.lag is not None}
+        return sorted(lags | ({0} if "online" in self.protocols else set()))
+
     def due(self, t: int) -> list[int]:
         """Return the edits that are scored after edit `t`, in order."""
         return sorted({i for readout in self.readouts() for after, i in readout.cells if after == t})
@@ -76,10 +82,18 @@ class Readout:
         return f"lag{self.lag}@{self.edits}" if self.lag is not None else f"{self.protocol}@{self.edits}"
 
 
-def forgetting(matrix: Mapping[Cell, float], edits: int) -> list[float]:
-    """Return S[i, i] - S[T, i] of every edit that both were measured of: how much of it later edits took away."""
-    both = [i for i in range(1, edits + 1) if (i, i) in matrix and (edits, i) in matrix]
-    return [matrix[i, i] - matrix[edits, i] for i in both]
+def forgetting(matrix: Mapping[Cell, float], edits: int, lag: int | None = None) -> list[float]:
+    """Return S[i, i] - S[T, i] of every edit that both were measured of: how much of it later edits took away.
+
+    With `lag` it is S[i, i] - S[i + lag, i], by which over the lags there is a curve.
+    """
+    later = {i: edits if lag is None else i + lag for i in range(1, edits + 1)}
+    return [matrix[i, i] - matrix[t, i] for i, t in later.items() if (i, i) in matrix and (t, i) in matrix]
+
+
+def retained(matrix: Mapping[Cell, float], edits: int, lag: int) -> list[float]:
+    """Return S[i + lag, i] of every edit that has so many after it."""
+    return [matrix[i + lag, i] for i in range(1, edits - lag + 1)]
 
 
 def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
@@ -55,6 +56,7 @@ class Prompter:
         """What ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
         self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id)))
 
+    @timed("preprocess")
     def encode(self, query: Query, target: str | None = None) -> Encoded:
         """Tokenise a question and, when given, its target followed by the token that ends an answer.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from more_cli.checkpoint import Checkpoint
+from more_cli.clock import timed
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.activations import Activations, Pass
 from more_cli.model.batches import Batch, Encoded, Query, collate
@@ -94,6 +96,8 @@ class Runtime:
         self._backbone = find_backbone(model)
         self._vision: VisionCache | None = None
         self._branches: tuple[Part, ...] = ()
+        self._prepared: dict[tuple[Query, str | None], Encoded] = {}
+        self._encoding = threading.Lock()
         self.activations = Activations.of(model, ())
 
     @contextmanager
@@ -156,7 +160,13 @@ class Runtime:
 
     def encode(self, query: Query, target: str | None = None) -> Encoded:
         """Tokenise one question, with its target when there is one."""
-        return self.prompter.encode(query, target)
+        with self._encoding:
+            return self._prepared.pop((query, target), None) or self.prompter.encode(query, target)
+
+    def prepare(self, query: Query, target: str) -> None:
+        """Encode, from any thread, what `encode` is going to be asked for, and keep it until then."""
+        with self._encoding:
+            self._prepared[query, target] = self.prompter.encode(query, target)
 
     def batch(self, sequences: Sequence[Encoded]) -> Batch:
         """Pad encoded sequences into the tensors of one pass."""
@@ -168,6 +178,7 @@ class Runtime:
         """Deal samples out into passes that memory has room for, in order."""
         return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
 
+    @timed("forward")
     def score(self, batch: Batch, *, keys: bool = False, record: bool = False, add: bool = False) -> Scored:
         """Run one pass and return the logits that predict the targets.
 
@@ -187,10 +198,22 @@ class Runtime:
             branch.recording = False
         return Scored(output, batch.targets, batch.mask)
 
+    @timed("backward")
     def backward(self, loss: Tensor) -> float:
         """Send the loss of a recorded pass back to the branches, and return it."""
         (self.loss_scale * loss).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def top_tokens(self, sample: Encoded, ranks: int) -> Tensor:
+        """Return the ids of the most likely tokens at every position of one sequence, (T, ranks), on the CPU.
+
+        In an encoder-decoder these are the positions of the answer's own sequence. One sequence at a time: all its
+        logits are in memory.
+        """
+        batch = self.batch([sample])
+        with torch.no_grad(), self._serving(batch):
+            logits: Tensor = self._asked(batch)(**batch.inputs, use_cache=False).logits[0]
+        return logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices.cpu()
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""

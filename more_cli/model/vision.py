@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from more_cli.clock import timed
+
 Key = tuple[str, ...]
 """Hashes of the images of one question."""
 
@@ -73,6 +75,7 @@ class VisionCache:
             self._bytes -= _size(self._outputs.popitem(last=False)[1])
         return outputs
 
+    @timed("vision")
     def _watch(self, look: Callable[[], object]) -> dict[int, Any] | None:
         """Return what the kept layers put out until the text begins; None where one ran more or less than once."""
         outputs: dict[int, list[Any]] = {index: [] for index in self.kept}

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from pydantic import ValidationError
 
-from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
 from more_cli.edits import Edit, Probe, Problem
+from more_cli.entry import ProbeEntry
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.images import ImageStore
-from more_cli.model.batches import Query
-from more_cli.model.runtime import Runtime
+
+if TYPE_CHECKING:  # what is kept beside a state is read without it
+    from torch import Tensor
+
+    from more_cli.editors.anchors import Anchor
+    from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
 _RESTORE = "restore it from a backup, or make the state again"
@@ -59,11 +61,11 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
         raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
     if sha256_bytes(data) != digest:
         raise StateError(f"`{path}` has changed since the state was made", _RESTORE)
-    lines = [json.loads(line) for line in data.splitlines()]
-    return [
-        Probe(line["question"], store.source(line["image"]) if line["image"] else None, line["answer"])
-        for line in lines
-    ]
+    try:
+        lines = [ProbeEntry.model_validate_json(line) for line in data.splitlines()]
+    except ValidationError:
+        raise StateError(f"`{path}` is damaged", _RESTORE) from None
+    return [Probe(line.question, store.source(line.image) if line.image else None, line.answer) for line in lines]
 
 
 def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> list[Anchor]:
@@ -71,6 +73,11 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
 
     The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
+    from safetensors.torch import save
+
+    from more_cli.editors.anchors import make_anchor, restore_anchor
+    from more_cli.model.batches import Query
+
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
     known = _read_cache(cache)
     if known.keys() == {f"{n}.{part}" for n in range(len(queries)) for part in ("tokens", "base")}:
@@ -89,6 +96,9 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
 
 def _read_cache(path: Path) -> dict[str, Tensor]:
     """Return what the cache holds, nothing where it is absent or damaged: it can always be made again."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except (OSError, SafetensorError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.checkpoint import fingerprint, open_checkpoint
+from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import Estimate, change
 from more_cli.evaluation.probes import BATCH
 from more_cli.model.batches import Query
@@ -66,6 +67,20 @@ class CapabilityReport:
     """State minus base accuracy by category and, as `all`, over all of them; the interval is over images."""
     replayed: int
     reproduce: dict[str, Any]
+    gates: list[Judgement] = field(default_factory=list)
+
+    @property
+    def gated(self) -> dict[str, Estimate]:
+        """What changed, by the names of `gate_names`; nothing without a state."""
+        if self.state is None:
+            return {}
+        changes = [self.changes[name] for name in ("all", *self.suite.categories)]
+        return dict(zip(gate_names(self.suite), changes, strict=True))
+
+
+def gate_names(suite: YesNoSuite) -> list[str]:
+    """Return every name that a gate on a capability may have: the change of accuracy, in all and by category."""
+    return [f"{suite.name}.accuracy_change", *(f"{suite.name}.{name}.accuracy_change" for name in suite.categories)]
 
 
 def evaluate_capability(

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import DataError
-from more_cli.evaluation.names import full_names
-from more_cli.evaluation.paired import Difference, compare, mean
+from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.files import shorten
 from more_cli.records import opened
 
 SCHEMA = "more.eval/1"
 MAX_BYTES = 256 << 20
 """Largest result that is read."""
+_PLURALS = {"protocol": "protocols", "baseline": "baselines", "prefix": "prefixes of locality"}
 _HINT = "write one with: more eval MODEL --json > FILE"
 
 
@@ -58,6 +58,8 @@ class Run(_Result):
     source: str
     protocol: str
     baseline: str
+    prefix: str = "own"
+    """On which answer locality was measured."""
     per_edit: list[EditValues]
     reproduce: Reproduce
 
@@ -89,17 +91,7 @@ def compare_runs(first: Path, second: Path) -> Comparison:
     a, b = read_run(first), read_run(second)
     _check_alike(first, a, second, b)
     partners = {edit.id: edit for edit in b.per_edit}
-    pairs = [(edit, partners[edit.id]) for edit in a.per_edit]
-    found = {name for pair in pairs for edit in pair for name in edit.values}
-    metrics, skipped = {}, {}
-    for name in [*(name for name in full_names() if name in found), *sorted(found - set(full_names()))]:
-        values = [(edit.values.get(name), other.values.get(name)) for edit, other in pairs]
-        reason = _incomparable(values)
-        if reason:
-            skipped[name] = reason
-        else:
-            both = [(_mean(one), _mean(other)) for one, other in values if one and other]
-            metrics[name] = compare([one for one, _ in both], [other for _, other in both])
+    metrics, skipped = compare_edits([(edit.values, partners[edit.id].values) for edit in a.per_edit])
     one, other = a.reproduce.told(), b.reproduce.told()
     differ = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
     return Comparison(first, second, a, metrics, skipped, differ)
@@ -136,9 +128,10 @@ def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
 
 def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
     """Refuse runs that did not measure the same thing."""
-    for what, one, other in (("protocol", a.protocol, b.protocol), ("baseline", a.baseline, b.baseline)):
+    for what in ("protocol", "baseline", "prefix"):
+        one, other = str(getattr(a, what)), str(getattr(b, what))
         if one != other:
-            raise _unlike(first, second, f"other {what}s, `{shorten(one)}` and `{shorten(other)}`")
+            raise _unlike(first, second, f"other {_PLURALS[what]}, `{shorten(one)}` and `{shorten(other)}`")
     # Only edited tensors are in a fingerprint, so two recipes share a part of it.
     base, also = a.reproduce.base, b.reproduce.base
     if any(base[key] != also[key] for key in base.keys() & also.keys()):
@@ -163,16 +156,3 @@ def _unlike(first: Path, second: Path, what: str) -> DataError:
 def _only(path: Path, ids: Iterable[str]) -> list[str]:
     found = sorted(ids)
     return [f"{len(found)} only in `{path}`, such as `{shorten(found[0])}`"] if found else []
-
-
-def _incomparable(values: list[tuple[list[float | None] | None, list[float | None] | None]]) -> str:
-    """Return why a metric cannot be compared, or nothing: edits without it in both runs do not matter."""
-    if any(len(one or ()) != len(other or ()) for one, other in values):
-        return "not measured alike in both"
-    if any(value is None for pair in values for run in pair for value in run or ()):
-        return "not finite everywhere"
-    return ""
-
-
-def _mean(values: list[float | None]) -> float:
-    return mean([value for value in values if value is not None])

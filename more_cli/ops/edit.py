@@ -8,20 +8,27 @@ interrupted run and a rerun end with the bytes of an undisturbed one.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any
 
 from more_cli.editors.base import EditOutcome
-from more_cli.edits import Edit, Problem, iter_edits, read_edits
+from more_cli.edits import Edit, Problem, iter_edits, raise_all, read_edits
 from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StreamErrors
+from more_cli.evaluation.streams import request_of
+from more_cli.feeds import Feed
 from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
+from more_cli.ops.ahead import Ahead
+from more_cli.ops.edit_report import FAILED as FAILED
+from more_cli.ops.edit_report import EditOptions as EditOptions
+from more_cli.ops.edit_report import EditReport as EditReport
+from more_cli.ops.edit_report import Listener as Listener
 from more_cli.ops.fit import Fit
-from more_cli.ops.init import InitReport, initialise, plan
+from more_cli.ops.init import initialise, plan
 from more_cli.ops.session import (
     Every,
     Progress,
@@ -32,65 +39,10 @@ from more_cli.ops.session import (
     open_session,
     versions,
 )
+from more_cli.ops.states import keep_snapshot
 from more_cli.ops.stop import Stop, stoppable
 
 SAVE_SECONDS = 30.0
-FAILED = (Status.NOT_LEARNT, Status.REFUSED)
-
-
-@dataclass(frozen=True)
-class EditOptions:
-    """How a stream is applied."""
-
-    recipe: str | None = None
-    settings: tuple[str, ...] = ()
-    image_root: Path | None = None
-    on_error: Literal["stop", "skip"] = "stop"
-    limit: int | None = None
-    save_every: int = 10
-    dry_run: bool = False
-    store_images: bool = True
-    consolidate: Literal["off", "run", "all"] = "off"
-    """After the stream, write once more what does not hold: of this run's edits, or of all."""
-    batch: bool = False
-    """Absorb every key first, then write all edits together, as a consolidation does."""
-
-
-@dataclass
-class EditReport:
-    """What became of a stream."""
-
-    target: Target
-    total: int = 0
-    """Edits in the stream, without repetitions."""
-    skipped: int = 0
-    """Edits that the ledger had already."""
-    replayed: int = 0
-    """Ledger entries that were applied again because the sidecar did not have them."""
-    ids: list[str] = field(default_factory=list)
-    """Every edit of the stream, in order."""
-    entries: list[Entry] = field(default_factory=list)
-    """What this run applied, in order."""
-    statuses: dict[str, Status] = field(default_factory=dict)
-    """Status of every edit of the stream, also of those applied in earlier runs."""
-    problems: list[str] = field(default_factory=list)
-    """Lines that were left out (`--on-error skip`)."""
-    notes: list[str] = field(default_factory=list)
-    consolidation: Entry | None = None
-    created: InitReport | None = None
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of the stream's edits by status."""
-        return dict(sorted(Counter(self.statuses.values()).items()))
-
-    @property
-    def failed(self) -> list[str]:
-        """Edits of the stream that do not stand."""
-        return [id for id, status in self.statuses.items() if status in FAILED]
 
 
 def edit_file(
@@ -99,7 +51,7 @@ def edit_file(
     options: EditOptions,
     machine: Machine,
     progress: Progress = no_progress,
-    on_entry: Callable[[Entry], None] = lambda entry: None,
+    listener: Listener | None = None,
 ) -> EditReport:
     """Apply the edits of a file that are not in the ledger yet, in file order.
 
@@ -107,56 +59,54 @@ def edit_file(
         StreamErrors: the file has problems; nothing is applied.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
-    found = read_edits(stream, options.image_root, on_error=options.on_error)
+    listener = listener or Listener()
+    found = read_edits(stream, options.image_root, on_error="skip", strict_paths=options.strict_paths)
     context = Fit(target, options.recipe, options.settings)
     misfits = {edit.id: problem for edit in found.edits if (problem := context.problem(edit))}
-    if misfits and options.on_error == "stop":
-        raise StreamErrors([str(problem) for problem in misfits.values()], next(iter(misfits.values())).hint)
+    problems = [*found.problems, *misfits.values()]
+    for problem in problems:
+        listener.problem(problem)
+    if options.on_error == "stop":
+        raise_all(problems)
     edits = [edit for edit in found.edits if edit.id not in misfits][: options.limit]
-    problems = [str(problem) for problem in (*found.problems, *misfits.values())]
-    report = EditReport(target, total=len(edits), problems=problems)
-    return _run(target, edits, len(edits), options, machine, report, progress, on_entry)
+    report = EditReport(target, total=len(edits), problems=[str(problem) for problem in problems])
+    return _run(target, edits, options, machine, report, progress, listener)
 
 
 def edit_stream(
     target: Target,
-    stream: BinaryIO,
+    feed: Feed,
     options: EditOptions,
     machine: Machine,
     progress: Progress = no_progress,
-    on_entry: Callable[[Entry], None] = lambda entry: None,
+    listener: Listener | None = None,
 ) -> EditReport:
-    """Apply edits line by line as they arrive; a bad line stops the run unless it is to be skipped."""
-    report = EditReport(target)
+    """Apply edits line by line as they arrive; a bad line stops the run unless it is to be skipped.
+
+    While an edit is written the next line is read and its images decoded, but no line after it.
+    """
     context = Fit(target, options.recipe, options.settings)
 
-    def arriving() -> Iterator[Edit]:
-        for item in iter_edits(stream, "<stdin>", options.image_root):
-            problem = item if isinstance(item, Problem) else context.problem(item)
-            if problem or isinstance(item, Problem):
-                if options.on_error == "stop":
-                    raise StreamErrors([str(problem)], "fix the line and send it again; edits before it are applied")
-                report.problems.append(str(problem))
-                continue
-            if options.limit is not None and report.total >= options.limit:
-                return
-            report.total += 1
-            yield item
+    def checked() -> Iterator[Edit | Problem]:
+        for item in iter_edits(feed.records(), options.image_root, strict_paths=options.strict_paths):
+            context.load()
+            yield (context.problem(item) if isinstance(item, Edit) else None) or item
 
-    return _run(target, arriving(), None, options, machine, report, progress, on_entry)
+    ahead = Ahead(checked(), feed.close)
+    return _run(target, ahead, options, machine, EditReport(target), progress, listener or Listener())
 
 
 def _run(
     target: Target,
-    edits: Iterable[Edit],
-    total: int | None,
+    source: list[Edit] | Ahead[Edit | Problem],
     options: EditOptions,
     machine: Machine,
     report: EditReport,
     progress: Progress,
-    on_entry: Callable[[Entry], None],
+    listener: Listener,
 ) -> EditReport:
     started = time.monotonic()
+    edits = source if isinstance(source, list) else _admitted(source, options, report, listener)
     if options.dry_run:
         _rehearse(target, edits, options, report)
         return report
@@ -167,15 +117,17 @@ def _run(
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
         _refuse_other_recipe(session, options)
-        pending = _pending(session, edits, report)
-        if isinstance(edits, list):
-            # A whole file is compared with the ledger before the first write, and often there is nothing to do.
-            pending = iter(list(pending))
-        pending = stop.before_each(pending)
-        first = next(pending, None)
-        unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
-        if first is not None or session.behind or unfinished:
-            _apply(session, stop.before_each(_chain(first, pending)), total, options, report, on_entry, stop)
+        pending = _pending(session, edits, options, report, listener)
+        # A whole file is compared with the ledger before the first write, and often there is nothing to do.
+        ahead: Ahead[Any] = Ahead(list(pending)) if isinstance(source, list) else source
+        with ahead, session.ledger:
+            pending = ahead if isinstance(source, list) else pending
+            first = next(stop.before_each(pending), None)
+            unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
+            if first is not None or session.behind or session.outdated or unfinished:
+                total = report.total if isinstance(source, list) else None
+                chained = stop.before_each(_chain(first, pending))
+                _apply(session, ahead, chained, total, options, report, listener, stop)
         statuses = session.ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
         report.interrupted = stop.asked
@@ -187,70 +139,120 @@ def _run(
 
 def _apply(
     session: Session,
+    ahead: Ahead[Any],
     pending: Iterator[Edit],
     total: int | None,
     options: EditOptions,
     report: EditReport,
-    on_entry: Callable[[Entry], None],
+    listener: Listener,
     stop: Stop,
 ) -> None:
-    due = Every(options.save_every, SAVE_SECONDS)
+    due, start = Every(options.save_every, SAVE_SECONDS), len(session.ledger.entries)
+
+    saved = session.state.meta.edits
+
+    def rest() -> None:
+        """Save what is not saved yet: the next edit is long in coming."""
+        nonlocal saved
+        if session.state.meta.edits > saved:
+            session.save()
+            saved = session.state.meta.edits
+
     with session.attached(writing=True) as replayed:
         report.replayed = replayed
-        if replayed:
+        if replayed or session.outdated:
             session.save()
-        report.notes += _machine_notes(session)
+        report.notes += machine_notes(session)
+        ahead.start(partial(_prepare, session), rest, SAVE_SECONDS)
         try:
             for edit in pending:
-                session.progress(report.skipped + len(report.entries), total, edit.id)
+                session.progress(report.skipped + report.applied, total, edit.id)
                 entry = _commit(session, edit, options)
-                report.entries.append(entry)
-                on_entry(entry)
+                report.applied += 1
+                with stop.waiting():
+                    listener.edited(entry, entry.status, new=True)
                 if due():
                     session.save()
+                if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
+                    session.save()
+                    keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
+            report.entries = session.ledger.entries[start : start + report.applied]
             since = _written_together(session, options, report)
             if since is not None and not stop.asked:
-                report.consolidation = _consolidate(session, since)
-        except DataError:
-            session.save()  # the stream went wrong, between two edits
+                report.consolidation = commit_consolidation(session, since)
+        except (DataError, BrokenPipeError):
+            session.save()  # the stream went wrong, or whoever listens is gone: between two edits
             raise
         # Anything else may have struck inside a write: then the sidecar stays as it was and the ledger is replayed.
         session.save()
 
 
+def _prepare(session: Session, item: Edit | Problem) -> None:
+    """Make the prompt of an edit that is yet to be applied; what is wrong with it shows when it is."""
+    if isinstance(item, Edit) and item.id not in session.ledger.by_id:
+        request = request_of(item)
+        with suppress(DataError):
+            session.runtime.prepare(request.query, request.target)
+
+
+def _admitted(
+    items: Iterable[Edit | Problem], options: EditOptions, report: EditReport, listener: Listener
+) -> Iterator[Edit]:
+    """Yield the edits of a stream, as many as wanted, and note its problems.
+
+    Raises:
+        StreamErrors: there is a problem, and `on_error` is "stop".
+    """
+    for item in items:
+        if isinstance(item, Edit):
+            report.total += 1
+            yield item
+            if report.total == options.limit:
+                return
+            continue
+        listener.problem(item)
+        if options.on_error == "stop":
+            raise StreamErrors([str(item)], f"{item.hint or 'fix the line'}; the edits before it are applied")
+        report.problems.append(str(item))
+
+
 def _written_together(session: Session, options: EditOptions, report: EditReport) -> int | None:
-    """Return the ledger line from which on edits are consolidated at the end of a stream; None for not at all."""
+    """Return the place from which on edits are consolidated at the end of a stream; None for not at all."""
     if options.consolidate == "all":
         return 1
     starts = [session.unwritten] if options.batch and session.unwritten else []
-    if options.consolidate == "run" and report.entries:
-        starts.append(report.entries[0].seq)
+    if options.consolidate == "run" and report.applied:
+        starts.append(session.state.meta.edits - report.applied + 1)
     return min(starts, default=None)
 
 
 def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
     """Apply one edit and make it durable: its images, then its ledger line."""
-    kept = session.ledger.keep(edit, store=options.store_images)
+    return commit_edit(session, edit, session.ledger.keep(edit, store=options.store_images), joint=options.batch)
+
+
+def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
+    """Apply one edit and append its ledger line: what is `kept` of it, and what was measured."""
     started = time.monotonic()
-    outcome = session.apply(edit, joint=options.batch)
-    measured = _measured(outcome) | {"joint": options.batch}
-    if options.batch:
+    outcome = session.apply(edit, joint=joint)
+    measured = _measured(outcome) | {"joint": joint}
+    if joint:
         measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it has no "after" of its own
     wall_ms = round(1000 * (time.monotonic() - started), 1)
-    entry = session.ledger.append(kept | measured | {"wall_ms": wall_ms, "versions": versions(session.machine)})
+    entry = session.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(session.machine)})
     session.count(entry)
     return entry
 
 
-def _consolidate(session: Session, since: int) -> Entry:
-    """Look at the edits from ledger line `since` on, write those that fail, and note it as a line of its own."""
+def commit_consolidation(session: Session, since: int) -> Entry:
+    """Look at the edits from place `since` on, write those that fail, and append a ledger line about it."""
     session.progress(0, None, "consolidating")
     started = time.monotonic()
     done = session.consolidate(since)
     entry = session.ledger.append(
         {
             "kind": "consolidate",
-            "id": f"consolidation-{len(session.ledger.entries) + 1}",
+            "id": f"consolidation-{len(session.ledger.history) + 1}",
             "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
             "since": since,
             "writes": done.writes,
@@ -274,17 +276,21 @@ def _measured(outcome: EditOutcome) -> dict[str, object]:
         "answer_after": outcome.answer_after,
         "right_after": outcome.right_after,
         "writes": outcome.writes,
+        "sites": list(outcome.sites),
         "cost": outcome.cost,
         "looks": list(outcome.looks.items()),
     }
 
 
-def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Iterator[Edit]:
-    """Yield the edits that the ledger does not have, and note the others as skipped.
+def _pending(
+    session: Session, edits: Iterable[Edit], options: EditOptions, report: EditReport, listener: Listener
+) -> Iterator[Edit]:
+    """Yield the edits that are to be applied, and note the others as skipped.
 
     Raises:
         DataError: an id that the ledger knows with another content.
     """
+    statuses = session.ledger.statuses()
     for edit in edits:
         report.ids.append(edit.id)
         known = session.ledger.by_id.get(edit.id)
@@ -295,8 +301,13 @@ def _pending(session: Session, edits: Iterable[Edit], report: EditReport) -> Ite
                 f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with another content",
                 "give the new correction an id of its own; it will supersede the old one",
             )
+        elif options.reapply and edit.id in session.ledger.reverted:
+            yield edit
         else:
             report.skipped += 1
+            if edit.id in session.ledger.reverted:
+                report.reverted.append(edit.id)
+            listener.edited(known, statuses[edit.id], new=False)
 
 
 def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
@@ -305,7 +316,7 @@ def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, repor
     if target.sidecar.exists():
         session = open_session(target, Machine())
         _refuse_other_recipe(session, options)
-        pending = sum(1 for _ in _pending(session, edits, report))
+        pending = sum(1 for _ in _pending(session, edits, options, report, Listener()))
         report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
         return
     free_of_adapters(target)
@@ -328,7 +339,7 @@ def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
         )
 
 
-def _machine_notes(session: Session) -> list[str]:
+def machine_notes(session: Session) -> list[str]:
     """Say what differs from the machine of the last edit: then the bytes of a replay may differ as well."""
     if not session.ledger.entries:
         return []

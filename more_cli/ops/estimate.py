@@ -137,7 +137,9 @@ def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
     named = model.config.dtype
     if isinstance(named, torch.dtype):
         return named
-    return next((FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS), torch.float32)
+    found = (FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS)
+    dtype: torch.dtype = getattr(torch, next(found, "float32"))
+    return dtype
 
 
 def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:

@@ -12,14 +12,15 @@ from more_cli.edits import read_probes
 from more_cli.errors import DataError
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
-from more_cli.evaluation.names import KINDS
+from more_cli.evaluation.names import all_groups, metric_of
 from more_cli.evaluation.per_edit import EditScores, by_edit
 from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.files import sha256_file
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.ops.provenance import provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
 
 STATE = "state"
 """What is scored when it is no file."""
@@ -71,6 +72,11 @@ class EvalReport:
         return f"{sum(scores.good for scores in self.per_edit)} of {len(self.per_edit)} hold"
 
     @property
+    def told(self) -> dict[str, Estimate]:
+        """The metrics that people see where they did not ask for one."""
+        return {name: value for name, value in self.estimates.items() if metric_of(name).told}
+
+    @property
     def rel(self) -> list[ProbeScore]:
         """Scores of the edits themselves, or of the questions with an answer."""
         return [score for score in self.scores if score.probe.kind == "rel"]
@@ -108,6 +114,7 @@ def evaluate_probes(
     progress: Progress = no_progress,
     *,
     ask_base: bool = False,
+    strict_paths: bool = False,
 ) -> EvalReport:
     """Score the state on a file of questions: the given answers, or without one the base's own behaviour.
 
@@ -118,7 +125,7 @@ def evaluate_probes(
     """
     session, probes = open_session(target, machine, progress), list[Probe]()
     held = asked(session.anchors)
-    for question in read_probes(file, image_root):
+    for question in read_probes(file, image_root, strict_paths=strict_paths):
         if identity(question) in held:
             raise DataError(
                 f"`{file}`: `{question.id}` asks what an anchor holds: it would be measured on what is trained",
@@ -169,10 +176,10 @@ def _run(
 def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
     """Return every metric of every probe kind with its interval, by full name."""
     estimates = {}
-    for kind in KINDS:
-        chosen = [score for score in scores if score.probe.kind == kind]
+    for group in all_groups():
+        chosen = [score for score in scores if group in score.probe.groups]
         for name in chosen[0].values if chosen else ():
-            estimates[f"{kind}.{name}"] = estimate([score.values[name] for score in chosen])
+            estimates[f"{group}.{name}"] = estimate([score.values[name] for score in chosen])
     return estimates
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.sites import rebuild_basis
@@ -24,11 +24,12 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
+from more_cli.ops.provenance import CARD, provenance, write_provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
 from more_cli.state import SiteRecord
 
 Format = Literal["peft", "delta"]
-ADAPTER, CONFIG, PROVENANCE = "adapter_model.safetensors", "adapter_config.json", "more.json"
+ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
 """What PEFT puts before a module's path."""
 
@@ -86,11 +87,13 @@ def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord]
         tensors[f"{PREFIX}{record.module}.lora_A.weight"] = rebuild_basis(record).contiguous()
         tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B[record.name].contiguous()
     with disk_errors(folder):
-        save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
-        (folder / ADAPTER).chmod(0o644)  # safetensors 0.8.0 writes 0600 whatever the umask (its issue 782)
+        # As bytes: safetensors 0.8.0 writes files of its own with mode 0600 whatever the umask (its issue 782).
+        (folder / ADAPTER).write_bytes(save(tensors, metadata={"format": "pt"}))
     config = adapter_config(written, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
-    write_new(folder / PROVENANCE, f"{canonical_json(provenance(session))}\n".encode())
+    write_new(folder / CARD, b"---\nlibrary_name: peft\n---\n")
+    facts = {"modules": str(len(written))}
+    write_provenance(session, folder, "this adapter", (ADAPTER, CONFIG), facts=facts)
 
 
 def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:

@@ -49,6 +49,10 @@ class Fit:
         digest = load_meta(self.target.sidecar).anchors
         return asked(load_anchors(self.target.folder, digest) if digest else ())
 
+    def load(self) -> None:
+        """Read all of it now: reading a model's files is nothing to do in a thread beside another model at work."""
+        _ = self.prompter, self.family, self.anchors
+
     def problem(self, edit: Edit) -> Problem | None:
         """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
         if refused := self._refused(edit):

@@ -28,8 +28,8 @@ from more_cli.ops.session import (
     anchors_cache,
     free_of_adapters,
     no_progress,
-    take_over,
 )
+from more_cli.ops.states import take_over
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
 from more_cli.state import State, StateMeta, load_state, save_state
 
@@ -87,15 +87,19 @@ class Inputs:
     calibrate: Path | None = None
     """Corrections to choose constants by."""
     image_root: Path | None = None
+    strict_paths: bool = False
 
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors."""
         file = self.anchors or recipe.anchors.file
-        return read_probes(file, self.image_root if self.anchors else None) if file else ()
+        root = self.image_root if self.anchors else None
+        return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
-        return read_edits(self.calibrate, self.image_root).edits if self.calibrate else ()
+        if self.calibrate is None:
+            return ()
+        return read_edits(self.calibrate, self.image_root, strict_paths=self.strict_paths).edits
 
 
 def initialise(
@@ -118,7 +122,7 @@ def initialise(
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
-    if questions and not (chosen.recipe.anchors.size or chosen.recipe.anchors.keys):
+    if questions and not chosen.recipe.anchors.used:
         hint = "leave --anchors out, or add --set anchors.size=8 --set anchors.keys=true"
         raise UsageError(f"recipe `{chosen.recipe.name}` makes no use of anchors", hint)
     held = asked(questions)

@@ -25,14 +25,14 @@ from more_cli.editors.more import MoreEditor
 from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.files import canonical_json, check_free, replacing_directory, write_new
+from more_cli.files import check_free, replacing_directory
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session, provenance
-from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched
+from more_cli.ops.provenance import PROVENANCE, write_provenance
+from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
+from more_cli.patching import SIDE_BY_SIDE, Patch, copy_patched, link_shards
 from more_cli.state import SiteRecord
 
-PROVENANCE = "more.json"
 _BUILDING = Lock()
 """Held while a basis is built, which for a moment takes several times its memory: shards are written side by side."""
 COMPARED = 1 << 20
@@ -88,6 +88,11 @@ class MergeReport:
     dry_run: bool = False
     size: int = 0
     """Bytes of the shards."""
+    shards: int = 0
+    linked: list[str] = field(default_factory=list)
+    """Shards that are the base's own files under a second name."""
+    not_linked: str = ""
+    """Why a shard without edits was copied though it was to be linked."""
 
 
 def merge(
@@ -99,10 +104,11 @@ def merge(
     verify: bool = False,
     rounding: Rounding = "nearest",
     seed: int = 0,
+    link: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> MergeReport:
-    """Write the edited checkpoint to `out`, which appears whole or not at all.
+    """Write the edited checkpoint to `out`, which appears whole or not at all; `link` shards that have no edits.
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
@@ -113,6 +119,7 @@ def merge(
         raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
     session = open_session(target, machine, progress)
     report = MergeReport(target, out, dry_run=dry_run, replayed=session.behind)
+    report.shards = len(session.checkpoint.shards)
     report.size = sum((session.checkpoint.path / shard).stat().st_size for shard in session.checkpoint.shards)
     if dry_run:
         check_free(out, force, PROVENANCE)
@@ -122,7 +129,11 @@ def merge(
         report.edits = len(session.ledger.standing())
         report.folds, patches = _patches(session.editor, rounding, seed)
         with _one_thread():
-            report.left_out = copy_patched(session.checkpoint, scratch, patches, on_bytes=_copying(progress))
+            if link:
+                report.linked, report.not_linked = link_shards(session.checkpoint, scratch, patches)
+            report.left_out = copy_patched(
+                session.checkpoint, scratch, patches, there=report.linked, on_bytes=_copying(progress)
+            )
         _check_untouched(session.checkpoint, scratch, set(patches))
         _write_provenance(session, scratch, report)
     if verify:
@@ -232,6 +243,8 @@ def _check_untouched(base: Checkpoint, copy: Path, patched: set[str]) -> None:
     """Read both checkpoints once more and compare every byte of the shards outside the edited ranges."""
 
     def same(shard: str) -> bool:
+        if (base.path / shard).samefile(copy / shard):
+            return True
         edited = sorted((e.start, e.stop) for e in base.tensors.values() if e.shard == shard and e.key in patched)
         size = (base.path / shard).stat().st_size
         starts, stops = [0, *(stop for _, stop in edited)], [*(start for start, _ in edited), size]
@@ -261,18 +274,11 @@ def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
 
 
 def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> None:
-    meta = session.state.meta
     folds = [{"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6)} for f in report.folds]
-    values = provenance(session) | {"folds": folds}
-    write_new(scratch / PROVENANCE, (canonical_json(values) + "\n").encode())
-    card = scratch / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    section = (
-        f"\n## Edited with more\n\n{report.edits} corrections were written into these weights with M-ORE "
-        f"(recipe `{meta.recipe.name}`). `{PROVENANCE}` names the base, the recipe and the ledger they come from.\n"
-    )
-    card.unlink(missing_ok=True)
-    write_new(card, (text + section).encode())
+    facts = {"tensors changed": str(len(folds))}
+    if folds:
+        facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
+    write_provenance(session, scratch, "these weights", session.checkpoint.shards, facts=facts, folds=folds)
 
 
 def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:

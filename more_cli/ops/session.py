@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from more_cli import __version__
-from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import Consolidated, MoreEditor
 from more_cli.edits import Edit
 from more_cli.entry import Entry, Status
-from more_cli.errors import DataError, StateError, UsageError
+from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.streams import request_of
-from more_cli.journal import Ledger, content_digest, extend
+from more_cli.journal import Ledger, extend
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
-from more_cli.state import State, StateMeta, ledger_folder, load_state, save_state, sidecar_path
+from more_cli.ops.opening import open_base
+from more_cli.ops.states import current, take_over
+from more_cli.state import State, StateMeta, load_state, save_state
+from more_cli.target import Target as Target
+from more_cli.target import locate as locate
 
 
 class Progress(Protocol):
@@ -42,63 +44,6 @@ def no_progress(done: int, total: int | None, text: str) -> None:
     """Report nothing."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """The checkpoint a command works on and the sidecar that belongs to it."""
-
-    model: Path
-    sidecar: Path
-
-    @property
-    def folder(self) -> Path:
-        """Folder of ledger, image store, snapshots and lock."""
-        return ledger_folder(self.sidecar)
-
-    @property
-    def lock(self) -> Path:
-        """The writer's lock."""
-        return self.folder / "lock"
-
-
-def locate(model: Path | None, state: Path | None) -> Target:
-    """Say which checkpoint and which sidecar a command means.
-
-    Raises:
-        UsageError: no model was named and the current folder does not name exactly one.
-    """
-    if model is not None:
-        return Target(model, state or sidecar_path(model))
-    found = [state] if state else sorted(Path.cwd().glob("*.more"))
-    if len(found) != 1:
-        shown = ", ".join(file.name for file in found[:5])
-        raise UsageError(
-            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
-            "name the checkpoint folder: more COMMAND MODEL",
-        )
-    return Target(found[0].with_suffix(""), found[0])
-
-
-def open_base(target: Target, state: State) -> Checkpoint:
-    """Open the checkpoint and check that it is the one the state was made for.
-
-    Raises:
-        StateError: not a checkpoint, or another base.
-    """
-    checkpoint = open_checkpoint(target.model)
-    actual = fingerprint(
-        checkpoint, [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
-    )
-    changed = sorted(
-        key for key in state.meta.base.keys() | actual.keys() if state.meta.base.get(key) != actual.get(key)
-    )
-    if changed:
-        raise StateError(
-            f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
-            "use the checkpoint it was made for, or start a new state with --state FILE",
-        )
-    return checkpoint
-
-
 class Session:
     """A state brought up to its ledger, with the model loaded only once something needs it."""
 
@@ -107,20 +52,30 @@ class Session:
         self.state = state
         self.machine = machine
         self.progress = progress
+        self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
-        """Ledger line of the first edit that waits for a consolidation to write it."""
-        self.ledger = Ledger(target.folder, self._on_line)
-        self.editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P)
+        """Place of the first edit that waits for a consolidation to write it."""
+        self.ledger = Ledger(target.folder, self._on_line, name=target.journal)
+        self.state = current(state, self.ledger, target.sidecar)
+        self.outdated = self.state is not state
+        """Whether the sidecar on disk is from before a revert."""
+        if self.ledger.rewritten:
+            self._recollect()
+        self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
         self._runtime: Runtime | None = None
-        check_ledger(self.ledger, state, target)
         self.anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
 
     @property
     def behind(self) -> int:
-        """Ledger entries that the sidecar does not have yet."""
-        return len(self.ledger.entries) - self.state.meta.edits
+        """Entries of the ledger's history that the state does not have yet."""
+        return len(self.ledger.history) - self.state.meta.edits
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the state is from before `init` showed it its anchors."""
+        return bool(self.anchors) and self.editor.untouched
 
     @property
     def runtime(self) -> Runtime:
@@ -144,56 +99,84 @@ class Session:
 
         With `writing`, edits will follow: what they need beside the model is made ready.
         """
-        with self.editor.attach(self.runtime):
-            if self.anchors and (writing or self.behind):
-                cache = anchors_cache(self.target, self.state.meta, self.machine)
-                self.editor.hold(ask_anchors(self.runtime, self.anchors, cache))
+        with self.lent(writing=writing):
             yield self.replay()
 
+    @contextmanager
+    def lent(self, *, writing: bool = True) -> Iterator[None]:
+        """Lend the model to the editor, with the state as it is."""
+        with self.editor.attach(self.runtime):
+            if self.anchors and (writing or self.behind or self.unsettled):
+                cache = anchors_cache(self.target, self.state.meta, self.machine)
+                anchors = ask_anchors(self.runtime, self.anchors, cache)
+                if self.unsettled:
+                    self.editor.settle(anchors)
+                    self._saved = ""
+                self.editor.hold(anchors)
+            yield
+
     def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from ledger line `since` on once more where they do not hold."""
+        """Write the edits from place `since` on once more where they do not hold."""
         context = self.memory.context(self.state.meta.edits + 1)
         batch = self.unwritten is not None and since <= self.unwritten
         return self.editor.consolidate([number for number in context.past if number >= since], context, batch=batch)
 
     def _on_line(self, entry: Entry) -> None:
         if entry.seq <= self.state.meta.edits:
-            self._remember(entry)
+            self._remember(entry.seq, entry)
 
-    def _remember(self, entry: Entry) -> None:
+    def _recollect(self) -> None:
+        """Build the memory anew, for a history in which places are not line numbers."""
+        self.memory, self.unwritten = Memory(self._recall), None
+        for place, entry in enumerate(self.ledger.history[: self.state.meta.edits], 1):
+            self._remember(place, entry)
+
+    def _remember(self, place: int, entry: Entry) -> None:
         if entry.kind == "edit" and entry.status is not Status.REFUSED:
-            self.memory.add(entry.seq, entry.subject, entry.content)
+            self.memory.add(place, entry.subject, entry.content)
             if entry.joint and self.unwritten is None:
-                self.unwritten = entry.seq
+                self.unwritten = place
         if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
             self.unwritten = None
-        self.memory.see(entry.seq, dict(entry.looks))
+        self.memory.see(place, dict(entry.looks))
 
     def _recall(self, number: int) -> EditRequest:
-        return request_of(self.ledger.edit_of(self.ledger.entries[number - 1]))
+        return request_of(self.ledger.edit_of(self.ledger.history[number - 1]))
 
-    def replay(self) -> int:
-        """Apply the ledger entries past the state again, in order, and return how many there were."""
-        missing = self.ledger.entries[self.state.meta.edits :]
+    def replay(self, until: int | None = None) -> int:
+        """Apply the history's entries past the state again, in order, and return how many there were.
+
+        With `until` the state ends with that many entries, else with all.
+        """
+        missing = self.ledger.history[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
             self.progress(number, len(missing), f"replaying {entry.id}")
-            if entry.kind == "consolidate":
-                self.consolidate(entry.since)
-            elif entry.status is not Status.REFUSED:  # which left no trace
-                self._learn(self.ledger.edit_of(entry), joint=entry.joint)
-            self.count(entry)
+            self.repeat(entry)
         return len(missing)
+
+    def repeat(self, entry: Entry) -> None:
+        """Apply the first of the history's entries past the state again."""
+        if entry.kind == "consolidate":
+            self.consolidate(entry.since)
+        elif entry.status is not Status.REFUSED:  # which left no trace
+            self._learn(self.ledger.edit_of(entry), joint=entry.joint)
+        self.count(entry)
 
     def count(self, entry: Entry) -> None:
         """Note that the state now contains this ledger entry."""
         self.state.meta.edits += 1
         self.state.meta.digest = extend(self.state.meta.digest, entry)
-        self._remember(entry)
+        self._remember(self.state.meta.edits, entry)
 
+    @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar."""
+        """Write the sidecar, unless it holds all this already."""
+        if self.state.meta.digest == self._saved:
+            return
         take_over(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
+        self.outdated = False
+        self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
         """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
@@ -233,14 +216,6 @@ def versions(machine: Machine) -> dict[str, str]:
     }
 
 
-def take_over(state: State, editor: MoreEditor) -> None:
-    """Take the editor's tensors and site descriptions into the state."""
-    tensors = editor.state_dict()
-    state.meta.sites = editor.records
-    for site in state.meta.sites:
-        state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
-
-
 def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
     """Return the file for what the base says about a state's anchors."""
     return (
@@ -248,21 +223,6 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
-
-
-def provenance(session: Session) -> dict[str, Any]:
-    """Return where a merged checkpoint or an adapter comes from."""
-    meta = session.state.meta
-    return {
-        "schema": "more.provenance/1",
-        "edits": meta.edits,
-        "digest": meta.digest,
-        "ledger_head": session.ledger.head,
-        "base": meta.base,
-        "anchors": meta.anchors,
-        "recipe": meta.recipe.canonical(),
-        "versions": versions(session.machine),
-    }
 
 
 class Every:
@@ -286,14 +246,4 @@ def free_of_adapters(target: Target) -> None:
     if target.sidecar.resolve().parent == target.model.resolve():
         raise UsageError(
             f"the state `{target.sidecar}` would lie inside the checkpoint folder", "put it beside or elsewhere"
-        )
-
-
-def check_ledger(ledger: Ledger, state: State, target: Target) -> None:
-    """Refuse a ledger that is not the one this sidecar was written with."""
-    digest = content_digest(ledger.entries[: state.meta.edits])
-    if len(ledger.entries) < state.meta.edits or digest != state.meta.digest:
-        raise StateError(
-            f"`{target.sidecar}` holds {state.meta.edits} edits that `{ledger.path}` does not tell the same way",
-            f"restore `{os.fspath(ledger.path)}` from a backup; the two belong together",
         )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from more_cli.checkpoint import Checkpoint
 from more_cli.journal import Ledger
-from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
-from more_cli.ops.estimate import Estimate, estimate
-from more_cli.ops.init import Plan, plan
-from more_cli.ops.session import Target, check_ledger, open_base
+from more_cli.ops.opening import open_base
+from more_cli.ops.states import current
 from more_cli.recipe import Recipe
-from more_cli.state import State, load_state
+from more_cli.state import SiteRecord, State, StateMeta, load_meta
+from more_cli.target import Target
+
+if TYPE_CHECKING:  # a state describes itself: nothing of torch or transformers is needed to tell what it holds
+    from more_cli.model.machine import Machine
+    from more_cli.ops.estimate import Estimate
+    from more_cli.ops.init import Plan
 
 
 @dataclass(frozen=True)
@@ -20,21 +26,35 @@ class StatusReport:
     """A state at rest, or the plan for one."""
 
     target: Target
-    state: State | None
-    plan: Plan
-    """What `init` would choose for the checkpoint as it lies there; its refusals say why other modules cannot be."""
-    statuses: dict[str, int]
-    behind: int
-    sidecar_bytes: int
-    ledger_bytes: int
+    checkpoint: Checkpoint
+    state: StateMeta | None
+    plan: Plan | None = None
+    """Without a state, what `init` would choose, and why other modules cannot be edited."""
+    statuses: dict[str, int] = field(default_factory=dict)
+    behind: int = 0
+    sidecar_bytes: int = 0
+    ledger_bytes: int = 0
     anchors: int = 0
     estimate: Estimate | None = None
     """What editing takes in memory, when that was asked for."""
 
     @property
+    def recipe(self) -> Recipe:
+        """The state's, or the one that `init` would take."""
+        if self.state is not None:
+            return self.state.recipe
+        assert self.plan is not None
+        return self.plan.recipe
+
+    @property
+    def records(self) -> list[SiteRecord]:
+        """The sites of the state, none without one."""
+        return self.state.sites if self.state else []
+
+    @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        return extensions((self.state.meta.recipe if self.state else self.plan.recipe), self.anchors)
+        return extensions(self.recipe, self.anchors)
 
 
 def extensions(recipe: Recipe, anchors: int) -> list[str]:
@@ -57,13 +77,15 @@ def extensions(recipe: Recipe, anchors: int) -> list[str]:
 
 def estimated(report: StatusReport, machine: Machine, tokens: int | None = None) -> StatusReport:
     """Return the report with what editing takes on this machine, for sequences of so many tokens."""
-    plan, state = report.plan, report.state
-    if state is None:
-        recipe, anchors = plan.recipe, plan.recipe.anchors.size
-        found = estimate(plan.checkpoint, plan.sites, recipe, machine, anchors=anchors, tokens=tokens)
+    from more_cli.ops.estimate import estimate
+
+    if report.plan is not None:
+        sites, anchors = report.plan.sites, report.recipe.anchors.size
+        found = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
     else:
-        meta = state.meta
-        found = estimate(plan.checkpoint, meta.sites, meta.recipe, machine, anchors=report.anchors, tokens=tokens)
+        assert report.state is not None
+        records, anchors = report.state.sites, report.anchors
+        found = estimate(report.checkpoint, records, report.recipe, machine, anchors=anchors, tokens=tokens)
     return replace(report, estimate=found)
 
 
@@ -74,18 +96,21 @@ def status(target: Target) -> StatusReport:
         StateError: not a checkpoint, or a state that does not fit it.
     """
     if not target.sidecar.exists():
-        return StatusReport(target, None, plan(target), {}, 0, 0, 0)
-    state = load_state(target.sidecar)
-    open_base(target, state)
+        from more_cli.ops.init import plan
+
+        chosen = plan(target)
+        return StatusReport(target, chosen.checkpoint, None, chosen)
+    state = State(load_meta(target.sidecar))  # its tensors stay on the disk
+    checkpoint = open_base(target, state)
     ledger = Ledger(target.folder)
-    check_ledger(ledger, state, target)
+    meta = current(state, ledger, target.sidecar).meta
     return StatusReport(
         target=target,
-        state=state,
-        plan=plan(target),
+        checkpoint=checkpoint,
+        state=meta,
         statuses=dict(sorted(Counter(ledger.statuses().values()).items())),
-        behind=len(ledger.entries) - state.meta.edits,
+        behind=len(ledger.history) - meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
-        anchors=len(load_anchors(target.folder, state.meta.anchors)) if state.meta.anchors else 0,
+        anchors=len(load_anchors(target.folder, meta.anchors)) if meta.anchors else 0,
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from more_cli.edits import Edit
+Item = TypeVar("Item")
 
 
 class Stop:
@@ -26,17 +26,25 @@ class Stop:
         if at_once:
             raise KeyboardInterrupt
 
-    def before_each(self, edits: Iterator[Edit]) -> Iterator[Edit]:
-        """Yield edits until asked to stop, also while waiting for the next line of a stream."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for another process inside the block: there the first signal is obeyed at once, and ends the block."""
+        self._waiting = True
+        try:
+            with suppress(KeyboardInterrupt):
+                yield
+        finally:
+            self._waiting = False
+
+    def before_each(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield edits, or other work, until asked to stop, also while waiting for the next line of a stream."""
         while not self.asked:
-            self._waiting = True
-            try:
-                edit = next(edits)
-            except (StopIteration, KeyboardInterrupt):
+            item = None
+            with self.waiting():
+                item = next(items, None)
+            if item is None:
                 return
-            finally:
-                self._waiting = False
-            yield edit
+            yield item
 
 
 @contextmanager

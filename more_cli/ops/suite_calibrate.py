@@ -16,6 +16,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import MEASURED, measured, stream_digest
 from more_cli.ops.editors import Entry, Wish
 from more_cli.ops.session import Progress
+from more_cli.ops.suite_anchors import HeldAnchors
 
 EDITS = 20
 """First edits of the calibration pool that every setting goes through."""
@@ -44,6 +45,7 @@ def try_settings(
     edits: Sequence[Edit],
     runtime: Runtime,
     references: References,
+    anchors: HeldAnchors,
     progress: Progress,
 ) -> dict[str, Any]:
     """Send the calibration edits through an editor once per setting, and return what came of it.
@@ -62,7 +64,7 @@ def try_settings(
                 raise
             tried.append({"setting": list(setting), "score": None, "reason": error.message})
             continue
-        with editor.attach(runtime):
+        with anchors.attached(editor, runtime, fresh=True):
             apply_stream(editor, edits)
             editor.catch_up()
             scores = run_probes(runtime, editor, probes, generate=False, references=references)

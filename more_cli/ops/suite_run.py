@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,23 @@ from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
 from more_cli.edits import Edit
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.evaluation.names import METRICS, Yardstick
+from more_cli.evaluation.per_edit import probes_hash
+from more_cli.evaluation.presets import Preset
+from more_cli.evaluation.probes import Probe, ProbeScore, References, probes_of, run_probes
 from more_cli.evaluation.protocols import SINGLE, Protocol, Schedule
-from more_cli.evaluation.references import BaseAnswers
+from more_cli.evaluation.references import BaseAnswers, EarlierAnswers
 from more_cli.evaluation.streams import request_of
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import canonical_json, sha256_bytes, shorten
+from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
 from more_cli.ops.runs import RunJournal
 from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.suite_anchors import HeldAnchors, choose_anchors
 from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
-from more_cli.ops.suite_report import SuiteReport, probes_hash, report
+from more_cli.ops.suite_report import SuiteReport, report
 from more_cli.suites.load import EditSuite
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
@@ -50,6 +55,21 @@ class RunOptions:
     """Measure anew what an earlier run has measured."""
     calibrate: int = 0
     """Settings of the editor that are tried first, on the suite's calibration pool; 0 for none."""
+    preset: Preset | None = None
+    """Whose metrics are read off; absent, ours."""
+
+    anchors: Path | None = None
+    """Questions whose answers must not move; absent, those that the editor's recipe names."""
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is kept that another run can use."""
+        return self.cache or default_cache()
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How locality is measured."""
+        return self.preset.yardstick if self.preset else Yardstick()
 
 
 def default_cache() -> Path:
@@ -64,34 +84,55 @@ def run_suite(
     """Run an editor through a suite, or finish a run that was interrupted.
 
     Raises:
-        UsageError: unknown editor or setting.
-        StreamErrors: an image of the suite is missing or cannot be read.
+        UsageError: unknown editor or setting, or anchors that it makes no use of.
+        StreamErrors: an image of the suite is missing or cannot be read, or an anchor asks what a probe does.
+        DataError: locality is to be measured on an answer that a question does not have.
         StateError: not a checkpoint that can be edited.
     """
     started = time.monotonic()
     pool = suite.pools["evaluation"]
     edits = list(pool[: options.limit])
-    schedule = Schedule(len(edits), options.protocols, options.checkpoints, options.lags)
+    _check_answers(edits, options.yardstick)
+    schedule = schedule_of(suite, options)
     entry, wish = entry_of(options.editor), Wish(model, options.recipe, options.settings)
     editor = entry.make(wish)
     checkpoint = open_checkpoint(model)
     reproduce = _reproduce(checkpoint, editor, options, suite, edits, machine)
-    cache = options.cache or default_cache()
+    cache = options.folder
+    anchors = HeldAnchors(choose_anchors(editor, options.anchors), cache / "anchors", _base_key(reproduce))
+    anchors.check(edits)
+    reproduce["anchors"] = anchors.digest
     if options.calibrate:
-        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, cache, progress)
+        calibration = _calibrated(suite, entry, wish, options, checkpoint, machine, reproduce, anchors, progress)
         editor = entry.make(wish.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
-    run = _Run(editor, edits, schedule, RunJournal(cache / "runs" / _key(reproduce, schedule)), progress)
+    yardstick, folder = options.yardstick, cache / "runs" / _key(reproduce, schedule, options.yardstick)
+    run = _Run(editor, anchors, edits, schedule, yardstick, RunJournal(folder), progress)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
         known = len(run.journal.lines)
         if not run.finished:
             runtime = load_runtime(checkpoint, machine, system=str(editor.constants().get("system", "")))
-            known = run.go(runtime, BaseAnswers(runtime, cache / "base" / _base_key(reproduce)))
-    found = report(suite, model, options.editor, edits, schedule, run.journal.lines[: run.steps], reproduce)
+            said = cache / "base" / _base_key(reproduce)
+            known = run.go(
+                runtime,
+                _Said(
+                    BaseAnswers(runtime, said, Yardstick()),
+                    BaseAnswers(runtime, said, yardstick),
+                    EarlierAnswers(runtime, editor, folder / "before", yardstick),
+                ),
+            )
+    lines = run.journal.lines[: run.steps]
+    found = report(suite, model, options.editor, edits, schedule, lines, reproduce, options.preset)
     found.base_asked, found.resumed, found.seconds = run.asked, known, time.monotonic() - started
     return found
+
+
+def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
+    """Return what is scored when, known before anything runs."""
+    available = len(suite.pools["evaluation"])
+    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
 
 
 def _calibrated(
@@ -102,32 +143,56 @@ def _calibrated(
     checkpoint: Checkpoint,
     machine: Machine,
     reproduce: Mapping[str, Any],
-    cache: Path,
+    anchors: HeldAnchors,
     progress: Progress,
 ) -> dict[str, Any]:
     """Return what the calibration found, from an earlier run where it was the same."""
     if "calibration" not in suite.pools:
         raise UsageError(f"suite `{suite.name}` has no calibration pool here", "leave --calibrate out")
     pool = suite.pools["calibration"]
-    facts = [reproduce[name] for name in ("editor", "constants", "base", "template", "versions")]
+    edits = list(pool[:EDITS])
+    anchors.check(edits)
+    cache, facts = (
+        options.folder,
+        [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")],
+    )
     kept = Calibrations(cache / "calibrations", *facts, list(wish.settings), options.calibrate, pool.sha256)
     found = None if options.again else kept.read()
     if found is None:
         runtime = load_runtime(checkpoint, machine, system=str(reproduce["constants"].get("system", "")))
-        base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce))
-        found = try_settings(entry, wish, options.calibrate, list(pool[:EDITS]), runtime, base, progress)
+        base = BaseAnswers(runtime, cache / "base" / _base_key(reproduce), Yardstick())
+        found = try_settings(entry, wish, options.calibrate, edits, runtime, base, anchors, progress)
         kept.write(found)
     return found
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What is said by others than the edited model."""
+
+    own: BaseAnswers
+    """By the base, to the edits' questions."""
+    base: BaseAnswers
+    """By the base, to locality questions."""
+    earlier: EarlierAnswers
+    """By the model before each edit, to its locality questions."""
 
 
 class _Run:
     """One run at work."""
 
     def __init__(
-        self, editor: Editor, edits: Sequence[Edit], schedule: Schedule, journal: RunJournal, progress: Progress
+        self,
+        editor: Editor,
+        anchors: HeldAnchors,
+        edits: Sequence[Edit],
+        schedule: Schedule,
+        yardstick: Yardstick,
+        journal: RunJournal,
+        progress: Progress,
     ) -> None:
-        self.editor, self.edits, self.schedule, self.journal = editor, edits, schedule, journal
-        self.progress = progress
+        self.editor, self.anchors, self.edits, self.schedule = editor, anchors, edits, schedule
+        self.yardstick, self.journal, self.progress = yardstick, journal, progress
         self.asked = 0
         self._save = Every(SAVE_EDITS, SAVE_SECONDS)
 
@@ -141,32 +206,43 @@ class _Run:
         """Whether the journal has everything."""
         return len(self.journal.lines) >= self.steps
 
-    def go(self, runtime: Runtime, base: BaseAnswers) -> int:
+    @property
+    def asks_earlier(self) -> bool:
+        """Whether a stream's locality is held against what the model said before each edit."""
+        return self.yardstick.baseline == "prev" and not self.editor.is_base
+
+    def go(self, runtime: Runtime, said: _Said) -> int:
         """Do what is missing and return how many steps were not."""
         snapshot = self.journal.resume()
         if snapshot:
             snapshot.give(self.editor)
         known = len(self.journal.lines)
-        with self.editor.attach(runtime):
-            every = [probe for edit in self.edits for probe in probes_of(edit)]
-            base.prepare(every, lambda done, total: self.progress(done, total, "asking the base"))
-            self._stream(runtime, base)
+        with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
+            every = [] if self.asks_earlier else [probe for edit in self.edits for probe in probes_of(edit)]
+            for answers, probes in ((said.own, list(map(_unedited, self.edits))), (said.base, every)):
+                answers.prepare(probes, lambda done, total: self.progress(done, total, "asking the base"))
+            self._stream(runtime, said)
         if not self.finished:
-            self._single(runtime, base)
-        self.asked = base.asked
+            self._single(runtime, said.base)
+        said.earlier.forget()
+        self.asked = said.own.asked + said.base.asked
         return known
 
-    def _stream(self, runtime: Runtime, base: BaseAnswers) -> None:
+    def _stream(self, runtime: Runtime, said: _Said) -> None:
         memory = self._memory()
         for line in self.journal.lines[: len(self.edits)]:
             _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
             edit = self.edits[t - 1]
             self.progress(t - 1, self.steps, f"edit {edit.id}")
-            line = {"t": t, **self._made(edit, memory, t)}
+            put_off = 0.0
+            if self.asks_earlier:
+                put_off = self.editor.catch_up()
+                said.earlier.ask(list(probes_of(edit)))
+            line = {"t": t, "base": _answer(runtime, said.own, edit), **self._made(edit, memory, t)}
             due = self.schedule.due(t)
-            line["catch_up"] = self.editor.catch_up() if due else 0.0
-            line["scores"] = self._scores(runtime, base, due)
+            line["catch_up"] = put_off + (self.editor.catch_up() if due else 0.0)
+            line["scores"] = self._scores(runtime, said.earlier if self.asks_earlier else said.base, due)
             _remember(memory, t, edit, line["outcome"])
             self._keep(line)
 
@@ -176,7 +252,7 @@ class _Run:
             edit = self.edits[i - 1]
             self.progress(step, self.steps, f"edit {edit.id} alone")
             self.editor.reset()
-            with self.editor.attach(runtime):
+            with self.anchors.attached(self.editor, runtime, fresh=True):
                 line = {"t": SINGLE, **self._made(edit, self._memory(), 1)}
                 line["catch_up"] = self.editor.catch_up()
                 line["scores"] = self._scores(runtime, base, [i])
@@ -193,16 +269,32 @@ class _Run:
             outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
         return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": _outcome_values(outcome)}
 
-    def _scores(self, runtime: Runtime, base: BaseAnswers, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
-        probes = {i: list(probes_of(self.edits[i - 1])) for i in due}
-        whole = [probe for i in due for probe in probes[i]]
-        found = iter(run_probes(runtime, self.editor, whole, references=base)) if whole else iter(())
-        return {str(i): [_score_values(next(found)) for _ in probes[i]] for i in due}
+    def _scores(self, runtime: Runtime, said: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+        known = self._known() if self.editor.is_base else {}  # nothing that it does changes a score
+        probes = {i: list(probes_of(self.edits[i - 1])) for i in due if str(i) not in known}
+        whole = [probe for group in probes.values() for probe in group]
+        found = iter(run_probes(runtime, self.editor, whole, references=said, yardstick=self.yardstick))
+        fresh = {str(i): [_score_values(next(found)) for _ in group] for i, group in probes.items()}
+        return {i: fresh.get(i) or known[i] for i in map(str, due)}
+
+    def _known(self) -> dict[str, list[dict[str, Any]]]:
+        return {i: scores for line in self.journal.lines for i, scores in line["scores"].items()}
 
     def _keep(self, line: dict[str, Any]) -> None:
         self.journal.add(line)
         if self._save() or self.finished:
             self.journal.save(self.editor)
+
+
+def _unedited(edit: Edit) -> Probe:
+    """Return an edit's own question as one that is asked of the base."""
+    return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query(edit.images, edit.question))
+
+
+def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
+    """Return the base's greedy answer to an edit's question."""
+    (reference,) = base([_unedited(edit)])
+    return runtime.prompter.text(list(reference.tokens))
 
 
 def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
@@ -226,7 +318,23 @@ def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:
 
 
 def _score_values(score: ProbeScore) -> dict[str, Any]:
-    return {"kind": score.probe.kind, "values": score.values, "answer": score.answer, "base": score.base_answer}
+    return {
+        "kind": score.probe.kind,
+        "hop": score.probe.hop,
+        "values": score.values,
+        "answer": score.answer,
+        "base": score.base_answer,
+    }
+
+
+def _check_answers(edits: Sequence[Edit], yardstick: Yardstick) -> None:
+    for edit in edits if yardstick.prefix == "gold" else ():
+        for asked in edit.locality:
+            if asked.answer is None:
+                raise DataError(
+                    f"edit `{shorten(edit.id)}`: locality question `{shorten(asked.question)}` has no answer",
+                    "these metrics are measured on it: give it one, or take other --metrics",
+                )
 
 
 def _reproduce(
@@ -244,15 +352,18 @@ def _reproduce(
         "template": load_prompter(checkpoint).template,
         "suite": suite.name,
         "file": suite.pools["evaluation"].sha256,
-        "edits": sha256_bytes(canonical_json([[edit.id, edit.content, probes_hash(edit)] for edit in edits]).encode()),
+        "edits": sha256_bytes(
+            canonical_json([[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]).encode()
+        ),
         "versions": versions(machine),
         "seed": editor.constants().get("seed"),
     }
 
 
-def _key(reproduce: Mapping[str, Any], schedule: Schedule) -> str:
+def _key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:
     cells = [list(readout.cells) for readout in schedule.readouts()]
-    return sha256_bytes(canonical_json([reproduce, cells]).encode())[:32]
+    measured = [asdict(yardstick), list(METRICS)]
+    return sha256_bytes(canonical_json([reproduce, cells, measured]).encode())[:32]
 
 
 def _base_key(reproduce: Mapping[str, Any]) -> str:

@@ -1,16 +1,14 @@
-"""An evaluation as one HTML file: tables, plots and a gallery, without scripts and without anything to fetch."""
+"""A report as one HTML file: tables, plots and a gallery, without scripts and without anything to fetch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from more_cli.evaluation.metrics import Estimate
-from more_cli.evaluation.names import is_share
+from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.per_edit import EditScores
-from more_cli.ops.evaluate import EvalReport
 from more_cli.render.markup import Markup, element, joined
-from more_cli.render.plots import bars
+from more_cli.render.page import Page, Table
 from more_cli.render.style import STYLE
 from more_cli.render.thumbnails import Thumbnails
 
@@ -22,18 +20,19 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _VARIANTS = {
     "gen_text.gen_exact": "other words",
     "gen_image.gen_exact": "other images",
+    "portability.gen_exact": "what follows",
     "loc_text.loc_gen_same": "unrelated text kept",
     "loc_image.loc_gen_same": "unrelated images kept",
 }
 
 
-def html(report: EvalReport) -> str:
+def html(page: Page) -> str:
     """Return the report.
 
     Raises:
         DataError, StateError: an image of the gallery has vanished or changed since it was scored.
     """
-    title = f"more eval: {report.target.model.resolve().name}"
+    title = f"{page.command}: {page.subject}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -42,64 +41,54 @@ def html(report: EvalReport) -> str:
         element("title", title),
         element("style", Markup(STYLE)),
     )
-    body = element("body", element("main", element("h1", title), *_sections(report)))
+    body = element("body", element("main", element("h1", title), *_sections(page)))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _sections(report: EvalReport) -> Iterator[Markup]:
-    yield element("p", report.headline, class_="lead")
-    yield element(
-        "p", f"{report.scope}, protocol {report.protocol}, locality against {report.baseline}, 95 % intervals"
-    )
-    if report.gates:
-        yield _section("Gates", _gates(report))
-    if report.estimates:
-        shares = {name: value for name, value in report.estimates.items() if is_share(name)}
-        plot = _figure(bars("Every metric between 0 and 1", shares))
-        yield _section("Metrics", element("div", plot, _estimates(report.estimates), class_="pair"))
-    if report.retention:
-        yield _section(
-            "Retention by age",
-            element("p", "rel.gen_exact, grouped by how many edits came after"),
-            _figure(bars("rel.gen_exact by edits since", report.retention)),
-        )
-    if report.scores:
-        yield _gallery(report, report.per_edit)
-    details = json.dumps(report.reproduce, indent=2, sort_keys=True, ensure_ascii=False)
+def _sections(page: Page) -> Iterator[Markup]:
+    yield element("p", page.headline, class_="lead")
+    yield element("p", f"{page.scope}, {page.reading}, 95 % intervals")
+    if page.gates:
+        yield _section("Gates", _gates(page.gates))
+    for part in page.tables:
+        yield _section(part.title, *_part(part))
+    if page.edits:
+        yield _gallery(page)
+    details = json.dumps(page.reproduce, indent=2, sort_keys=True, ensure_ascii=False)
     lines = [joined(line, Markup("\n")) for line in details.splitlines()]
     yield element("details", element("summary", "What is needed to get these numbers again"), element("pre", *lines))
 
 
-def _gates(report: EvalReport) -> Markup:
+def _part(part: Table) -> Iterator[Markup]:
+    if part.note:
+        yield element("p", part.note)
+    rows = [(element("code", row[0]), *row[1:]) for row in part.rows]
+    plots = [element("figure", element("figcaption", plot.title), plot.draw()) for plot in part.plots]
+    yield element("div", *plots, _table(part.columns, rows), class_="pair")
+
+
+def _gates(gates: Sequence[Judgement]) -> Markup:
     rows = [
         (element("code", found.gate), _verdict("met" if found.met else "missed", found.met), found.reason)
-        for found in report.gates
+        for found in gates
     ]
     return _table(("gate", "verdict", "measured"), rows)
 
 
-def _estimates(estimates: Mapping[str, Estimate]) -> Markup:
-    rows = [
-        (element("code", name), f"{v.value:.3f}", f"{v.low:.3f} to {v.high:.3f}", v.interval, v.n)
-        for name, v in estimates.items()
-    ]
-    return _table(("metric", "value", "95 % interval", "kind", "n"), rows)
-
-
-def _gallery(report: EvalReport, edits: Sequence[EditScores]) -> Markup:
-    shown = sorted(edits, key=lambda scores: scores.good)[:GALLERY]
+def _gallery(page: Page) -> Markup:
+    shown = sorted(page.edits, key=lambda scores: scores.good)[:GALLERY]
     thumbnails = Thumbnails()
-    note = f"{len(shown)} of {len(edits)}, " if len(shown) < len(edits) else ""
+    note = f"{len(shown)} of {len(page.edits)}, " if len(shown) < len(page.edits) else ""
     return _section(
         "Gallery",
         element("p", f"{note}those that do not hold first; before is the untouched base's answer"),
-        element("div", *(_card(report, scores, thumbnails) for scores in shown), class_="gallery"),
+        element("div", *(_card(page, scores, thumbnails) for scores in shown), class_="gallery"),
     )
 
 
-def _card(report: EvalReport, scores: EditScores, thumbnails: Thumbnails) -> Markup:
+def _card(page: Page, scores: EditScores, thumbnails: Thumbnails) -> Markup:
     shown = scores.shown
-    before = report.base_answers.get(scores.id, shown.base_answer)
+    before = page.before.get(scores.id, shown.base_answer)
     answers = {"before": before, "target": shown.probe.target, "after": shown.answer}
     return element(
         "article",
@@ -139,10 +128,6 @@ def _verdict(text: str, good: bool) -> Markup:
 
 def _section(title: str, *children: Markup) -> Markup:
     return element("section", element("h2", title), *children)
-
-
-def _figure(svg: Markup) -> Markup:
-    return element("figure", svg)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup:

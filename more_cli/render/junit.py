@@ -1,4 +1,4 @@
-"""An evaluation as JUnit XML, valid under the Windy Road schema and Jenkins' `junit-10`: a case per edit and gate."""
+"""A report as JUnit XML, valid under the Windy Road schema and Jenkins' `junit-10`: a case per edit and gate."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from xml.etree.ElementTree import Element, SubElement
 
 from more_cli.evaluation.per_edit import EditScores
 from more_cli.files import plain, shorten
-from more_cli.ops.evaluate import EvalReport
+from more_cli.render.page import Page
 
 
-def junit_xml(report: EvalReport) -> str:
+def junit_xml(page: Page) -> str:
     """Return the XML; an edit that does not hold and a gate that was missed are failures."""
     root = Element("testsuites")
     now = datetime.now(UTC)
-    edits = report.per_edit
+    edits = page.edits
     measured = sum(len(scores.scores) for scores in edits)
-    suite = _suite(root, 0, "edits", len(edits), sum(not scores.good for scores in edits), report, report.seconds, now)
+    suite = _suite(root, 0, "edits", len(edits), sum(not scores.good for scores in edits), page, page.seconds, now)
     for scores in edits:
         # Probes are scored in batches: what is known of one edit's time is its share of them.
-        _edit_case(suite, scores, report, report.seconds * len(scores.scores) / measured)
+        _edit_case(suite, scores, page, page.seconds * len(scores.scores) / measured)
     _close(suite)
-    missed = sum(not found.met for found in report.gates)
-    suite = _suite(root, 1, "gates", len(report.gates), missed, report, 0.0, now)
-    for found in report.gates:
+    missed = sum(not found.met for found in page.gates)
+    suite = _suite(root, 1, "gates", len(page.gates), missed, page, 0.0, now)
+    for found in page.gates:
         case = _case(suite, str(found.gate), "more.gates", 0.0)
         if not found.met:
             _fail(case, "gate missed", f"measured {found.reason}", "")
@@ -34,7 +34,7 @@ def junit_xml(report: EvalReport) -> str:
 
 
 def _suite(
-    root: Element, id: int, name: str, tests: int, failures: int, report: EvalReport, seconds: float, now: datetime
+    root: Element, id: int, name: str, tests: int, failures: int, page: Page, seconds: float, now: datetime
 ) -> Element:
     suite = SubElement(
         root,
@@ -51,12 +51,7 @@ def _suite(
         time=f"{seconds:.3f}",
     )
     properties = SubElement(suite, "properties")
-    for key, value in (
-        ("state", report.target.sidecar),
-        ("source", report.source),
-        ("protocol", report.protocol),
-        ("baseline", report.baseline),
-    ):
+    for key, value in page.properties.items():
         SubElement(properties, "property", name=key, value=plain(value))
     return suite
 
@@ -67,12 +62,12 @@ def _close(suite: Element) -> None:
     SubElement(suite, "system-err")
 
 
-def _edit_case(suite: Element, scores: EditScores, report: EvalReport, seconds: float) -> None:
+def _edit_case(suite: Element, scores: EditScores, page: Page, seconds: float) -> None:
     question, answer = scores.shown.probe.query.question, scores.shown.answer
     case = _case(suite, f"{scores.id}: {shorten(plain(question))}", "more.edits", seconds)
     if not scores.good:
         lines = [f"question: {question}", f"wanted: {scores.wanted}", f"answer: {answer}"]
-        lines += [f"before: {report.base_answers[scores.id]}"] if scores.id in report.base_answers else []
+        lines += [f"before: {page.before[scores.id]}"] if scores.id in page.before else []
         message = f"answered `{answer}`, not `{scores.wanted}`"
         _fail(case, scores.verdict, message, "\n".join(map(plain, lines)))
 

@@ -1,56 +1,54 @@
-"""An evaluation as Markdown, short enough for a pull request; what records and models say stands in code spans."""
+"""A report as Markdown, short enough for a pull request; what records and models say stands in code spans."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from more_cli.evaluation.metrics import Estimate
 from more_cli.evaluation.per_edit import EditScores
 from more_cli.files import plain, shorten
-from more_cli.ops.evaluate import EvalReport
+from more_cli.render.page import Page, Table
 
 SHOWN = 20
 """Edits that do not hold, at most."""
 _LENGTH = 120
 
 
-def markdown(report: EvalReport) -> str:
-    """Return the report: what holds, the gates, every metric, retention by age, and what does not hold."""
-    return "\n\n".join(_parts(report)) + "\n"
+def markdown(page: Page) -> str:
+    """Return the report: the gates, every table, and what does not hold."""
+    return "\n\n".join(_parts(page)) + "\n"
 
 
-def _parts(report: EvalReport) -> Iterator[str]:
-    yield f"### more eval: {report.headline}"
-    yield f"{code(report.scope)}, protocol {report.protocol}, locality against {report.baseline}."
-    if report.gates:
+def _parts(page: Page) -> Iterator[str]:
+    yield f"### {page.command}: {page.headline}"
+    yield f"{code(page.scope)}, {page.reading}."
+    if page.gates:
         yield _table(
             ("gate", "", "measured"),
-            [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in report.gates],
+            [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in page.gates],
         )
-    if report.estimates:
-        yield _estimates("metric", report.estimates)
-    if len(report.retention) > 1:
-        yield _estimates("edits since", report.retention)
-    bad = [scores for scores in report.per_edit if not scores.good]
+    for part in page.tables:
+        yield from _part(part, titled=len(page.tables) > 1)
+    bad = [scores for scores in page.edits if not scores.good]
     if bad:
-        yield _bad(report, bad)
+        yield _bad(page, bad)
 
 
-def _bad(report: EvalReport, bad: Sequence[EditScores]) -> str:
+def _part(part: Table, *, titled: bool) -> Iterator[str]:
+    if titled:
+        yield f"#### {part.title}"
+    if part.note:
+        yield part.note
+    yield _table(part.columns, [(code(str(row[0])), *map(str, row[1:])) for row in part.rows])
+
+
+def _bad(page: Page, bad: Sequence[EditScores]) -> str:
     rows = []
     for scores in bad[:SHOWN]:
-        question, before = scores.shown.probe.query.question, report.base_answers.get(scores.id, "")
+        question, before = scores.shown.probe.query.question, page.before.get(scores.id, "")
         rows.append([code(text) for text in (scores.id, question, before, scores.wanted, scores.shown.answer)])
     table = _table(("does not hold", "question", "before", "wanted", "answer"), rows)
     return f"{table}\n\nand {len(bad) - SHOWN} more" if len(bad) > SHOWN else table
-
-
-def _estimates(head: str, rows: Mapping[str, Estimate]) -> str:
-    return _table(
-        (head, "value", "95 % interval", "n"),
-        [(code(name), f"{v.value:.3f}", f"{v.low:.3f} to {v.high:.3f}", str(v.n)) for name, v in rows.items()],
-    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

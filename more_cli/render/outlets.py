@@ -1,4 +1,4 @@
-"""The files of an evaluation: which format a name stands for, and that each is there whole or not at all."""
+"""The files of a report: which format a name stands for, and that each is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing
 
 if TYPE_CHECKING:
-    from more_cli.ops.evaluate import EvalReport
+    from more_cli.render.page import Page
 
 FORMATS = (".html", ".md")
 
@@ -39,7 +39,7 @@ def check_outlets(reports: Sequence[Path], junit: Path | None) -> None:
         seen.add(path.resolve())
 
 
-def write_outlets(report: EvalReport, reports: Sequence[Path], junit: Path | None) -> None:
+def write_outlets(page: Page, reports: Sequence[Path], junit: Path | None) -> None:
     """Write the reports and the JUnit file.
 
     Raises:
@@ -51,7 +51,7 @@ def write_outlets(report: EvalReport, reports: Sequence[Path], junit: Path | Non
     from more_cli.render.markdown import markdown
 
     render = {".html": html, ".md": markdown}
-    texts = [render[path.suffix.lower()](report) for path in reports] + ([junit_xml(report)] if junit else [])
+    texts = [render[path.suffix.lower()](page) for path in reports] + ([junit_xml(page)] if junit else [])
     for path, text in zip(_files(reports, junit), texts, strict=True):
         with replacing(path) as scratch, disk_errors(path):
             scratch.write_text(text, encoding="utf-8", newline="\n")

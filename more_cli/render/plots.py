@@ -1,8 +1,11 @@
-"""Plots as inline SVG: bars between 0 and 1 with their 95 % intervals, legible at the width of a phone."""
+"""Plots as inline SVG of numbers between 0 and 1 with their 95 % intervals, legible at the width of a phone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from more_cli.evaluation.metrics import Estimate
 from more_cli.render.markup import Markup, element, joined
@@ -12,16 +15,86 @@ WIDTH = 330
 _ROW = 36
 _BAR = 10
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_HEIGHT, _LEFT, _TOP = 150, 30, 8
+_APART = 30
+"""Units between two labels of an axis, at least."""
 
 
-def bars(title: str, rows: Mapping[str, Estimate]) -> Markup:
-    """Draw one bar per row with the interval as a whisker, label and value above it."""
-    height = _ROW * len(rows) + 18
+class Plot(Protocol):
+    """Something that can be drawn."""
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+
+    def draw(self) -> Markup:
+        """Return the SVG."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar per row with the interval as a whisker, label and value above it."""
+
+    title: str
+    rows: Mapping[str, Estimate]
+
+    def draw(self) -> Markup:
+        """Return the SVG."""
+        parts = [_row(label, value, _ROW * number) for number, (label, value) in enumerate(self.rows.items())]
+        return _svg(self.title, _ROW * len(self.rows) + 18, *parts, _axis(_ROW * len(self.rows)))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line over the number of edits, on a logarithmic scale, and dots with whiskers."""
+
+    title: str
+    line: Sequence[float]
+    """After the first edit, the second, and so on; at least one."""
+    points: Mapping[int, Estimate]
+    """By the number of edits."""
+
+    def draw(self) -> Markup:
+        """Return the SVG."""
+        places = [(self._x(number), _y(value)) for number, value in enumerate(self.line, 1)]
+        path = "M" + "L".join(f"{x} {y}" for x, y in places)
+        dots = (self._dot(number, value) for number, value in self.points.items())
+        return _svg(
+            self.title,
+            _TOP + _HEIGHT + 20,
+            *_grid(),
+            element("path", class_="line", d=path),
+            *dots,
+            *self._labels(),
+        )
+
+    def _dot(self, number: int, value: Estimate) -> Markup:
+        x = self._x(number)
+        return joined(
+            element("path", class_="whisker", d=f"M{x} {_y(value.low)}V{_y(value.high)}"),
+            element("circle", class_="dot", cx=x, cy=_y(value.value), r=4),
+        )
+
+    def _labels(self) -> Iterator[Markup]:
+        """Yield how many edits that is, the last one first; one that would touch another is left out."""
+        right = float("inf")
+        for number in sorted({1, len(self.line), *self.points}, reverse=True):
+            x = self._x(number)
+            if right - x >= _APART:
+                anchor = "end" if number == len(self.line) > 1 else "middle"
+                yield element("text", f"{number}", x=x, y=_TOP + _HEIGHT + 16, class_="tick", text_anchor=anchor)
+                right = x
+
+    def _x(self, number: int) -> float:
+        whole = math.log(max(len(self.line), 2))
+        return round(_LEFT + 6 + (WIDTH - _LEFT - 12) * math.log(number) / whole, 1)
+
+
+def _svg(title: str, height: int, *parts: Markup) -> Markup:
     return element(
         "svg",
         element("title", title),
-        *(_row(label, value, _ROW * number) for number, (label, value) in enumerate(rows.items())),
-        _axis(_ROW * len(rows)),
+        *parts,
         viewBox=f"0 0 {WIDTH} {height}",
         role="img",
         aria_label=title,
@@ -56,6 +129,21 @@ def _axis(top: int) -> Markup:
     )
 
 
+def _grid() -> Iterator[Markup]:
+    for tick in _TICKS:
+        y = _y(tick)
+        yield element("path", class_="grid", d=f"M{_LEFT} {y}H{WIDTH}")
+        yield element("text", f"{tick:g}", x=_LEFT - 4, y=y + 4, class_="tick", text_anchor="end")
+
+
 def _x(value: float) -> float:
+    return round(WIDTH * _share(value), 1)
+
+
+def _y(value: float) -> float:
+    return round(_TOP + _HEIGHT * (1 - _share(value)), 1)
+
+
+def _share(value: float) -> float:
     # A metric that is not finite has no bar.
-    return round(WIDTH * min(max(value, 0.0), 1.0), 1) if value == value else 0.0
+    return min(max(value, 0.0), 1.0) if value == value else 0.0

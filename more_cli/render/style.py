@@ -29,6 +29,10 @@ svg .track { fill: var(--track); }
 svg .bar { fill: var(--bar); }
 svg .whisker { stroke: var(--ink); stroke-width: 1.5; fill: none; }
 svg .tick { fill: var(--faint); }
+svg .grid { stroke: var(--line); fill: none; }
+svg .line { stroke: var(--bar); stroke-width: 2; fill: none; }
+svg .dot { fill: var(--paper); stroke: var(--ink); stroke-width: 1.5; }
+figcaption { color: var(--faint); font-size: .875rem; margin-bottom: .25rem; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 14rem), 1fr)); gap: 1rem; }
 article { background: var(--card); border-top: 3px solid var(--good); padding: .75rem; }
 article.bad { border-color: var(--bad); }

@@ -48,11 +48,14 @@ class YesNoSuite:
 Suite = EditSuite | YesNoSuite
 
 
-def load_suite(name: str, data_root: Path | None = None, image_root: Path | None = None) -> Suite:
+def load_suite(
+    name: str, data_root: Path | None = None, image_root: Path | None = None, *, strict_paths: bool = False
+) -> Suite:
     """Return a suite of the catalog, or the edits of a file; its text is checked, no image is opened.
 
     Without ``data_root`` a suite is the embedded mini suite. Image paths start at ``image_root``; by default it is
-    found below ``data_root``, and for a file it is ``data_root`` or the file's own folder.
+    found below ``data_root``, and for a file it is ``data_root`` or the file's own folder. With ``strict_paths`` no
+    image may lie outside of it.
 
     Raises:
         UsageError: no suite has this name, it is not embedded and no folder was given, or it has no ``image_root``.
@@ -64,7 +67,7 @@ def load_suite(name: str, data_root: Path | None = None, image_root: Path | None
             raise DataError(f"no such folder: `{folder}`")
     entry = CATALOG.get(name)
     if entry is None:
-        return _load_file(name, image_root or data_root)
+        return _strictly(_load_file(name, image_root or data_root), strict_paths)
     notices = (entry.notice,) if entry.notice else ()
     source = str(data_root)
     if data_root is None:
@@ -76,8 +79,16 @@ def load_suite(name: str, data_root: Path | None = None, image_root: Path | None
     if isinstance(entry, YesNoEntry):
         if image_root is not None:
             raise UsageError(f"{name} keeps its images with its questions", "leave --image-root out")
-        return _load_yes_no(entry, data_root, source, notices)
-    return _load_edits(entry, data_root, source, notices, image_root)
+        return _load_yes_no(entry, data_root, source, notices, strict_paths)
+    return _strictly(_load_edits(entry, data_root, source, notices, image_root), strict_paths)
+
+
+def _strictly(suite: EditSuite, strict_paths: bool) -> EditSuite:
+    """Return a suite that refuses images outside their root, if it is to."""
+    if not strict_paths:
+        return suite
+    pools = {n: replace(pool, images=ImageCache(pool.images.root, strict=True)) for n, pool in suite.pools.items()}
+    return replace(suite, pools=pools)
 
 
 def _load_file(name: str, image_root: Path | None) -> EditSuite:
@@ -119,11 +130,15 @@ def _image_root(entry: EditEntry, root: Path, pools: Sequence[EditPool]) -> Path
     return root
 
 
-def _load_yes_no(entry: YesNoEntry, root: Path, source: str, notices: tuple[str, ...]) -> YesNoSuite:
+def _load_yes_no(
+    entry: YesNoEntry, root: Path, source: str, notices: tuple[str, ...], strict_paths: bool
+) -> YesNoSuite:
     places = (root / folder for folder in entry.folders if (root / folder).is_dir())
     folders = next((found for place in places if (found := category_folders(place, entry.categories))), {})
     read = {category: read_category(category, folder) for category, folder in folders.items()}
     categories = {category: images for category, images in read.items() if images}
+    if strict_paths:
+        categories = {name: tuple(replace(image, root=root) for image in images) for name, images in categories.items()}
     if not categories:
         shown = ", ".join(entry.categories[:3])
         hint = f"a folder per category ({shown}, ...) with images and `.txt` files; published as {entry.published}"

@@ -35,6 +35,8 @@ class AskedImage:
     stem: str
     path: Path
     questions: tuple[YesNoQuestion, ...]
+    root: Path | None = None
+    """Folder that it must lie below, wherever a symlink leads."""
 
     @property
     def is_pair(self) -> bool:
@@ -47,7 +49,9 @@ class AskedImage:
         Raises:
             DataError: it is missing or cannot be read.
         """
-        return locate_image(str(self.path), Path())
+        if self.root is None:
+            return locate_image(str(self.path), Path())
+        return locate_image(str(self.path.relative_to(self.root)), self.root, strict=True)
 
 
 def category_folders(root: Path, known: Sequence[str]) -> dict[str, Path]:

@@ -1,87 +1,33 @@
-"""Memory and time of a merge beside `cp -r`, on a synthetic 4 GB checkpoint with nine (2048, 5632) sites, r = 64.
+"""Time and memory of a merge on a synthetic 4 GB checkpoint with nine (2048, 5632) sites, r = 64; see speed.py.
 
-python tests/benchmarks/merge.py FOLDER      # needs 12 GB free there
+Beside it, in this process: `shutil.copytree`, with the base in the page cache and not. In whole processes: PEFT's
+`merge_and_unload` and `save_pretrained` of the same update.
 """
 
-import json
 import os
 import shutil
-import struct
-import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import LlavaConfig, LlavaForConditionalGeneration
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tiny import make_processor
+from checkpoints import build
+from processes import SETTLE, run
 
 from more_cli.cli.app import main as more
 from more_cli.state import load_state, save_state
 
-SHARD = 1_500_000_000
-SETTLE = 5.0  # seconds
+ROUNDS = 5
 RECIPE = 'sites = ["text.ffn_out"]\nlast = 9\nrank = 64\n'
-
-
-def build(folder: Path) -> None:
-    """Write the checkpoint's files, its weights as one repeated block of noise."""
-    folder.mkdir(parents=True)
-    processor = make_processor()
-    processor.save_pretrained(folder)
-    tokenizer = processor.tokenizer
-    text = {
-        "model_type": "llama",
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 42,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "vocab_size": 32064,
-    }
-    vision = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
-    vision |= {"num_hidden_layers": 4, "image_size": 28, "patch_size": 14, "projection_dim": 32}
-    config = LlavaConfig(
-        text_config=text, vision_config=vision, image_token_id=tokenizer.convert_tokens_to_ids("<image>")
-    )
-    config.architectures, config.dtype = ["LlavaForConditionalGeneration"], "bfloat16"
-    config.save_pretrained(folder)
-    with torch.device("meta"):
-        shapes = {name: value.shape for name, value in LlavaForConditionalGeneration(config).state_dict().items()}
-    write_shards(folder, shapes)
-
-
-def write_shards(folder: Path, shapes: dict[str, torch.Size]) -> None:
-    """Write bfloat16 shards of at most 1.5 GB and their index."""
-    shards: list[list[str]] = [[]]
-    size = 0
-    for name, shape in shapes.items():
-        if size + 2 * shape.numel() > SHARD:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size += 2 * shape.numel()
-    noise = (torch.randn(1 << 22) * 0.02).bfloat16().view(torch.uint8).numpy().tobytes()
-    placed = {}
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        header, offset = {}, 0
-        for name in names:
-            placed[name], length = file, 2 * shapes[name].numel()
-            header[name] = {"dtype": "BF16", "shape": list(shapes[name]), "data_offsets": [offset, offset + length]}
-            offset += length
-        raw = json.dumps(header).encode()
-        with open(folder / file, "wb") as out:
-            out.write(struct.pack("<Q", len(raw)) + raw)
-            for name in names:
-                left = 2 * shapes[name].numel()
-                while left > 0:
-                    out.write(noise[:left])
-                    left -= len(noise)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+PEFT = """
+import sys
+from peft import PeftModel
+from transformers import AutoModelForImageTextToText
+model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], dtype="bfloat16")
+PeftModel.from_pretrained(model, sys.argv[2]).merge_and_unload().save_pretrained(sys.argv[3])
+"""
 
 
 def edited_state(folder: Path, model: Path) -> None:
@@ -91,58 +37,59 @@ def edited_state(folder: Path, model: Path) -> None:
     assert more(["init", str(model), "--recipe", str(recipe), "-q"]) == 0
     path = model.with_name("model.more")
     state = load_state(path)
-    state.B = {name: 0.01 * torch.randn_like(B) for name, B in state.B.items()}
+    generator = torch.Generator().manual_seed(0)
+    state.B = {name: 0.01 * torch.randn(B.shape, generator=generator) for name, B in state.B.items()}
     save_state(path, state)
 
 
-def run(*command: str, sync: bool = False, allowed: tuple[int, ...] = (0,)) -> tuple[float, float]:
-    """Return seconds, with `sync` until the disk has everything, and peak resident memory in MB."""
-    os.sync()
-    # A virtual machine hands memory that was just freed back to its host, and getting it again takes as long as the
-    # copy. A merge first imports torch, so without this pause only `cp` would find the last output's memory.
-    time.sleep(SETTLE)
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    peak = 0.0
-    while process.poll() is None:
-        # Not the rusage of the child: it starts with what this process held when it forked.
-        with suppress(OSError, StopIteration):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            peak = max(peak, next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024)
-        time.sleep(0.02)
-    assert process.returncode in allowed, command
-    if sync:
-        os.sync()
-    return time.perf_counter() - started, peak
-
-
-def main() -> None:
-    """Print rounds of copy and merge."""
-    folder = Path(sys.argv[1])
-    model, copy, merged = folder / "model", folder / "copy", folder / "merged"
+def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
+    """Return seconds of every round, and memory in MB."""
+    model, adapter, out = folder / "model", folder / "adapter", folder / "out"
     if not model.exists():
-        build(model)
-    edited_state(folder, model)
-    _, imports = run(sys.executable, "-c", "import torch, safetensors.torch")
-    for _ in range(5):
-        # Each from the same page cache: the base in it, nothing else, the memory of the last output free again.
-        copying, _ = timed(copy, "cp", "-r", str(model), str(copy))
-        durable, _ = timed(copy, "cp", "-r", str(model), str(copy), sync=True)
-        merging, memory = timed(merged, sys.executable, "-m", "more_cli", "merge", str(model), "-o", str(merged))
-        extra, limit = memory - imports, 1.3 * copying + 3
-        print(
-            f"cp -r {copying:.1f} s, with sync {durable:.1f} s; merge {merging:.1f} s (limit {limit:.1f} s), "
-            f"{extra:.0f} MB above the imports"
-        )
-
-
-def timed(out: Path, *command: str, sync: bool = False) -> tuple[float, float]:
-    """Run a command that writes `out`, and remove what it wrote."""
-    shutil.rmtree(out, ignore_errors=True)
-    found = run(*command, sync=sync)
-    shutil.rmtree(out)
+        build(shape, model)
+    if not model.with_name("model.more").exists():
+        edited_state(folder, model)
+    command = ["merge", str(model), "-o", str(out), "-q"]
+    ways: dict[str, Callable[[], object]] = {
+        "copytree": lambda: shutil.copytree(model, out),
+        "copytree, on disk": lambda: (shutil.copytree(model, out), os.sync()),
+        "merge": lambda: more(command),
+        "merge --link": lambda: more([*command, "--link"]),
+    }
+    found: dict[str, Any] = {"cold": {way: [] for way in ways}, "warm": {way: [] for way in ways}}
+    for _ in range(ROUNDS):
+        for cache, (way, work) in ((cache, item) for cache in ("cold", "warm") for item in ways.items()):
+            found[cache][way].append(seconds(work, model, out, cold=cache == "cold"))
+    _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.merge")
+    found["merge, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
+    shutil.rmtree(adapter, ignore_errors=True)
+    assert more(["export", str(model), "-o", str(adapter), "-q"]) == 0
+    found["PEFT, process"] = timed(out, sys.executable, "-c", PEFT, str(model), str(adapter), str(out))
     return found
 
 
-if __name__ == "__main__":
-    main()
+def seconds(work: Callable[[], object], model: Path, out: Path, *, cold: bool) -> float:
+    """Return the seconds of work that writes `out`, and remove what it wrote."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    for file in model.glob("*.safetensors"):
+        with open(file, "rb") as shard:
+            if cold:
+                os.posix_fadvise(shard.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            else:
+                while shard.read(1 << 24):
+                    pass
+    time.sleep(SETTLE)
+    started = time.perf_counter()
+    work()
+    took = time.perf_counter() - started
+    shutil.rmtree(out)
+    return took
+
+
+def timed(out: Path, *command: str) -> tuple[float, float]:
+    """Run a command that writes `out`, and remove what it wrote: seconds and peak memory in MB."""
+    shutil.rmtree(out, ignore_errors=True)
+    found = run(*command)
+    shutil.rmtree(out)
+    return found

@@ -33,6 +33,12 @@ class Adapted(Runtime):
             yield
 
 
+class AsTrained(NoEditor):
+    """Nothing on top of a model that is not the base any more: the adapter is the runtime's own."""
+
+    is_base = False
+
+
 def train(
     lent: Runtime, edits: Sequence[Edit], epochs: int, anchors: Sequence[Anchor], *, rate: float = 1e-3, seed: int = 0
 ) -> tuple[list[ProbeScore], float]:
@@ -60,7 +66,7 @@ def train(
             optimiser.step()
             cost, step = cost + len(batch), step + 1
     probes = [probe for edit in edits for probe in probes_of(edit)]
-    scores = run_probes(runtime, NoEditor(), probes)
+    scores = run_probes(runtime, AsTrained(), probes)
     lent.model = model.unload()
     lent.model.requires_grad_(False)
     return scores, cost / len(edits)

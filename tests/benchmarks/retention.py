@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from offline import train
-from streams import FAMILIES, Run, anchors_of, pool, run_stream, runtime
+from streams import FAMILIES, Run, anchors_of, growth, pool, run_stream, runtime
 
 from more_cli.editors.none import NoEditor
 from more_cli.edits import Edit
@@ -266,13 +266,6 @@ def prices() -> Iterator[str]:
                 median = f"{np.median(values):.2f}"
                 name = f"{run['row']}, {run['edits']} edits"
                 yield f"| {name} | {label} | {median} | {change:+.0f} ({low:+.0f} to {high:+.0f}) |"
-
-
-def growth(values: np.ndarray, resamples: int = 1000) -> tuple[float, float, float]:
-    """Slope times length, with its bootstrap interval over edits."""
-    n, draws = len(values), np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in draws]
-    return float(np.polyfit(np.arange(n), values, 1)[0] * n), *np.percentile(slopes, [2.5, 97.5]).tolist()
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:

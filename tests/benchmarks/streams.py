@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,3 +143,10 @@ def run_stream(
             runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=generate
         )
     return run
+
+
+def growth(values: np.ndarray, resamples: int = 1000) -> tuple[float, float, float]:
+    """Slope times length, with its bootstrap interval over edits."""
+    n, draws = len(values), np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in draws]
+    return float(np.polyfit(np.arange(n), values, 1)[0] * n), *np.percentile(slopes, [2.5, 97.5]).tolist()

@@ -1,0 +1,168 @@
+"""`more bench`: what an edit costs on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.failures import INTERRUPTED
+from more_cli.cli.output import Output
+
+if TYPE_CHECKING:
+    from more_cli.evaluation.metrics import Estimate
+    from more_cli.ops.bench import BenchReport, Measured
+
+MIB = 1 << 20
+_RATIOS = {
+    "edit_over_floor": "an edit over the floor of its writes",
+    "step_over_floor": "its writes alone over that floor",
+    "lora_step_over_step": "a LoRA step over a write",
+    "lora_step_over_later_step": "a LoRA step over an edit's later writes",
+}
+
+
+def bench(
+    model: opt.ModelFolder,
+    edits: Annotated[
+        Path | None,
+        typer.Argument(metavar="[EDITS]", help="JSON Lines file; left out, edits about pictures that are drawn."),
+    ] = None,
+    floor: Annotated[
+        bool, typer.Option("--floor", help="Time a bare PyTorch loop on the same batches, edit by edit.")
+    ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Time PEFT LoRA with SGD on the same batches, sites and ranks.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw latency and memory over the stream (.png, .svg, .pdf).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first N edits. [default: all; 24 drawn ones]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn edits.")] = 0,
+    anchors: Annotated[Path | None, typer.Option(help="Anchors of a new state, as for `init`.")] = None,
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
+    image_root: opt.ImageRoot = None,
+    state: opt.StateFile = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Measure what an edit costs, part by part.
+
+    Works in a temporary folder (TMPDIR) on a copy of the state; without one, or with a recipe or anchors, on a new one.
+
+    \b
+    Examples:
+      more bench llava/
+      more bench llava/ edits.jsonl --floor --peers --plot bench.svg
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.demo.samples import samples_for
+    from more_cli.ops.bench import BenchOptions
+    from more_cli.ops.bench import bench as run
+    from more_cli.ops.session import locate
+    from more_cli.render.curves import check_plot, draw_plot
+
+    if plot is not None:
+        check_plot(plot)
+    target = locate(model, state)
+    if edits is None and anchors is None:
+        edits, anchors, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
+    options = BenchOptions(
+        edits, anchors, recipe, tuple(set_ or ()), image_root, limit, save_every, seed, floor=floor, peers=peers
+    )
+    with output.progress() as progress:
+        report = run(target, options, opt.machine(device, dtype, device_map, memory), progress)
+    if plot is not None and report.edits:
+        draw_plot(report, plot)
+    _show(output, report)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(output: Output, report: BenchReport) -> None:
+    """Show seconds by part, what is typical of an edit, how it changes, and the ratios."""
+    if output.as_json:
+        output.json("more.bench/1", _values(report))
+    if not report.edits:
+        return
+    writes, count = sum(edit.writes for edit in report.edits), len(report.edits)
+    output.line(f"{report.source}: {count} edits, {writes} writes in {report.seconds:.2f} s")
+    output.line(f"{count / report.seconds:.2f} edits a second; the first took {report.edits[0].lap.seconds:.3f} s")
+    output.table(
+        ("part", "ms an edit", "share"),
+        [
+            (part, f"{1000 * seconds / count:.2f}", f"{seconds / report.seconds:.1%}")
+            for part, seconds in report.parts.items()
+        ],
+        numbers=("ms an edit", "share"),
+    )
+    output.line()
+    output.table(
+        ("over the stream", "median", "growth to its end", "95 % interval"),
+        [
+            (_words(name), _amount(name, found.median), f"{found.growth:+.1%}", f"{found.low:+.1%} {found.high:+.1%}")
+            for name, found in report.trends.items()
+        ],
+        numbers=("median", "growth to its end", "95 % interval"),
+    )
+    output.table(
+        ("ratio", "median", "95 % interval", "n"),
+        [
+            (_RATIOS[name], f"{found.value:.2f}", f"{found.low:.2f} {found.high:.2f}", found.n)
+            for name, found in report.ratios.items()
+        ],
+        numbers=("median", "95 % interval", "n"),
+    )
+
+
+def _words(name: str) -> str:
+    return name.rpartition("_")[0].replace("_", " ") if name != "seconds_per_write" else "an edit over its writes"
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / MIB:.2f} MiB" if name.endswith("bytes") else f"{1000 * value:.1f} ms"
+
+
+def _values(report: BenchReport) -> dict[str, Any]:
+    return {
+        "model": str(report.model),
+        "source": report.source,
+        "versions": report.versions,
+        "seconds": report.seconds,
+        "edits_per_second": len(report.edits) / report.seconds if report.edits else None,
+        "parts": report.parts,
+        "trends": {name: asdict(found) for name, found in report.trends.items()},
+        "ratios": {name: _ratio(found) for name, found in report.ratios.items()},
+        "ledger_bytes": report.ledger_bytes,
+        "edits": [_edit(edit) for edit in report.edits],
+        "interrupted": report.interrupted,
+    }
+
+
+def _ratio(found: Estimate) -> dict[str, Any]:
+    return asdict(found)
+
+
+def _edit(edit: Measured) -> dict[str, Any]:
+    return {
+        "id": edit.id,
+        "status": edit.status,
+        "writes": edit.writes,
+        "seconds": edit.lap.seconds,
+        "parts": dict(edit.lap.parts),
+        "steps": edit.lap.steps,
+        "peak_memory_bytes": edit.lap.peak,
+        "state_bytes": edit.state_bytes,
+        "floor": edit.floor,
+        "lora_steps": edit.peers,
+    }

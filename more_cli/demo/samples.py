@@ -1,0 +1,27 @@
+"""What there is to try on a model that is the embedded one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.files import sha256_file
+
+WEIGHTS = "model.safetensors"
+SAMPLES = 24
+"""Corrections of the suite that are tried unless a number is given."""
+
+
+def samples_for(model: Path, limit: int | None, *, fresh: bool) -> tuple[Path | None, Path | None, int | None]:
+    """Return corrections for a model, anchors for a `fresh` state of it, and how many corrections to take.
+
+    Files of the embedded suite for the embedded model or a copy of it, none for another one.
+    """
+    weights, own = model / WEIGHTS, demo_model_dir() / WEIGHTS
+    same = (
+        weights.is_file() and weights.stat().st_size == own.stat().st_size and sha256_file(weights) == sha256_file(own)
+    )
+    if not same:
+        return None, None, limit
+    suite = suite_dir("e-vqa-mini")
+    return suite / "eval.json", suite / "anchors.jsonl" if fresh else None, limit or SAMPLES

@@ -1,0 +1,68 @@
+"""Numbers over a stream: how they change with the number of edits, and what is typical of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate
+
+Floats = npt.NDArray[np.float64]
+WINDOW = 10
+"""Edits in a rolling mean."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How a number changes over a stream, by least squares."""
+
+    median: float
+    growth: float
+    """The slope times the number of edits, as a share of the median."""
+    low: float
+    """End of the 95 % bootstrap interval of `growth`, over edits; likewise `high`."""
+    high: float
+    n: int
+
+
+def trend(values: Sequence[float]) -> Trend | None:
+    """Return how values change from the first to the last; None for fewer than three."""
+    if len(values) < 3:
+        return None
+    y = np.asarray(values, dtype=np.float64)
+    t = np.arange(len(y), dtype=np.float64)
+    draws = _draws(len(y))
+    median = float(np.median(y))
+    share = len(y) / median if median else 0.0
+    # A resample of one edit alone has no slope.
+    slopes = _slope(t[draws], y[draws])
+    low, high = np.nanpercentile(slopes, [2.5, 97.5]) * share
+    return Trend(median, float(_slope(t, y)) * share, float(low), float(high), len(y))
+
+
+def median(values: Sequence[float]) -> Estimate:
+    """Return the median with its 95 % bootstrap interval; `values` must not be empty."""
+    y = np.asarray(values, dtype=np.float64)
+    low, high = np.percentile(np.median(y[_draws(len(y))], axis=-1), [2.5, 97.5])
+    return Estimate(float(np.median(y)), float(low), float(high), len(y), "bootstrap")
+
+
+def rolling(values: Sequence[float], window: int = WINDOW) -> list[float]:
+    """Return the mean of every value and those before it in a window."""
+    y = np.asarray(values, dtype=np.float64)
+    return [float(y[max(0, end - window) : end].mean()) for end in range(1, len(y) + 1)]
+
+
+def _slope(t: Floats, y: Floats) -> Floats:
+    """Return the least-squares slope along the last axis."""
+    t = t - t.mean(axis=-1, keepdims=True)
+    energy = (t * t).sum(axis=-1)
+    slope: Floats = (t * (y - y.mean(axis=-1, keepdims=True))).sum(axis=-1) / np.where(energy > 0, energy, np.nan)
+    return slope
+
+
+def _draws(n: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(SEED).integers(0, n, (RESAMPLES, n))

@@ -1,0 +1,78 @@
+"""`more gc`: remove what a state's folder holds and nothing needs any more; never the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from more_cli.entry import Entry
+from more_cli.files import disk_errors
+from more_cli.journal import Ledger
+from more_cli.lock import writer_lock
+from more_cli.ops.anchors import load_anchors
+from more_cli.ops.revert import drafts
+from more_cli.ops.states import current, snapshots
+from more_cli.state import load_state, save_state
+from more_cli.target import Target
+
+
+@dataclass
+class GcReport:
+    """What was removed, or would be."""
+
+    target: Target
+    files: dict[str, int] = field(default_factory=dict)
+    """Bytes, by path within the folder."""
+    dry_run: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return sum(self.files.values())
+
+
+def collect(target: Target, *, dry_run: bool = False) -> GcReport:
+    """Remove snapshots, caches, unfinished reverts, what killed writers left, and images that no line names.
+
+    Raises:
+        StateError: the sidecar and the ledger do not belong together, or the lock is held.
+    """
+    report = GcReport(target, dry_run=dry_run)
+    if dry_run or not target.folder.exists():
+        report.files = _found(target)
+        return report
+    with writer_lock(target.lock):
+        state = load_state(target.sidecar)
+        latest = current(state, Ledger(target.folder), target.sidecar)
+        if latest is not state:  # it may come from a file that goes now
+            save_state(target.sidecar, latest)
+        report.files = _found(target)
+        for name in report.files:
+            with disk_errors(target.folder / name):
+                (target.folder / name).unlink(missing_ok=True)
+    return report
+
+
+def _found(target: Target) -> dict[str, int]:
+    paths = sorted(path for path in _unneeded(target) if path.is_file())
+    return {path.relative_to(target.folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def _unneeded(target: Target) -> Iterator[Path]:
+    state, named = load_state(target.sidecar), set[str]()
+    current(state, Ledger(target.folder, lambda entry: named.update(_images(entry))), target.sidecar)
+    anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
+    named |= {anchor.image.sha256 for anchor in anchors if anchor.image}
+    folder = target.folder
+    yield from snapshots(folder).glob("*")
+    yield from (folder / "cache").glob("*")
+    yield from drafts(folder)
+    yield from folder.glob(".*.part")
+    yield from (path for path in (folder / "images").glob("*") if path.name not in named)
+
+
+def _images(entry: Entry) -> Iterator[str]:
+    yield from entry.images
+    yield from entry.image_rephrases
+    yield from (probe.image for probe in (*entry.locality, *entry.portability) if probe.image)

@@ -1,0 +1,146 @@
+"""`more log`: the lines of a ledger, and everything that is known of one edit. Needs no model and no torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from more_cli.entry import Entry, Status
+from more_cli.errors import StateError, UsageError
+from more_cli.files import shorten
+from more_cli.journal import Ledger
+from more_cli.target import Target
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines are asked for; those that meet every condition."""
+
+    id: str = "*"
+    """A shell pattern."""
+    statuses: Sequence[Status] = ()
+    """As of the ledger's end; empty for any."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """The first moment that is too late."""
+
+    def covers(self, entry: Entry) -> bool:
+        """Tell whether id and time are as asked."""
+        if not fnmatchcase(entry.id, self.id):
+            return False
+        if self.since is None and self.until is None:
+            return True
+        time = _moment(entry)
+        return (self.since is None or time >= self.since) and (self.until is None or time < self.until)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the ledger and what has become of its edit since."""
+
+    entry: Entry
+    now: Status
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """Lines of a ledger, oldest first."""
+
+    target: Target
+    head: str
+    """Hash of the ledger's last line."""
+    total: int
+    """Lines in the ledger."""
+    matching: int
+    """Lines that were asked for."""
+    lines: list[Line]
+    """The last of these."""
+
+
+@dataclass(frozen=True)
+class EditRecord:
+    """Everything the ledger has on one edit."""
+
+    target: Target
+    line: Line
+    """The last time it was applied."""
+    numbers: list[int]
+    """All ledger lines about it."""
+    superseded_by: str
+    """Id of the edit that says otherwise about the same images and question; empty for none."""
+    stored: dict[str, bool]
+    """Whether the store has it, by image hash."""
+
+
+def log(target: Target, wanted: Wanted, limit: int | None = None) -> LogReport:
+    """List the last `limit` of the lines that are asked for; None for all.
+
+    Raises:
+        StateError: there is no ledger, or it is damaged.
+    """
+    found: list[tuple[int, str, Status]] = []
+
+    def note(entry: Entry) -> None:
+        if wanted.covers(entry):
+            found.append((entry.seq, entry.id, entry.status))
+
+    ledger = _open(target, note)
+    now = ledger.statuses()
+    if wanted.statuses:
+        found = [line for line in found if now.get(line[1], line[2]) in wanted.statuses]
+    shown = {number for number, _, _ in (found if limit is None else found[max(0, len(found) - limit) :])}
+    rest = ledger.entries[min(shown, default=1) - 1 :] if shown else ()
+    lines = [Line(entry, now.get(entry.id, entry.status)) for entry in rest if entry.seq in shown]
+    return LogReport(target, ledger.head, len(ledger.entries), len(found), lines)
+
+
+def show(target: Target, id: str) -> EditRecord:
+    """Return everything the ledger has on one edit.
+
+    Raises:
+        StateError: there is no ledger, or it is damaged.
+        UsageError: it holds no edit of that id.
+    """
+    numbers: list[int] = []
+
+    def note(entry: Entry) -> None:
+        if entry.id == id or id in entry.ids:
+            numbers.append(entry.seq)
+
+    ledger = _open(target, note)
+    if not numbers:
+        near = difflib.get_close_matches(id, ledger.by_id, 1)
+        hint = f"did you mean `{near[0]}`?" if near else "`more log` lists the ids"
+        raise UsageError(f"no edit `{id}` in `{ledger.path}`", hint)
+    entry = ledger.by_id.get(id) or ledger.entries[numbers[-1] - 1]
+    now = ledger.statuses().get(id, entry.status)
+    rivals = [other.id for other in ledger.standing() if other.subject == entry.subject]
+    return EditRecord(
+        target=target,
+        line=Line(entry, now),
+        numbers=numbers,
+        superseded_by=rivals[-1] if now is Status.SUPERSEDED else "",
+        stored={image: image in ledger.images for image in (*entry.images, *entry.image_rephrases)},
+    )
+
+
+def _open(target: Target, note: Callable[[Entry], None]) -> Ledger:
+    ledger = Ledger(target.folder, note)
+    if not ledger.entries and not target.sidecar.exists():
+        hint = "run `more edit MODEL EDITS` first, or name the state with --state"
+        raise StateError(f"no ledger at `{ledger.path}`", hint)
+    return ledger
+
+
+def _moment(entry: Entry) -> datetime:
+    """Return when a line was written; a time without a zone is UTC."""
+    try:
+        time = datetime.fromisoformat(entry.time)
+    except ValueError:
+        raise StateError(
+            f"ledger line {entry.seq} has the time `{shorten(entry.time)}`", "leave out the times"
+        ) from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

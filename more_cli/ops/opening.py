@@ -1,0 +1,27 @@
+"""What every command checks before it works with a state: that its base is the one it was made for."""
+
+from __future__ import annotations
+
+from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.errors import StateError
+from more_cli.state import State
+from more_cli.target import Target
+
+
+def open_base(target: Target, state: State) -> Checkpoint:
+    """Open the checkpoint and check that it is the one the state was made for.
+
+    Raises:
+        StateError: not a checkpoint, or another base.
+    """
+    checkpoint = open_checkpoint(target.model)
+    base = state.meta.base
+    keys = [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
+    actual = fingerprint(checkpoint, keys)
+    changed = sorted(key for key in base.keys() | actual.keys() if base.get(key) != actual.get(key))
+    if changed:
+        raise StateError(
+            f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
+            "use the checkpoint it was made for, or start a new state with --state FILE",
+        )
+    return checkpoint

@@ -1,0 +1,142 @@
+"""Where a merged checkpoint or an adapter comes from: `more.json` beside the weights, and a section of the model card.
+
+Neither holds a path or a date: the same state and base give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from more_cli.checkpoint import fingerprint, open_checkpoint
+from more_cli.errors import StateError
+from more_cli.files import canonical_json, disk_errors, plain, sha256_file, shorten, strict_json, write_new
+from more_cli.ops.session import Session, versions
+
+PROVENANCE, CARD = "more.json", "README.md"
+SCHEMA = "more.provenance/1"
+_LIMIT = 64 << 20
+"""Largest `more.json` that is read, bytes."""
+_AGAIN = "copy it again, or make it again with `more merge` or `more export`"
+
+
+def provenance(session: Session) -> dict[str, Any]:
+    """Return which base, edits, recipe and versions a state as it is now comes from."""
+    meta = session.state.meta
+    return {
+        "schema": SCHEMA,
+        "edits": meta.edits,
+        "digest": meta.digest,
+        "ledger_head": session.ledger.head,
+        "base": meta.base,
+        "anchors": meta.anchors,
+        "recipe": meta.recipe.canonical(),
+        "versions": versions(session.machine),
+    }
+
+
+def write_provenance(
+    session: Session, folder: Path, what: str, written: Sequence[str], *, facts: Mapping[str, str], **more: Any
+) -> None:
+    """Write `more.json` about the files `written` in `folder`, and add a section to the model card there.
+
+    Args:
+        session: The state, brought up to its ledger.
+        folder: Holds the files, and the base's model card if it had one.
+        what: They are, for the card: `these weights`.
+        written: Their names; their hashes go into `more.json`.
+        facts: Rows of the card's table beside those that every output has.
+        more: Further values for `more.json`.
+    """
+    before = session.target.model / PROVENANCE
+    with disk_errors(folder):
+        values = provenance(session) | more
+        values["statuses"] = _counts(session)
+        values["files"] = {name: sha256_file(folder / name) for name in written}
+        values["previous"] = sha256_file(before) if before.is_file() else None
+        _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
+        card = folder / CARD
+        above = card.read_bytes().rstrip(b"\n") + b"\n\n" if card.is_file() else b""
+        _write(card, above + _section(session, what, facts).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)  # what was copied from the base may be read-only
+    write_new(path, data)
+
+
+def _counts(session: Session) -> dict[str, int]:
+    return dict(sorted(Counter(session.ledger.statuses().values()).items()))
+
+
+def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
+    meta, standing = session.state.meta, len(session.ledger.standing())
+    rows = {
+        "base": f"{_code(session.target.model.resolve().name)}, headers {meta.base['headers'][:16]}",
+        "recipe": _code(meta.recipe.name),
+        "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
+        **facts,
+        "ledger head": session.ledger.head[:16],
+    }
+    table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+    return (
+        f"## Corrected with more\n\n{standing} corrections were written into {what} with M-ORE.\n\n"
+        f"| what | value |\n|---|---|\n{table}\n"
+        f"`{PROVENANCE}` has the hashes of base and files, the recipe in full, the ledger's head and the versions; "
+        "`more verify` on this folder compares them.\n"
+    )
+
+
+def _code(name: str) -> str:
+    """Return a name as Markdown that it cannot end."""
+    return f"`{plain(name).translate({ord('`'): None, ord('|'): None})}`"
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Read a `more.json`.
+
+    Raises:
+        StateError: it is damaged, or from a newer version.
+    """
+    path = folder / PROVENANCE
+    try:
+        if path.stat().st_size > _LIMIT:
+            raise ValueError(f"larger than {_LIMIT >> 20} MiB")
+        values = strict_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}", _AGAIN) from None
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise StateError(f"`{path}` is not of the schema {SCHEMA}", "upgrade more-cli, or name the folder of a merge")
+    hashes = (values.get("files"), values.get("base"))
+    if not all(isinstance(part, dict) and all(isinstance(item, str) for item in part.values()) for part in hashes):
+        raise StateError(f"`{path}` names no files and base", _AGAIN)
+    return values
+
+
+def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[str]:
+    """Say which files are not those that were written there; their bytes are read only if `deep`."""
+    flaws = []
+    for name, sha256 in values["files"].items():
+        path = folder / Path(name).name  # a bare name: nothing outside the folder is opened
+        try:
+            if not path.is_file():
+                flaws.append(f"`{shorten(name)}` is missing")
+            elif deep and sha256_file(path) != sha256:
+                flaws.append(f"`{shorten(name)}` has changed since it was written")
+        except OSError as error:
+            flaws.append(f"`{shorten(name)}` cannot be read: {(error.strerror or str(error)).lower()}")
+    return flaws
+
+
+def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
+    """Say which files of a merged checkpoint, and whether its headers, are not the base's.
+
+    Raises:
+        StateError: it is no checkpoint.
+    """
+    recorded = {name: sha256 for name, sha256 in values["base"].items() if not name.startswith("tensor:")}
+    actual = fingerprint(open_checkpoint(folder), [])
+    names = sorted(name for name in recorded.keys() | actual.keys() if recorded.get(name) != actual.get(name))
+    return [f"`{shorten(name)}` is not the base's" for name in names]

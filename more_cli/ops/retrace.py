@@ -1,0 +1,94 @@
+"""Every edit of a state applied again, from an empty one in memory, and the two compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from more_cli.entry import Entry
+from more_cli.errors import StateError
+from more_cli.journal import Ledger
+from more_cli.model.machine import Machine
+from more_cli.ops.anchors import ask_anchors
+from more_cli.ops.session import Progress, Session, versions
+from more_cli.ops.states import take_over, unedited
+from more_cli.state import State, state_bytes
+from more_cli.target import Target
+
+TOLERANCE = 0.01
+"""Of the Frobenius norm of a site's B or P, where other versions, threads or a GPU round in another way."""
+
+
+def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, progress: Progress) -> tuple[str, None]:
+    """Apply the edits of a state again and say how near the result comes.
+
+    Raises:
+        StateError: it is another state, or an edit cannot be applied again.
+    """
+    if not ledger.tells(state.meta.edits, state.meta.digest):
+        return "left out: the state is from before a revert; run any command that edits first", None
+    again = _applied_again(target, state, machine, progress)
+    what = f"{state.meta.edits:,} lines applied again from an empty state give"
+    if state_bytes(again) == state_bytes(state):
+        return f"{what} the same bytes", None
+    changed = _differences(ledger.history[: state.meta.edits], versions(machine))
+    gap, tensor = max(_gaps(again, state), default=(0.0, "the header"))
+    off = f"{tensor} is off by {gap:.2g} of its norm"
+    if machine.place == "cpu" and not changed:
+        hint = "delete the state and run `more edit` again: the ledger beside it replays every edit"
+        raise StateError(f"{what} another state on the same machine: {off}", hint)
+    where = f"on another machine ({', '.join(changed)})" if changed else "on a GPU"
+    if gap > TOLERANCE or not _same_course(again, state):
+        hint = "compare on a machine with the versions and the number of threads that the ledger names"
+        raise StateError(f"{what} another state {where}: {off}", hint)
+    return f"{what} the same numbers within {TOLERANCE:.0%}, not the same bytes, {where}: {off}", None
+
+
+def _applied_again(target: Target, state: State, machine: Machine, progress: Progress) -> State:
+    session = Session(target, unedited(state), machine, progress)
+    runtime, editor = session.runtime, session.editor
+    anchors = []
+    if session.anchors:
+        with TemporaryDirectory() as folder, runtime.attached([]):
+            anchors = ask_anchors(runtime, session.anchors, Path(folder, "anchors"))
+    with editor.attach(runtime):
+        if anchors:
+            editor.settle(anchors)
+            editor.hold(anchors)
+        session.replay(until=state.meta.edits)
+    take_over(session.state, editor)
+    return session.state
+
+
+def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
+    """Say in which versions the edits were made with another machine than this one."""
+    seen: dict[str, set[str]] = {}
+    for entry in entries:
+        for name, value in entry.versions.items():
+            if name in now and value != now[name]:
+                seen.setdefault(name, set()).add(value)
+    return [f"{name} {' and '.join(sorted(values))} -> {now[name]}" for name, values in sorted(seen.items())]
+
+
+def _same_course(first: State, second: State) -> bool:
+    """Tell whether two states have been through the same edits, with as many keys at every site."""
+
+    def course(state: State) -> tuple[int, str, list[int]]:
+        return state.meta.edits, state.meta.digest, [site.keys for site in state.meta.sites]
+
+    return course(first) == course(second)
+
+
+def _gaps(ours: State, theirs: State) -> Iterable[tuple[float, str]]:
+    """Yield |ours - theirs| / |theirs| of every tensor, with its name."""
+    for kind, first, second in (("B", ours.B, theirs.B), ("P", ours.P, theirs.P)):
+        for name, tensor in second.items():
+            yield _gap(first[name], tensor), f"{kind} of {name}"
+
+
+def _gap(ours: Tensor, theirs: Tensor) -> float:
+    difference, norm = float((ours - theirs).norm()), float(theirs.norm())
+    return difference / norm if norm else float("inf" if difference else 0.0)

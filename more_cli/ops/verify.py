@@ -1,0 +1,284 @@
+"""`more verify`: whether ledger, state, images and base are whole and belong together, every part looked at.
+
+The quick checks find what was lost, swapped or half written. That B and P are what the edits wrote, only `deep` proves,
+by writing them again.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+
+from more_cli.checkpoint import Checkpoint
+from more_cli.core import basis, recursion
+from more_cli.editors.sites import rebuild_basis
+from more_cli.entry import Entry
+from more_cli.errors import MoreError, StateError
+from more_cli.files import disk_errors, sha256_file, shorten
+from more_cli.images import MAX_BYTES
+from more_cli.journal import Ledger
+from more_cli.model.machine import Machine
+from more_cli.ops.anchors import load_anchors
+from more_cli.ops.export import ADAPTER
+from more_cli.ops.opening import open_base
+from more_cli.ops.provenance import PROVENANCE, compare_copies, compare_files, read_provenance
+from more_cli.ops.retrace import retrace
+from more_cli.ops.session import Progress, no_progress
+from more_cli.ops.states import current
+from more_cli.recipe import Recipe
+from more_cli.state import SiteRecord, State, load_state
+from more_cli.target import Target
+
+SHOWN = 5
+"""Problems of one check that its line names."""
+_HASH = re.compile(r"[0-9a-f]{64}")
+_RESTORE = "restore it from a backup"
+Found = TypeVar("Found")
+
+
+class _Unavailable(Exception):
+    """What a check needs was not opened."""
+
+
+def _unavailable() -> NoReturn:
+    raise _Unavailable
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found."""
+
+    name: str
+    verdict: Literal["ok", "FAILED", "skipped"]
+    detail: str
+    hint: str = ""
+
+
+@dataclass
+class VerifyReport:
+    """Every check of a state, or of what was made of one, in order."""
+
+    target: Target
+    deep: bool
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def subject(self) -> Path:
+        """The state that was checked, or the folder that was made of one."""
+        return self.target.sidecar if any(check.name == "state" for check in self.checks) else self.target.model
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [check for check in self.checks if check.verdict == "FAILED"]
+
+    def run(self, name: str, check: Callable[[], tuple[str, Found]]) -> Callable[[], Found]:
+        """Note what a check says or why it failed; what it opened is had by calling the result.
+
+        A check that calls for what was not opened is skipped.
+        """
+        try:
+            detail, found = check()
+        except _Unavailable:
+            self.checks.append(Check(name, "skipped", "what it needs failed above"))
+        except MoreError as error:
+            self.checks.append(Check(name, "FAILED", error.message, error.hint))
+        else:
+            self.checks.append(Check(name, "ok", detail))
+            return lambda: found
+        return _unavailable
+
+
+class Named(NamedTuple):
+    """By which line an image is named, and where it was when it was not to be stored."""
+
+    line: str
+    path: str | None = None
+
+
+def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Progress = no_progress) -> VerifyReport:
+    """Check a state and all that lies beside it; writes nothing.
+
+    With `deep` every stored image and shard is read whole and every edit applied again, from an empty state.
+
+    A folder that `merge` or `export` wrote is compared with its `more.json`, also when it has no state of its own.
+
+    Raises:
+        StateError: there is neither a state, nor a ledger, nor a `more.json`.
+    """
+    report = VerifyReport(target, deep)
+    written = (target.model / PROVENANCE).is_file()
+    if written:
+        _verify_output(report)
+    if target.sidecar.exists() or target.folder.exists():
+        _verify_state(report, machine, progress)
+    elif not written:
+        load_state(target.sidecar)  # says that there is none
+    return report
+
+
+def _verify_output(report: VerifyReport) -> None:
+    """Compare a merged checkpoint or an adapter with its `more.json`."""
+    folder = report.target.model
+    origin = report.run("origin", lambda: _origin(folder))
+    report.run("files", lambda: _files(folder, origin(), report.deep))
+    if not (folder / ADAPTER).is_file():
+        report.run("copies", lambda: _copies(folder, origin()))
+
+
+def _verify_state(report: VerifyReport, machine: Machine, progress: Progress) -> None:
+    """Check a state, its ledger and images, and the base it was made for."""
+    target, deep, named = report.target, report.deep, dict[str, Named]()
+    state = report.run("state", lambda: _state(target))
+    ledger = report.run("ledger", lambda: _ledger(target, named))
+    report.run("digest", lambda: _digest(target, state(), ledger()))
+    report.run("anchors", lambda: _anchors(target, state(), named))
+    report.run("images", lambda: _images(target.folder / "images", named, deep, progress))
+    base = report.run("base", lambda: _base(target, state()))
+    report.run("basis", lambda: _basis(state(), base()))
+    report.run("P", lambda: _statistics(state()))
+    if deep:
+        report.run("shards", lambda: _shards(base(), progress))
+        report.run("replay", lambda: retrace(target, state(), ledger(), machine, progress))
+
+
+def _origin(folder: Path) -> tuple[str, dict[str, Any]]:
+    values = read_provenance(folder)
+    return f"{values.get('edits')} ledger lines up to {str(values.get('ledger_head'))[:16]}", values
+
+
+def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, None]:
+    _raise_all(compare_files(folder, values, deep))
+    how = "have the recorded hashes" if deep else "are there; --deep compares their hashes"
+    return f"{len(values['files'])} that were written {how}", None
+
+
+def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
+    _raise_all(compare_copies(folder, values))
+    return "config, tokenizer, processor files and shard headers are the base's", None
+
+
+def _state(target: Target) -> tuple[str, State]:
+    state = load_state(target.sidecar)
+    return f"{len(state.meta.sites)} sites, {state.parameters:,} finite numbers", state
+
+
+def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
+    def note(entry: Entry) -> None:
+        probes = (*entry.locality, *entry.portability)
+        for sha256 in (*entry.images, *entry.image_rephrases, *(probe.image for probe in probes)):
+            if sha256:
+                named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
+
+    ledger = Ledger(target.folder, note)
+    torn = f"; {ledger.torn} bytes of an unfinished line, which the next edit cuts off" if ledger.torn else ""
+    return f"{len(ledger.entries):,} lines, each with the hash of the one before, head {ledger.head[:16]}{torn}", ledger
+
+
+def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
+    if current(state, ledger, target.sidecar) is not state:
+        return "the state is from before a revert; the next command replays what came after", None
+    behind = len(ledger.history) - state.meta.edits
+    more = f"; the next command replays {behind:,} more" if behind else ""
+    of = " that are in force" if ledger.rewritten else ""
+    return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
+
+
+def _anchors(target: Target, state: State, named: dict[str, Named]) -> tuple[str, None]:
+    if state.meta.anchors is None:
+        return "none", None
+    anchors = load_anchors(target.folder, state.meta.anchors)
+    for number, anchor in enumerate(anchors, 1):
+        if anchor.image is not None:
+            named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
+    return f"{len(anchors)}, as when the state was made", None
+
+
+def _images(folder: Path, named: dict[str, Named], deep: bool, progress: Progress) -> tuple[str, None]:
+    with disk_errors(folder):
+        files = sorted(folder.iterdir()) if folder.exists() else []
+    stored = [path for path in files if not path.name.startswith(".")]  # `.part` is what a killed writer leaves
+    elsewhere = {sha256: by for sha256, by in named.items() if by.path and not (folder / sha256).exists()}
+    looked_at = [(path, path.name) for path in stored]
+    looked_at += [(Path(by.path), sha256) for sha256, by in elsewhere.items() if by.path]
+
+    def flaws() -> Iterator[str]:
+        for number, (path, sha256) in enumerate(looked_at):
+            progress(number, len(looked_at), "images")
+            if flaw := _image_flaw(path, sha256, deep):
+                yield f"`{shorten(str(path), 200)}` {flaw}"
+        for sha256, by in named.items():
+            if sha256 not in elsewhere and not (folder / sha256).exists():
+                yield f"`{folder / sha256}` of {by.line} is missing"
+
+    _raise_all(flaws())
+    how = "each has the hash it is named by" if deep else "names and sizes; --deep compares their hashes"
+    others = f", {len(elsewhere):,} not stored" if elsewhere else ""
+    return f"{len(stored):,} stored{others}; {how}", None
+
+
+def _image_flaw(path: Path, sha256: str, deep: bool) -> str:
+    try:
+        status = path.stat()
+        if not _HASH.fullmatch(sha256) or not stat.S_ISREG(status.st_mode):
+            return "is no image of the store"
+        if not 0 < status.st_size <= MAX_BYTES:
+            return f"has {status.st_size:,} bytes"
+        return "has another hash" if deep and sha256_file(path) != sha256 else ""
+    except OSError as error:
+        return f"cannot be read: {(error.strerror or str(error)).lower()}"
+
+
+def _base(target: Target, state: State) -> tuple[str, Checkpoint]:
+    base = open_base(target, state)
+    return f"`{target.model}`: files, headers and the tensors of all sites have the recorded hashes", base
+
+
+def _basis(state: State, base: Checkpoint) -> tuple[str, None]:
+    _raise_all(f"{site.name}: {flaw}" for site in state.meta.sites if (flaw := _site_flaw(site, state, base)))
+    return "A of every site is drawn again from its seed", None
+
+
+def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
+    recipe: Recipe = state.meta.recipe
+    tensor = base.tensors.get(site.disk_key)
+    if tensor is None or tensor.shape != site.shape:
+        return f"the base has no `{shorten(site.disk_key)}` of shape {site.shape[0]} x {site.shape[1]}"
+    expected = basis.usable_rank(recipe.rank, site.shape[1]), basis.site_seed(recipe.seed, site.name), recipe.scale
+    if (site.rank, site.seed, site.scale) != expected:
+        return "rank, seed or scale is not the recipe's"
+    try:
+        rebuild_basis(site)
+    except StateError as error:
+        return error.message
+    return ""
+
+
+def _statistics(state: State) -> tuple[str, None]:
+    form = state.meta.recipe.normalisation
+    _raise_all(
+        f"{site.name}: {flaw}"
+        for site in state.meta.sites
+        if (flaw := recursion.flaw(state.P[site.name], site.keys, site.ridge or 0.0, form))
+    )
+    return "symmetric, 0 < P <= P_0, no more directions lowered than keys absorbed", None
+
+
+def _shards(base: Checkpoint, progress: Progress) -> tuple[str, dict[str, str]]:
+    hashes = {}
+    for number, shard in enumerate(base.shards):
+        progress(number, len(base.shards), shard)
+        with disk_errors(base.path / shard):
+            hashes[shard] = sha256_file(base.path / shard)
+    return ", ".join(f"{shard} {sha256}" for shard, sha256 in hashes.items()), hashes
+
+
+def _raise_all(flaws: Iterable[str]) -> None:
+    found: Sequence[str] = list(flaws)
+    if found:
+        rest = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise StateError("; ".join(found[:SHOWN]) + rest, _RESTORE)

@@ -1,0 +1,232 @@
+"""Reports of `ops` as pages: which tables and plots each kind has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from more_cli.evaluation.metrics import Estimate, estimate
+from more_cli.evaluation.names import is_share
+from more_cli.evaluation.paired import Difference
+from more_cli.ops.capability import CapabilityReport
+from more_cli.ops.evaluate import EvalReport, by_age
+from more_cli.ops.suite_compare import EditorComparison
+from more_cli.ops.suite_report import SHOWN, SuiteReport
+from more_cli.render.page import Page, Table
+from more_cli.render.plots import Bars, Curve
+from more_cli.suites.yes_no import YesNoScore
+
+_ESTIMATE = ("value", "95 % interval", "kind", "n")
+_AGES = "rel.gen_exact, grouped by how many edits came after"
+
+
+def of_state(report: EvalReport) -> Page:
+    """Return the page of a state, or of a file of questions."""
+    tables = [_metrics("Metrics", report.told)] if report.estimates else []
+    if len(report.retention) > 1:
+        tables.append(_retention(report.retention))
+    return Page(
+        command="more eval",
+        subject=report.target.model.resolve().name,
+        headline=report.headline,
+        scope=report.scope,
+        reading=f"protocol {report.protocol}, locality against {report.baseline}",
+        gates=report.gates,
+        tables=tables,
+        edits=report.per_edit,
+        before=report.base_answers,
+        reproduce=report.reproduce,
+        properties={
+            "state": report.target.sidecar,
+            "source": report.source,
+            "protocol": report.protocol,
+            "baseline": report.baseline,
+        },
+        seconds=report.seconds,
+    )
+
+
+def of_suite(report: SuiteReport) -> Page:
+    """Return the page of an editor that went through a suite."""
+    edits = report.per_edit
+    protocol = report.headline.partition("@")[0]
+    return Page(
+        command="more eval --suite",
+        subject=f"{report.suite.name}, {report.editor}",
+        headline=f"{sum(scores.good for scores in edits)} of {len(edits)} hold",
+        scope=f"{report.suite.name}, editor {report.editor}, {len(edits)} edits",
+        reading=f"{report.headline} unless said otherwise, {report.locality}",
+        gates=report.gates,
+        tables=list(_suite_tables(report)),
+        edits=edits,
+        before=report.base_answers,
+        reproduce=report.reproduce,
+        properties={
+            "model": report.model,
+            "source": report.suite.name,
+            "editor": report.editor,
+            "protocol": protocol,
+            "baseline": report.yardstick.baseline,
+        },
+        seconds=report.seconds,
+    )
+
+
+def of_capability(report: CapabilityReport) -> Page:
+    """Return the page of what a model can do beside its edits."""
+    found = report.changes.get("all")
+    moved = f"change of accuracy {found.value:+.3f} ({_interval(found, '+')})" if found else "no state beside it"
+    shown = {"base": report.base} | ({"edited": report.state} if report.state else {})
+    scores = [(name, which, of.categories[name]) for name in report.base.categories for which, of in shown.items()]
+    rows = [
+        (
+            name,
+            which,
+            score.questions,
+            f"{score.accuracy:.3f}",
+            f"{score.accuracy_plus:.3f}",
+            f"{score.score:.1f}",
+            f"{score.unparsable_rate:.3f}",
+        )
+        for name, which, score in scores
+    ]
+    changes = [(name, f"{value.value:+.3f}", _interval(value, "+"), value.n) for name, value in report.changes.items()]
+    tables = [
+        Table(
+            "Categories",
+            ("category", "", "questions", "accuracy", "accuracy+", "score", "unparsable"),
+            rows,
+            plots=[
+                Bars("Accuracy by category", {f"{name}, {which}": _accuracy(score) for name, which, score in scores})
+            ],
+        )
+    ]
+    if changes:
+        tables.append(Table("Change of accuracy", ("category", "change", "95 % interval", "images"), changes))
+    return Page(
+        command="more eval --suite",
+        subject=f"{report.suite.name}, {report.target.model.resolve().name}",
+        headline=f"accuracy {(report.state or report.base).accuracy:.3f}, {moved}",
+        scope=report.suite.name,
+        reading=f"the untouched base and the state after {report.edits} edits" if found else "the untouched base",
+        gates=report.gates,
+        tables=tables,
+        reproduce=report.reproduce,
+        properties={"state": report.target.sidecar, "source": report.suite.name},
+    )
+
+
+def of_comparison(found: EditorComparison) -> Page:
+    """Return the page of editors side by side."""
+    first, reports = found.first, found.reports
+    tables = [
+        Table(
+            readout,
+            ("metric", *reports),
+            [
+                (name, *(_value(report.estimates[readout].get(name)) for report in reports.values()))
+                for name in first.estimates[readout]
+            ],
+            plots=[
+                Bars(name, {editor: report.estimates[readout][name] for editor, report in reports.items()})
+                for name in SHOWN
+                if readout == first.headline and name in first.estimates[readout]
+            ],
+        )
+        for readout in first.estimates
+    ]
+    differences = [
+        (name, editor, *difference_cells(metrics[name]))
+        for name in SHOWN
+        for editor, metrics in found.differences.items()
+        if name in metrics
+    ]
+    columns = ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p")
+    note = f"{first.headline}: minus {first.editor}, mean over edits; p of the exact sign test"
+    costs = [(editor, f"{report.cost:.1f}", _chosen(report)) for editor, report in reports.items()]
+    return Page(
+        command="more compare",
+        subject=f"{first.suite.name}: {', '.join(reports)}",
+        headline=", ".join(f"{editor} {_held(report)}" for editor, report in reports.items()),
+        scope=f"{first.suite.name}, {len(first.edits)} edits",
+        reading="locality against the untouched base",
+        tables=[
+            *tables[:1],
+            *([Table("Differences", columns, differences, note)] if differences else []),
+            Table("Cost", ("editor", "samples forward and backward per edit", "calibrated"), costs),
+            *tables[1:],
+        ],
+        reproduce={editor: report.reproduce for editor, report in reports.items()},
+    )
+
+
+def difference_cells(value: Difference) -> tuple[object, ...]:
+    """Return a difference, its interval, the edits that moved and p as table cells."""
+    interval = f"{value.low:+.3f} to {value.high:+.3f}"
+    return f"{value.difference:+.3f}", interval, value.up, value.down, value.same, f"{value.p:.3g}"
+
+
+def _suite_tables(report: SuiteReport) -> Iterator[Table]:
+    yield _metrics(f"Metrics, {report.headline}", report.estimates[report.headline])
+    if report.so_far:
+        points = {
+            mark: report.estimates[f"final@{mark}"]["rel.gen_exact"]
+            for mark in report.schedule.marks
+            if f"final@{mark}" in report.estimates
+        }
+        lost = report.forgetting
+        yield Table(
+            "As edits come",
+            ("after", "online", "final"),
+            [(f"{mark}", f"{report.so_far[mark - 1]:.3f}", _value(points.get(mark))) for mark in report.schedule.marks],
+            f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({_interval(lost)})" if lost else "rel.gen_exact",
+            [Curve("rel.gen_exact: the line is online so far, the dots are final", report.so_far, points)],
+        )
+    ages = by_age([scores.shown.values["gen_exact"] for scores in report.per_edit])
+    if report.headline.startswith("final") and len(ages) > 1:
+        yield _retention(ages)
+    names = {name: None for found in report.estimates.values() for name in found}
+    yield Table(
+        "Protocols by checkpoint",
+        ("metric", *report.estimates),
+        [(name, *(_value(found.get(name)) for found in report.estimates.values())) for name in names],
+    )
+
+
+def _metrics(title: str, estimates: Mapping[str, Estimate]) -> Table:
+    shares = {name: value for name, value in estimates.items() if is_share(name)}
+    return Table(
+        title,
+        ("metric", *_ESTIMATE),
+        _estimates(estimates),
+        plots=[Bars("Every metric between 0 and 1", shares)],
+    )
+
+
+def _retention(ages: Mapping[str, Estimate]) -> Table:
+    plot = Bars("rel.gen_exact by edits since", ages)
+    return Table("Retention by age", ("edits since", *_ESTIMATE), _estimates(ages), _AGES, [plot])
+
+
+def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
+    return [(name, f"{v.value:.3f}", _interval(v), v.interval, v.n) for name, v in estimates.items()]
+
+
+def _interval(value: Estimate, sign: str = "") -> str:
+    return f"{value.low:{sign}.3f} to {value.high:{sign}.3f}"
+
+
+def _value(value: Estimate | None) -> str:
+    return "" if value is None else f"{value.value:.3f}"
+
+
+def _accuracy(score: YesNoScore) -> Estimate:
+    return estimate([1.0] * score.right + [0.0] * (score.questions - score.right))
+
+
+def _held(report: SuiteReport) -> str:
+    return f"{sum(scores.good for scores in report.per_edit)}/{len(report.edits)}"
+
+
+def _chosen(report: SuiteReport) -> str:
+    calibration = report.reproduce.get("calibration")
+    return "no" if calibration is None else ", ".join(calibration["chosen"]) or "as it is"

@@ -1,0 +1,226 @@
+"""A long stream through `edit` itself: what an edit takes against its number, and what piles up.
+
+python tests/benchmarks/long.py run --edits 5000 --out tests/benchmarks/results/long.json
+python tests/benchmarks/long.py show > tests/benchmarks/LONG.md
+
+The embedded model with its anchors and the default recipe. The stream asks the 336 questions of the evaluation pool
+again and again: first with their right answers, then in every round with other ones of the same kind, drawn with a
+seed, so that nothing is right already and every edit replaces an earlier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from streams import growth, model_of, suite_of
+from torch import nn
+
+from more_cli.editors.sites import Sites
+from more_cli.entry import Entry, Status
+from more_cli.feeds import Pipe
+from more_cli.model.machine import Machine
+from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_stream
+from more_cli.ops.init import Inputs, initialise
+from more_cli.ops.session import Target
+from more_cli.state import load_state
+
+RESULTS = Path(__file__).parent / "results" / "long.json"
+SUITE = suite_of("llava", "e-vqa-mini")
+SEED = 0
+SETTLED = 336
+"""From this edit on every question was asked once, so that rehearsal draws from as many past edits as it ever will."""
+
+
+def lines(count: int) -> Iterator[dict[str, Any]]:
+    """Yield edit lines: the pool in its order, then round after round with other answers of the same kind."""
+    dice = random.Random(SEED)
+    pool = json.loads((SUITE / "eval.json").read_text(encoding="utf-8"))
+    answers: dict[str, list[str]] = {}
+    for record in pool:
+        answers.setdefault(record["tags"]["kind"], []).append(record["alt"])
+    last = [record["pred"] for record in pool]
+    for number in range(count):
+        turn, place = divmod(number, len(pool))
+        record = pool[place]
+        kind = sorted({*answers[record["tags"]["kind"]], record["pred"]} - {last[place]})
+        last[place] = dice.choice(kind) if turn else record["alt"]
+        yield {
+            "id": f"r{turn}-{place}",
+            "image": record["image"],
+            "question": record["src"],
+            "target": last[place],
+        }
+
+
+class Watching(Listener):
+    """Notes every edit as it becomes durable, and every so often what the process holds."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.edits: list[tuple[int, float, float, float]] = []
+        """Writes, cost, wall ms and CPU ms of each edit."""
+        self.held: list[dict[str, int]] = []
+        self._cpu = time.process_time()
+
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        now = time.process_time()
+        self.edits.append((entry.writes, entry.cost or 0.0, entry.wall_ms or 0.0, round(1000 * (now - self._cpu), 1)))
+        if (len(self.edits) - 1) % self.every == 0:
+            self.held.append({"edit": len(self.edits), **held()})
+        self._cpu = time.process_time()
+
+
+def held() -> dict[str, int]:
+    """Resident memory in bytes, open descriptors, and hooks on every module that there is."""
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
+    replaced = sum("forward" in module.__dict__ for module in modules)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {"resident": resident, "descriptors": len(os.listdir("/proc/self/fd")), "hooks": hooks + replaced}
+
+
+class Keys:
+    """Sums z z^T / lambda of every key that P absorbs, by site: what its closed form is made of."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.count = 0
+        real = Sites.absorb
+
+        def absorb(sites: Sites, keys: Any) -> None:
+            real(sites, keys)
+            ridges = {record.name: record.ridge for record in sites.records}
+            for name, key in keys.items():
+                rows = key.reshape(-1, key.shape[-1]).double()
+                assert ridges[name], "a lambda that still follows the keys has no closed form"
+                self.sums[name] = self.sums.get(name, 0) + rows.T @ rows / ridges[name]
+                self.count += len(rows)
+
+        Sites.absorb = absorb  # type: ignore[method-assign]
+
+    def worst(self, P: dict[str, torch.Tensor]) -> float:
+        """Return the largest |P - (I + sum)^-1| over the largest |(I + sum)^-1|, of all sites."""
+        errors = []
+        for name, found in P.items():
+            closed = torch.inverse(torch.eye(len(found), dtype=torch.float64) + self.sums[name])
+            errors.append(float((found - closed).abs().max() / closed.abs().max()))
+        return max(errors)
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """Apply the stream and return what was measured."""
+    torch.set_num_threads(1)
+    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    keys, listener = Keys(), Watching(max(1, count // 50))
+    initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
+    before, size = held(), target.sidecar.stat().st_size
+    stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(count)))
+    started = time.perf_counter()
+    report = edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine, listener=listener)
+    seconds = time.perf_counter() - started
+    gc.collect()
+    return {
+        "edits": report.applied,
+        "seconds": round(seconds, 1),
+        "statuses": dict(Counter(entry.status for entry in report.entries)),
+        "standing": standing(report),
+        "state_bytes": [size, target.sidecar.stat().st_size],
+        "ledger_bytes": (target.folder / "ledger.jsonl").stat().st_size,
+        "before": before,
+        "after": held(),
+        "held": listener.held,
+        "P_error": keys.worst(load_state(target.sidecar).P),
+        "keys": keys.count,
+        "per_edit": listener.edits,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread, torch {torch.__version__}",
+        "load": [round(value, 1) for value in os.getloadavg()],
+    }
+
+
+def standing(report: EditReport) -> dict[str, int]:
+    """Number of edits by what has become of them in the end."""
+    return {str(status): count for status, count in report.counts.items()}
+
+
+def show() -> Iterator[str]:
+    """Yield LONG.md."""
+    made = json.loads(RESULTS.read_text(encoding="utf-8"))
+    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float).T
+    long = len(writes) > 2 * SETTLED
+    first = SETTLED if long else 1  # the first edit loads the model
+    wrote = writes[first:] > 0
+    yield f"# A stream of {made['edits']:,} edits"
+    yield ""
+    yield __doc__.strip().split("\n\n", 2)[2].replace("\n", " ")
+    yield ""
+    yield "Made with `python tests/benchmarks/long.py run`, and this page from its result with `show`."
+    yield f"The machine: {made['machine']}, load {made['load'][2]} at the end, {made['seconds'] / 3600:.1f} hours."
+    yield ""
+    yield "| | per edit, median | change over the stream, % of the median (95 % interval) |"
+    yield "|---|---|---|"
+    rows = {
+        "cost, samples": cost[first:],
+        "writes": writes[first:],
+        "wall ms": wall[first:],
+        "wall ms a write": (wall[first:] / np.maximum(writes[first:], 1))[wrote],
+        "CPU ms": cpu[first:],
+        "CPU ms a write": (cpu[first:] / np.maximum(writes[first:], 1))[wrote],
+    }
+    for name, values in rows.items():
+        change, low, high = (100 * value * len(writes) / len(values) / np.median(values) for value in growth(values))
+        found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})" if long else "too short to say"
+        yield f"| {name} | {np.median(values):.2f} | {found} |"
+    yield ""
+    yield f"Change is the slope of a straight line through edits {first + 1} to {len(writes)}, times {len(writes)};"
+    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at."
+    yield ""
+    yield "| | before | first edit | last looked at | after |"
+    yield "|---|---|---|---|---|"
+    places = (made["before"], made["held"][0], made["held"][-1], made["after"])
+    yield "| resident, MiB | " + " | ".join(f"{place['resident'] / 2**20:.0f}" for place in places) + " |"
+    for name in ("descriptors", "hooks"):
+        yield f"| {name} | " + " | ".join(str(place[name]) for place in places) + " |"
+    yield ""
+    shown = ", ".join(f"{count} {status}" for status, count in made["statuses"].items())
+    stand = ", ".join(f"{count} {status}" for status, count in made["standing"].items())
+    yield f"- When applied: {shown}; {np.mean(writes > 0):.1%} wrote something. At the end: {stand}."
+    first_size, last_size = made["state_bytes"]
+    yield f"- State: {first_size:,} bytes before, {last_size:,} after (its header counts edits and keys);"
+    yield f"  ledger {made['ledger_bytes'] / made['edits']:,.0f} bytes an edit."
+    yield f"- P after {made['keys']:,} keys of all sites: at most {made['P_error']:.1e} from its closed form"
+    yield "  (I + sum z z^T / lambda)^-1, relative to the largest entry of that, in float64."
+
+
+def main() -> None:
+    """Make the run, or show it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("--edits", type=int, default=5000)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if arguments.command == "show":
+        print("\n".join(show()))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        made = run(arguments.edits, Path(folder))
+    arguments.out.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    stopped = f", stopped by a signal before {arguments.edits}" if made["edits"] < arguments.edits else ""
+    print(f"{made['edits']} edits{stopped} in {made['seconds']} s, P off by {made['P_error']:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""How fast `more` is: the page tests/bench/RESULTS.md, from results that each come from one command.
+
+python tests/benchmarks/speed.py FOLDER [demo] [270M] [merge] [start]    # FOLDER: 20 GB of scratch space
+python tests/benchmarks/speed.py show > tests/bench/RESULTS.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "speed"
+REPEATS = 10
+ALONE = ("--set", "rehearsal.size=0")
+SHORT = (*ALONE, "--set", "max_steps=3")
+TEXT = ("--set", 'sites=["text.ffn_in", "text.ffn_out"]')
+DEMO: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "default, edits one by one": ALONE,
+    "paper-llava": ("--recipe", "paper-llava"),
+}
+SMALL: dict[str, tuple[str, ...]] = {
+    "projector and text": SHORT,
+    "text alone": (*SHORT, *TEXT),
+    "paper-llava": ("--recipe", "paper-llava"),
+}
+RATIOS = {
+    "edit_over_floor": "edit over floor",
+    "step_over_floor": "its writes over floor",
+    "lora_step_over_step": "LoRA step over write",
+    "lora_step_over_later_step": "LoRA step over later writes",
+}
+COMMANDS = ("--help", "--version", "status", "log")
+
+
+def demo(folder: Path) -> dict[str, Any]:
+    """The embedded model, 48 corrections of its suite."""
+    from more_cli.demo.files import demo_model_dir
+
+    return benches(demo_model_dir(), DEMO, "48")
+
+
+def small(folder: Path) -> dict[str, Any]:
+    """270 million random parameters, 576 image tokens, drawn edits."""
+    from checkpoints import build
+
+    model = folder / "270M-576"
+    return benches(model if model.exists() else build("270M-576", model), SMALL, "8")
+
+
+def benches(model: Path, runs: dict[str, tuple[str, ...]], limit: str) -> dict[str, Any]:
+    """Run `more bench` by each of these options."""
+    more = (sys.executable, "-m", "more_cli", "bench", str(model), "--limit", limit, "--floor", "--peers")
+    return {name: summary(json.loads(output(*more, "--json", "-q", *options))) for name, options in runs.items()}
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """Leave single edits and the model's place out."""
+    counts = {"edits": len(found["edits"]), "writes": sum(edit["writes"] for edit in found["edits"])}
+    return {key: value for key, value in found.items() if key not in ("edits", "model")} | {"counts": counts}
+
+
+def merge(folder: Path) -> dict[str, Any]:
+    """4 GB in three shards."""
+    from merge import measure
+
+    return measure(folder / "merge")
+
+
+def start(folder: Path) -> dict[str, Any]:
+    """Commands that need no weights, on an edited copy of the embedded model."""
+    from more_cli.demo.files import demo_model_dir
+    from more_cli.recipe import data_folder
+
+    model = folder / "start" / "llava"
+    if not model.exists():
+        shutil.copytree(demo_model_dir(), model)
+        edits = data_folder("sample_edits") / "edits.jsonl"
+        output(sys.executable, "-m", "more_cli", "edit", str(model), str(edits), "-q")
+    found = {"python -c pass": [wall(sys.executable, "-c", "pass") for _ in range(REPEATS)]}
+    for command in COMMANDS:
+        arguments = (command,) if command.startswith("-") else (command, str(model))
+        found[f"more {command}"] = [wall(sys.executable, "-m", "more_cli", *arguments) for _ in range(REPEATS)]
+    return found
+
+
+def wall(*command: str) -> float:
+    """Return the seconds of a process."""
+    started = time.perf_counter()
+    output(*command)
+    return time.perf_counter() - started
+
+
+def output(*command: str) -> bytes:
+    """Return what a process wrote, on one thread."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, check=True, capture_output=True, env=environment).stdout
+
+
+SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {"demo": demo, "270M": small, "merge": merge, "start": start}
+
+
+def show() -> Iterator[str]:
+    """Yield RESULTS.md."""
+    yield (Path(__file__).parent / "speed_head.md").read_text(encoding="utf-8").rstrip()
+    for name, section in SECTIONS.items():
+        yield f"\n## {(section.__doc__ or name).rstrip('.')}\n"
+        yield f"    python tests/benchmarks/speed.py FOLDER {name}\n"
+        file = RESULTS / f"{name}.json"
+        if not file.exists():
+            yield "Not measured yet."
+            continue
+        result = json.loads(file.read_text(encoding="utf-8"))
+        load = " to ".join(f"{value:.1f}" for value in result["load"])
+        yield f"{result['cores']} cores, load average {load}.\n"
+        yield from TABLES[name](result["found"])
+
+
+def bench_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield ratios, and parts of an edit."""
+    yield "| recipe | edits, writes | ms an edit | " + " | ".join(RATIOS.values()) + " |"
+    yield "|---" * (3 + len(RATIOS)) + "|"
+    for name, run in found.items():
+        edits, writes = run["counts"].values()
+        ratios = [cell(run["ratios"].get(ratio)) for ratio in RATIOS]
+        yield "| " + " | ".join((name, f"{edits}, {writes}", f"{1000 * run['seconds'] / edits:.0f}", *ratios)) + " |"
+    yield "\nms an edit, by part:\n"
+    parts = next(iter(found.values()))["parts"]
+    yield "| recipe | " + " | ".join(parts) + " |"
+    yield "|---" * (1 + len(parts)) + "|"
+    for name, run in found.items():
+        edits = run["counts"]["edits"]
+        yield f"| {name} | " + " | ".join(f"{1000 * seconds / edits:.1f}" for seconds in run["parts"].values()) + " |"
+
+
+def cell(ratio: dict[str, float] | None) -> str:
+    """A median with its interval; empty where it was not measured."""
+    return "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def merge_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield seconds and memory."""
+    ways = list(found["warm"])
+    yield "Median seconds (lowest to highest), in one process:\n"
+    yield "| base | " + " | ".join(ways) + " | merge over copytree | with `--link` |"
+    yield "|---" * (3 + len(ways)) + "|"
+    for cache in ("cold", "warm"):
+        times = found[cache]
+        cells = [f"{median(times[way]):.2f} ({min(times[way]):.2f}-{max(times[way]):.2f})" for way in ways]
+        copy = median(times["copytree"])
+        over = [f"{median(times[way]) / copy:.2f}" for way in ("merge", "merge --link")]
+        yield "| " + " | ".join((cache, *cells, *over)) + " |"
+    ours, theirs, empty = found["merge, process"], found["PEFT, process"], found["imports MB"]
+    yield (
+        f"\nWhole processes: `more merge` {ours[0]:.1f} s and {ours[1]:.0f} MB, {ours[1] - empty:.0f} MB of it above "
+        f"imports; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
+    )
+
+
+def start_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield seconds."""
+    yield "| command | median s | lowest | highest |"
+    yield "|---|---|---|---|"
+    for command, times in found.items():
+        yield f"| `{command}` | {median(times):.2f} | {min(times):.2f} | {max(times):.2f} |"
+
+
+TABLES = {"demo": bench_table, "270M": bench_table, "merge": merge_table, "start": start_table}
+
+
+def main() -> None:
+    """Measure sections, or show them."""
+    if sys.argv[1:] == ["show"]:
+        print("\n".join(show()))
+        return
+    folder = Path(sys.argv[1])
+    for name in sys.argv[2:] or SECTIONS:
+        before = os.getloadavg()[0]
+        found = SECTIONS[name](folder)
+        result = {"cores": os.cpu_count(), "load": [before, os.getloadavg()[0]], "found": found}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

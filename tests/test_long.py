@@ -1,0 +1,62 @@
+"""The benchmark of long streams, on a short one; LONG.md is what its result says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent / "benchmarks"
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import long
+
+    yield long
+    for name in ("long", "streams"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read where Linux says it")
+def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "long.json"
+    command = [sys.executable, str(BENCHMARKS / "long.py"), "run", "--edits", "30", "--out", str(out)]
+    subprocess.run(
+        command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(BENCHMARKS.parents[1])}
+    )
+    made = json.loads(out.read_text())
+    assert len(made["per_edit"]) == made["edits"] == sum(made["statuses"].values()) == 30
+    assert sum(writes > 0 for writes, *_ in made["per_edit"]) >= 27, "the stream is one of real writes"
+    assert made["P_error"] < 1e-11
+    first, *_, last = made["held"]
+    assert (first["descriptors"], first["hooks"]) == (last["descriptors"], last["hooks"])
+    assert (made["before"]["descriptors"], made["before"]["hooks"]) == (made["after"]["descriptors"], 0)
+    # Its header counts edits and keys, in decimal digits.
+    assert abs(made["state_bytes"][1] - made["state_bytes"][0]) < 200
+    monkeypatch.setattr(long, "RESULTS", out)
+    page = "\n".join(long.show())
+    assert page.startswith("# A stream of 30 edits\n")
+    assert "nan" not in page
+
+
+def test_every_edit_of_the_stream_asks_for_another_answer_than_the_last_one(long) -> None:
+    answers: dict[tuple[str, str], str] = {}
+    ids = set()
+    for line in long.lines(1500):
+        asked = line["image"], line["question"]
+        assert answers.get(asked) != line["target"]
+        answers[asked] = line["target"]
+        ids.add(line["id"])
+    assert len(ids) == 1500
+    assert len(answers) == long.SETTLED
+
+
+def test_the_page_is_made_from_the_result(long) -> None:
+    assert (BENCHMARKS / "LONG.md").read_text(encoding="utf-8") == "\n".join(long.show()) + "\n"
