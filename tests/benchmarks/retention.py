@@ -109,10 +109,6 @@ def by_family() -> Iterator[tuple[str, Row]]:
         yield f"{family}: paper", Row(f"paper-{name}", family)
         yield f"{family}: authors", Row(f"authors-{name}", family)
         yield f"{family}: default", Row("default", family, anchors=128)
-    alone = 'exclude=["projector\\\\..*deepstack.*"]'
-    yield "qwen3_vl: default, no DeepStack merger", Row("default", "qwen3_vl", settings=(alone,), anchors=128)
-    own = ("default.lambda_rel=1.0", "visual_share=0.1")
-    yield "qwen3_vl: default, calibrated on its own edits", Row("default", "qwen3_vl", settings=own, anchors=128)
 
 
 # The last three of the four vision layers that are read, as in the paper.
