@@ -44,11 +44,12 @@ def test_growth_is_the_slope_times_the_length(retention) -> None:
     assert high == pytest.approx(2.0)
 
 
-def test_the_editors_report_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def editors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import editors
 
-    assert (BENCHMARKS / "EDITORS.md").read_text(encoding="utf-8") == "\n".join(editors.show()) + "\n"
+    yield editors
     sys.modules.pop("editors")
 
 
@@ -60,3 +61,21 @@ def test_a_model_trained_beside_the_editors_is_not_taken_for_the_base(retention,
     moved = [score.values["loc_expkl_answer"] for score in scores if score.probe.is_locality]
     assert len(moved) == 2
     assert max(moved) < 1.0
+
+
+def test_the_editors_report_is_made_from_the_results(editors) -> None:
+    assert (BENCHMARKS / "EDITORS.md").read_text(encoding="utf-8") == "\n".join(editors.show()) + "\n"
+
+
+def test_online_is_read_off_the_looks_that_a_run_has(editors) -> None:
+    """Of `lora-all`, which looked after 1, .., 10, 20, .. edits: ten looks for a hundred edits, ten for ten."""
+    scores = {
+        t: [{"kind": "rel", "values": {"tf_exact": float(t <= 50)}}] for t in (*range(1, 11), *range(20, 101, 10))
+    }
+    matrix = [{"after": t, "edit": t, "scores": found} for t, found in scores.items()]
+    matrix.append({"after": 100, "edit": 1, "scores": scores[100]})
+    run = {"protocols": {}, "matrix": matrix}
+    assert [editors.online(run, mark, "rel.tf_exact")["value"] for mark in (100, 10, 1)] == [0.5, 1.0, 1.0]
+    assert [editors.online(run, mark, "rel.tf_exact")["n"] for mark in (100, 10, 1)] == [10, 10, 1]
+    measured = {"protocols": {"online@10": {"rel.tf_exact": {"value": 0.3}}}, "matrix": matrix}
+    assert editors.online(measured, 10, "rel.tf_exact") == {"value": 0.3}
