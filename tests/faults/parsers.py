@@ -20,6 +20,7 @@ from more_cli.checkpoint import fingerprint, open_checkpoint
 from more_cli.edits import Edit, iter_edits, read_edits, read_probes
 from more_cli.entry import START, Entry, parse_entry
 from more_cli.evaluation.gates import parse_gate
+from more_cli.feeds import Pipe
 from more_cli.files import canonical_json, sha256_bytes, strict_json
 from more_cli.images import decode_image
 from more_cli.journal import Ledger
@@ -69,7 +70,7 @@ def _png() -> bytes:
 
 
 def _edit_stream(data: bytes) -> None:
-    for found in iter_edits(io.BytesIO(data), "x.jsonl", scratch()):
+    for found in iter_edits(Pipe(io.BytesIO(data), "x.jsonl").records(), scratch()):
         if isinstance(found, Edit):
             _fit_to_keep(found)
 
@@ -223,7 +224,7 @@ def _pictures() -> tuple[bytes, ...]:
 
 def _image_uri(data: bytes) -> None:
     line = json.dumps({"question": "q", "target": "t", "image": data.decode("utf-8", "replace")})
-    for _ in iter_edits(io.BytesIO(line.encode()), "x", scratch()):
+    for _ in iter_edits(Pipe(io.BytesIO(line.encode())).records(), scratch()):
         pass
 
 
