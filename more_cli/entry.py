@@ -130,17 +130,31 @@ _NO_CHECK = _CHECK % b""
 
 
 def parse_entry(line: bytes, path: Path, number: int) -> Entry:
-    """Return the entry of one line; `path` and `number` say where it stood.
+    """Return the entry of one line, once its checksum was seen to be right; see `read_entry`."""
+    entry = read_entry(line, path, number)
+    vouch(entry, line, path, number)
+    return entry
+
+
+def vouch(entry: Entry, line: bytes, path: Path, number: int) -> None:
+    """Compare a line with its checksum, if it has one.
+
+    Raises:
+        StateError: it was changed.
+    """
+    check = entry.check.encode()
+    if check and sha256_bytes(line.replace(_CHECK % check, _NO_CHECK, 1)) != entry.check:
+        raise damaged(path, number, "was changed: it does not have its checksum")
+
+
+def read_entry(line: bytes, path: Path, number: int) -> Entry:
+    """Return the entry of one line, its checksum unseen; `path` and `number` say where it stood.
 
     Raises:
         StateError: it is damaged, or from a newer version.
     """
     try:
-        entry = Entry.model_validate_json(line)
-        check = entry.check.encode()
-        if check and sha256_bytes(line.replace(_CHECK % check, _NO_CHECK, 1)) != entry.check:
-            raise damaged(path, number, "was changed: it does not have its checksum")
-        return entry
+        return Entry.model_validate_json(line)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     place = shorten(".".join(str(part) for part in detail["loc"][:3]))

@@ -31,13 +31,17 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+# Made once: `json.dumps` makes one for each call, and a ledger calls this for every line it is read from.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical_json(value: object) -> str:
     """Return the one spelling of ``value`` that is hashed and stored: sorted keys, no spaces, no NaN.
 
     Raises:
         ValueError: a number is not finite.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def strict_json(text: str) -> object:

@@ -8,10 +8,11 @@ which a state holds in their order.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Self
 
 from more_cli.clock import timed
 from more_cli.edits import Edit, Probe
-from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, parse_entry, sealed
+from more_cli.entry import START, Entry, ProbeEntry, Status, damaged, read_entry, sealed, vouch
 from more_cli.errors import StateError
 from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.images import ImageSource
@@ -65,7 +66,7 @@ class Ledger:
         self._torn = 0  # bytes after them
         self._checked = False  # whether the last line has a checksum: then all that follow have one
         self._fd: int | None = None
-        with disk_errors(self.path), suppress(FileNotFoundError):
+        with disk_errors(self.path), suppress(FileNotFoundError), uncollected():
             self._load(on_line)
             if self._expected:
                 self._load(on_line, end=self._cuts[-1].revert.offset)
@@ -238,26 +239,39 @@ class Ledger:
         for found in (self._marks, self._history, self._made, self._righted, self._cuts, self.reverted):
             found.clear()
         self.head, self._size, self._expected = START, 0, 0
+        # A line is vouched for by the next one, which holds its hash. Its own checksum is asked where there is no next
+        # one, and to tell which of two lines that do not fit was changed.
+        last: tuple[Entry, bytes] | None = None
         with open(self.path, "rb") as file:
             while self._size != end and (line := file.readline(LINE_BYTES)):
                 if not line.endswith(b"\n"):
                     if file.read(1):
                         raise self._damaged("is too long")
                     break
-                entry = parse_entry(line, self.path, len(self._marks) + 1)
+                entry = read_entry(line, self.path, len(self._marks) + 1)
                 if entry.prev != self.head:
+                    self._vouch(last)
                     raise self._damaged("does not follow from the line before: one of the two was changed")
-                if self._checked and not entry.check:
-                    raise self._damaged("was changed: it has lost its checksum")
-                self._checked = bool(entry.check)
-                if entry.seq != len(self._marks) + 1:
-                    raise self._damaged(f"has the number {entry.seq}")
-                if entry.kind == "revert" and not 1 <= entry.since <= len(self._history):
-                    raise self._damaged(f"reverts from place {entry.since} on, of {len(self._history)}")
+                self._check(entry)
                 self._accept(entry, line)
+                last = entry, line
                 if on_line is not None:
                     on_line(entry)
             self._torn = os.fstat(file.fileno()).st_size - self._size
+        self._vouch(last)
+
+    def _vouch(self, last: tuple[Entry, bytes] | None) -> None:
+        if last:
+            vouch(*last, self.path, len(self._marks))
+
+    def _check(self, entry: Entry) -> None:
+        if self._checked and not entry.check:
+            raise self._damaged("was changed: it has lost its checksum")
+        self._checked = bool(entry.check)
+        if entry.seq != len(self._marks) + 1:
+            raise self._damaged(f"has the number {entry.seq}")
+        if entry.kind == "revert" and not 1 <= entry.since <= len(self._history):
+            raise self._damaged(f"reverts from place {entry.since} on, of {len(self._history)}")
 
     def _accept(self, entry: Entry, line: bytes) -> None:
         hashes = bytes.fromhex(entry.content), bytes.fromhex(entry.subject)
@@ -319,7 +333,21 @@ def extend(digest: str, entry: Entry) -> str:
 
 
 def _mixed(digest: str, pair: tuple[str, str]) -> str:
-    return sha256_bytes(canonical_json([digest, *pair]).encode())
+    id, content = pair
+    # The canonical JSON of the three; the two hashes are hexadecimal digits, and this runs for every line.
+    return sha256_bytes(f'["{digest}",{canonical_json(id)},"{content}"]'.encode())
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Put the garbage collector off: a long ledger makes many small things that stay, and no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _storable(name: str) -> str:

@@ -23,6 +23,7 @@ from tiny import tiny_llava
 from tiny_families import FAMILIES, tiny_family
 
 from more_cli.cli.app import main
+from more_cli.state import load_state
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "purple")
 QUESTION = "what colour is it ?"
@@ -231,3 +232,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 def lines_in(sidecar: Path) -> int:
     ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
     return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    """Two sidecars hold the same bytes; if they do not, say in what they differ."""
+    if one.read_bytes() == other.read_bytes():
+        return
+    a, b = load_state(one), load_state(other)
+    assert a.meta.model_dump() == b.meta.model_dump()
+    moved = {
+        f"{kind}.{name}": float((tensor.double() - getattr(b, kind)[name].double()).abs().max())
+        for kind in ("B", "P")
+        for name, tensor in getattr(a, kind).items()
+    }
+    raise AssertionError(f"bytes differ; largest differences: {moved}")

@@ -39,7 +39,7 @@ def stream(editor: MoreEditor, edits: list[EditRequest]) -> list[EditOutcome]:
     for number, edit in enumerate(edits, 1):
         outcomes.append(editor.edit(edit, memory.context(number, edit.id, edit.target)))
         memory.add(number, edit.id, edit.target)
-        memory.see(number, outcomes[-1].looks)
+        memory.see(number, outcomes[-1].looks.items())
     return outcomes
 
 
@@ -195,7 +195,7 @@ def test_consolidation_brings_back_what_was_lost(runtime, sites, tmp_path) -> No
     with editor.attach(runtime):
         stream(editor, edits)
         lost = len(edits) - right(runtime, edits)
-        done = editor.consolidate(range(1, 7), EditContext(7, {}, lambda number: edits[number - 1]))
+        done = editor.consolidate(range(1, 7), EditContext(7, recall=lambda number: edits[number - 1]))
         assert lost > 0
         assert right(runtime, edits) == len(edits) - len(done.failing) == len(edits)
     assert set(done.looks) == set(range(1, 7))
@@ -215,7 +215,7 @@ def test_a_replay_draws_and_writes_the_same(runtime, sites, tmp_path) -> None:
 
 def test_the_shelf_holds_as_much_as_it_may(runtime, tmp_path, monkeypatch) -> None:
     edits = requests(tmp_path)
-    context = EditContext(9, {}, lambda number: edits[number - 1])
+    context = EditContext(9, recall=lambda number: edits[number - 1])
     shelf = Shelf(runtime)
     first = shelf.get(1, context)
     monkeypatch.setattr("more_cli.editors.passes.KEPT", 2 * first.bytes + 100)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from more_cli.editors.base import EditRequest, Look
+from more_cli.editors.base import EditRequest
 from more_cli.editors.memory import Memory
+from more_cli.editors.past import Look
 
 
 def recall(number: int) -> EditRequest:
@@ -15,7 +16,7 @@ def test_the_last_margin_seen_counts_whenever_it_is_asked_for() -> None:
     for memory in (asked, unasked):
         for number in range(1, 6):
             memory.add(number, f"s{number}", f"c{number}")
-            memory.see(number, {past: number + past / 10 for past in range(number, 0, -2)})
+            memory.see(number, [(past, number + past / 10) for past in range(number, 0, -2)])
             if memory is asked:
                 memory.context(number + 1)
     wanted = {1: Look(5.1, 5), 2: Look(4.2, 4), 3: Look(5.3, 5), 4: Look(4.4, 4), 5: Look(5.5, 5)}
@@ -26,8 +27,8 @@ def test_the_last_margin_seen_counts_whenever_it_is_asked_for() -> None:
 def test_an_edit_that_no_longer_stands_is_not_seen_again() -> None:
     memory = Memory(recall)
     memory.add(1, "subject", "a")
-    memory.see(1, {1: 1.0})
+    memory.see(1, [(1, 1.0)])
     memory.add(2, "subject", "b")
-    memory.see(2, {1: 9.0, 2: 2.0, 7: 3.0})
+    memory.see(2, [(1, 9.0), (2, 2.0), (7, 3.0), (0, 4.0), (-1, 5.0)])
     assert dict(memory.context(3).past) == {2: Look(2.0, 2)}
     assert dict(memory.context(3, "subject", "c").past) == {}

@@ -2,14 +2,15 @@
 
 import pytest
 
-from more_cli.editors.base import EditRequest, Look
+from more_cli.editors.base import EditRequest
 from more_cli.editors.memory import Memory
+from more_cli.editors.past import Look, Past
 from more_cli.editors.rehearsal import draw, pick
 from more_cli.recipe import Rehearsal
 
 
-def past(margins: dict[int, float], at: int = 90) -> dict[int, Look]:
-    return {number: Look(margin, at) for number, margin in margins.items()}
+def past(margins: dict[int, float], at: int = 90) -> Past:
+    return Past.of({number: Look(margin, at) for number, margin in margins.items()})
 
 
 def test_the_least_sure_come_first() -> None:
@@ -27,7 +28,7 @@ def test_beyond_the_cap_all_are_equally_sure() -> None:
 
 
 def test_a_long_unseen_edit_is_looked_at() -> None:
-    edits = past({number: 2.0 for number in range(1, 40)}, at=100) | {40: Look(5.5, 1)}
+    edits = Past.of({**past({number: 2.0 for number in range(1, 40)}, at=100), 40: Look(5.5, 1)})
     assert draw(edits, 101, 0, Rehearsal(size=4))[0] == 40
     assert 40 not in draw(edits, 101, 0, Rehearsal(size=4, bonus=0.0))
 
@@ -35,13 +36,13 @@ def test_a_long_unseen_edit_is_looked_at() -> None:
 def test_draws_depend_on_their_key_alone() -> None:
     edits = past({number: 9.0 for number in range(100)})
     chosen = draw(edits, 5, 1, Rehearsal(size=8, seed=3))
-    assert chosen == draw(dict(edits), 5, 1, Rehearsal(size=8, seed=3))
+    assert chosen == draw(Past.of(dict(edits)), 5, 1, Rehearsal(size=8, seed=3))
     others = [draw(edits, *key, Rehearsal(size=8, seed=seed)) for key, seed in (((6, 1), 3), ((5, 2), 3), ((5, 1), 4))]
     assert all(chosen != other for other in others)
 
 
 def test_what_is_taken_or_absent_is_not_drawn() -> None:
-    assert draw({}, 1, 0, Rehearsal(size=8)) == []
+    assert draw(Past.of({}), 1, 0, Rehearsal(size=8)) == []
     assert draw(past({1: 0.0, 2: 0.0}), 3, 0, Rehearsal(size=0)) == []
     assert draw(past({1: -9.0, 2: 0.0}), 3, 0, Rehearsal(size=8), taken=[1]) == [2]
 
@@ -73,7 +74,7 @@ def test_an_edit_that_is_contradicted_is_forgotten(memory: Memory) -> None:
 
 def test_margins_are_the_last_seen(memory: Memory) -> None:
     memory.add(1, "a", "x")
-    memory.see(1, {1: 2.5})
+    memory.see(1, [(1, 2.5)])
     memory.add(2, "b", "y")
-    memory.see(2, {2: 0.5, 1: 1.5, 7: 9.0})
+    memory.see(2, [(2, 0.5), (1, 1.5), (7, 9.0)])
     assert memory.context(3).past == {1: Look(1.5, 2), 2: Look(0.5, 2)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers import Result, World, line, run, tree
+from helpers import Result, World, assert_same_state, line, run, tree
 
 SMALL = ("--set", "last=1", "--set", "max_steps=2")
 """With rehearsal: what an edit sees depends on those before it."""
@@ -80,7 +80,7 @@ def test_the_bytes_of_a_run_that_never_had_them(runs: Runs, world: World, gone: 
     assert done.json["schema"] == "more.revert/1"
     assert done.json["reverted"] == [f"e{number + 1}" for number in gone]
     rest = [number for number in range(8) if number not in gone]
-    assert world.sidecar.read_bytes() == runs.of(rest, *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of(rest, *SMALL).sidecar)
     assert left(world) == set()
     held = run("status", world.model, "--state", world.sidecar, "--json").json
     assert (held["edits"], held["behind"], held["statuses"]["reverted"]) == (len(rest), 0, len(gone))
@@ -116,7 +116,7 @@ def test_the_last_ones(runs: Runs, world: World, option: tuple[str, int]) -> Non
     done = revert(world, *option, "--json")
     assert done.json["reverted"] == ["e6", "e7", "e8"]
     assert (done.json["again"], done.json["replayed"]) == ([], 5)
-    assert world.sidecar.read_bytes() == runs.of(range(5), *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of(range(5), *SMALL).sidecar)
 
 
 @pytest.mark.parametrize("kind", ["run", "all"])
@@ -128,7 +128,7 @@ def test_consolidations_are_made_again(world: World, kind: str) -> None:
     other = world.root / "other.more"
     for numbers in ([0, 2], [0, 2, 3, 5]):
         edit(world, numbers, *JOINT, "--consolidate", kind, state=other)
-    assert world.sidecar.read_bytes() == other.read_bytes()
+    assert_same_state(world.sidecar, other)
 
 
 def test_a_consolidation_falls_with_its_run(runs: Runs, world: World) -> None:
@@ -144,7 +144,7 @@ def test_a_batch_is_written_again_without_it(runs: Runs, world: World, gone: lis
     begin(world, runs.of(range(5), *JOINT, "--batch"))
     assert revert(world, *gone).code in (0, 3)
     rest = [number for number in range(5) if f"e{number + 1}" not in gone]
-    assert world.sidecar.read_bytes() == runs.of(rest, *JOINT, "--batch").sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of(rest, *JOINT, "--batch").sidecar)
     assert {entry["joint"] for entry in world.entries(world.sidecar) if entry["kind"] == "edit"} == {True}
 
 
@@ -156,7 +156,7 @@ def test_a_later_batch_is_counted_by_places(runs: Runs, world: World) -> None:
     other = world.root / "other.more"
     edit(world, [1], *JOINT, "--batch", state=other)
     edit(world, [1, 2, 3, 4], *JOINT, "--batch", state=other)
-    assert world.sidecar.read_bytes() == other.read_bytes()
+    assert_same_state(world.sidecar, other)
     made = [entry for entry in world.entries(world.sidecar) if entry["kind"] == "consolidate"]
     assert [entry["since"] for entry in made] == [1, 4, 1, 3]
 
@@ -178,7 +178,7 @@ def test_anchors_hold_again(anchored: World, gone: list[object]) -> None:
     rest = [number for number in range(4) if gone[0] != "--to" and f"e{number + 1}" not in gone]
     if rest:
         edit(anchored, rest, state=never)
-    assert anchored.sidecar.read_bytes() == never.read_bytes()
+    assert_same_state(anchored.sidecar, never)
 
 
 def test_merge_export_and_eval_give_the_same(runs: Runs, world: World) -> None:
@@ -215,7 +215,7 @@ def test_three_of_fifty_on_the_demo_model(tmp_path: Path) -> None:
     assert world.edit("--state", never, edits=tmp_path / "rest.jsonl").code in (0, 3)
     done = revert(world, *gone, "--json")
     assert (done.code, set(done.json["reverted"]), len(done.json["again"])) == (0, gone, 43), done.err
-    assert world.sidecar.read_bytes() == never.read_bytes()
+    assert_same_state(world.sidecar, never)
 
 
 # --- snapshots ---
@@ -227,7 +227,7 @@ def test_a_snapshot_saves_the_replay(runs: Runs, world: World) -> None:
     foreseen = revert(world, "e6", "--dry-run", "--json").json
     assert (foreseen["replayed"], foreseen["again"]) == (2, ["e7", "e8"])
     revert(world, "e6")
-    assert world.sidecar.read_bytes() == runs.of([0, 1, 2, 3, 4, 6, 7], *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of([0, 1, 2, 3, 4, 6, 7], *SMALL).sidecar)
 
 
 def test_without_anything_to_do_again_the_model_stays_on_disk(
@@ -254,7 +254,7 @@ def test_a_snapshot_that_does_not_fit_is_passed_over(runs: Runs, world: World) -
     (folder / "000002.more").write_bytes((folder / "000001.more").read_bytes())
     done = revert(world, "e4", "--json")
     assert (done.code, done.json["replayed"]) == (0, 2)
-    assert world.sidecar.read_bytes() == runs.of(range(3), *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of(range(3), *SMALL).sidecar)
 
 
 def test_gc_removes_what_nothing_needs_and_the_ledger_never(runs: Runs, world: World) -> None:
@@ -271,7 +271,7 @@ def test_gc_removes_what_nothing_needs_and_the_ledger_never(runs: Runs, world: W
     assert (done.code, f"removed 3 files, {foreseen['bytes']:,} bytes" in done.out) == (0, True)
     assert tree(world.folder) == {name: data for name, data in before.items() if name not in names}
     revert(world, "e1")
-    assert world.sidecar.read_bytes() == runs.of([1, 2], *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of([1, 2], *SMALL).sidecar)
 
 
 # --- what stands ---
@@ -287,7 +287,7 @@ def test_a_reverted_edit_stays_so_until_it_is_asked_for_again(runs: Runs, world:
     assert world.sidecar.read_bytes() == held
     back = edit(world, range(3), "--reapply", "--json").json
     assert ([entry["id"] for entry in back["edits"]], back["reverted"]) == (["e2"], [])
-    assert world.sidecar.read_bytes() == runs.of([0, 2, 1], *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of([0, 2, 1], *SMALL).sidecar)
     assert edit(world, range(3), "--reapply", "--json").json["applied"] == 0
 
 
@@ -298,7 +298,7 @@ def test_what_was_superseded_stands_again(runs: Runs, world: World) -> None:
     assert done["changed"]["e1"][0] == "superseded"
     assert done["changed"]["e1"][1] != "superseded"
     assert run("eval", world.model, "--state", world.sidecar, "--json").json["edits"] == 2
-    assert world.sidecar.read_bytes() == runs.of(range(2), *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of(range(2), *SMALL).sidecar)
 
 
 def test_the_ledger_only_grows_and_says_what_was_done(runs: Runs, world: World) -> None:
@@ -373,7 +373,7 @@ def test_an_image_that_was_not_stored_is_read_where_it_was(runs: Runs, world: Wo
     edit(world, range(4), *SMALL, "--no-store-images")
     revert(world, "e2")
     assert not (world.folder / "images").exists()
-    assert world.sidecar.read_bytes() == runs.of([0, 2, 3], *SMALL).sidecar.read_bytes()
+    assert_same_state(world.sidecar, runs.of([0, 2, 3], *SMALL).sidecar)
     (world.root / "img" / "yellow.png").unlink()
     refused = revert(world, "e1")
     assert (refused.code, "yellow.png" in refused.err) == (4, True)

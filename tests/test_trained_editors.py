@@ -11,9 +11,10 @@ from test_batches import picture
 from test_more_editor import requests
 from torch.nn.functional import cross_entropy
 
-from more_cli.editors.base import EditContext, Editor, EditRequest, Look
+from more_cli.editors.base import EditContext, Editor, EditRequest
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
+from more_cli.editors.past import Look, Past
 from more_cli.editors.training import Tuning
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -144,7 +145,7 @@ def test_lora_all_trains_on_everything_before_it_is_asked(runtime, tmp_path) -> 
     asked = requests(tmp_path, 3)
     with editor.attach(runtime):
         for number, request in enumerate(asked, 1):
-            past = {n: Look(0.0, n) for n in range(1, number)}
+            past = Past.of({n: Look(0.0, n) for n in range(1, number)})
             editor.edit(request, EditContext(number, past, lambda n: asked[n - 1]))
         assert editor.catch_up() == 15 * 3, "cost: every correction in every epoch"
         assert editor.catch_up() == 0.0
@@ -155,7 +156,7 @@ def test_lora_all_trains_on_everything_before_it_is_asked(runtime, tmp_path) -> 
     other = LoraAllEditor(LoraAllTuning(steps=15, rate=1e-2, batch=2))
     with other.attach(runtime):
         for number, request in enumerate(asked, 1):
-            past = {n: Look(0.0, n) for n in range(1, number)}
+            past = Past.of({n: Look(0.0, n) for n in range(1, number)})
             other.edit(request, EditContext(number, past, lambda n: asked[n - 1]))
             other.catch_up()
         assert all(torch.equal(first[name], value) for name, value in other.state_dict().items())
@@ -166,6 +167,6 @@ def test_a_contradicted_correction_is_no_longer_trained_on(runtime, tmp_path: Pa
     asked = requests(tmp_path, 3)
     with editor.attach(runtime):
         editor.edit(asked[0], EditContext(1))
-        editor.edit(asked[1], EditContext(2, {1: Look(0.0, 1)}, lambda n: asked[n - 1]))
-        editor.edit(asked[2], EditContext(3, {2: Look(0.0, 2)}, lambda n: asked[n - 1]))
+        editor.edit(asked[1], EditContext(2, Past.of({1: Look(0.0, 1)}), lambda n: asked[n - 1]))
+        editor.edit(asked[2], EditContext(3, Past.of({2: Look(0.0, 2)}), lambda n: asked[n - 1]))
         assert editor.catch_up() == 2

@@ -206,7 +206,8 @@ def spread_weights(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             spread = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.05
-            centre = 0.0 if parameter.dim() > 1 else parameter.mean()
+            # One for the scales of norms, zero for the rest: some of these are drawn without a seed.
+            centre = 0.0 if parameter.dim() > 1 else parameter.mean().round()
             parameter.copy_(centre + spread * torch.randn(parameter.shape, generator=generator))
 
 

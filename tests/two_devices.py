@@ -58,7 +58,7 @@ def edited(runtime: Runtime, checkpoint: Checkpoint, folder: Path) -> tuple[dict
         for number, request in enumerate(requests, 1):
             outcome = editor.edit(request, memory.context(number, request.id, request.target))
             memory.add(number, request.id, request.target)
-            memory.see(number, outcome.looks)
+            memory.see(number, outcome.looks.items())
         places = {site.record.name: f"{site.branch.B.device} {site.P.device}" for site in editor.sites}
     return editor.state_dict(), places
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from more_cli.editors.past import Past
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 
@@ -29,16 +30,6 @@ class EditRequest:
     target: str
 
 
-@dataclass(frozen=True)
-class Look:
-    """What was seen the last time an edit was looked at."""
-
-    margin: float
-    """How far the least sure target token's logit led the best other one; negative where it did not lead."""
-    at: int
-    """Number of the edit during which that was."""
-
-
 def _no_past(number: int) -> EditRequest:
     raise KeyError(number)
 
@@ -49,8 +40,8 @@ class EditContext:
 
     number: int = 1
     """Of this edit in its stream; random draws are keyed by it, so that a replay draws the same."""
-    past: Mapping[int, Look] = field(default_factory=dict)
-    """The edits before it that stand, by number."""
+    past: Past = field(default_factory=lambda: Past.of({}))
+    """The edits before it that stand."""
     recall: Callable[[int], EditRequest] = _no_past
     """Fetches a past edit."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from more_cli.editors.base import EditOutcome, EditRequest, Look
+from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.looks import Found, status_of
 from more_cli.editors.passes import Passes
 from more_cli.editors.rehearsal import draw
@@ -94,8 +94,8 @@ def _drawn(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
     pass_ = passes.writes + bool(chosen)
     if rehearsal.size == 0 or pass_ >= rehearsal.draws:
         return []
-    seen = {number: Look(margin, context.number) for number, margin in passes.looks.items() if number in context.past}
-    return draw({**context.past, **seen}, context.number, pass_, rehearsal, taken=set(chosen))
+    past = context.past.seen(passes.looks, context.number)
+    return draw(past, context.number, pass_, rehearsal, taken=set(chosen))
 
 
 def _outcome(passes: Passes, first: Found, last: Found, refused: str = "") -> EditOutcome:

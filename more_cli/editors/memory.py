@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable
 
-from more_cli.editors.base import EditContext, EditRequest, Look
+import numpy as np
+
+from more_cli.editors.base import EditContext, EditRequest
+from more_cli.editors.past import Past
 
 
 class Memory:
@@ -15,39 +19,41 @@ class Memory:
 
     def __init__(self, recall: Callable[[int], EditRequest]) -> None:
         self._recall = recall
-        self._looks: dict[int, Look] = {}
-        # Seen since the last `context`: a long ledger is read into these without a `Look` for each of its millions.
-        self._margins: dict[int, float] = {}
-        self._seen_at: dict[int, int] = {}
-        self._about: dict[str, dict[int, str]] = {}
-        """By what an edit is about (images and question): number -> content."""
+        # By number - 1. A long ledger has millions of looks: columns take them in without an object for each.
+        self._stands = bytearray()
+        self._margins = array("d")
+        self._at = array("q")
+        self._about: dict[str, list[tuple[int, str]]] = {}
+        """By what an edit is about (images and question): number and content of those that stand."""
 
     def context(self, number: int, subject: str = "", content: str = "") -> EditContext:
         """Return what edit `number` may look at: the edits before it that stand and that it does not contradict."""
-        self._settle()
-        rivals = self._rivals(subject, content)
-        past = {n: look for n, look in self._looks.items() if n not in rivals} if rivals else self._looks
-        return EditContext(number, past, self._recall)
+        rows = np.flatnonzero(np.frombuffer(self._stands, np.uint8))
+        # Copies: a view would keep the columns from growing.
+        past = Past(rows + 1, np.frombuffer(self._margins)[rows], np.frombuffer(self._at, np.int64)[rows])
+        return EditContext(number, past.without(self._rivals(subject, content)), self._recall)
 
     def add(self, number: int, subject: str, content: str) -> None:
         """Note an edit that stands; those that it contradicts no longer do."""
-        for rival in self._rivals(subject, content):
-            del self._looks[rival], self._about[subject][rival]
-        self._about.setdefault(subject, {})[number] = content
-        self._looks[number] = Look(0.0, number)
-        self._margins.pop(number, None)
+        if subject in self._about:
+            for rival in self._rivals(subject, content):
+                self._stands[rival - 1] = False
+            same = [held for held in self._about[subject] if held[1] == content]
+            self._about[subject] = [*same, (number, content)]
+        else:
+            self._about[subject] = [(number, content)]
+        missing = number - len(self._stands)
+        self._stands.extend(bytes(missing))
+        self._margins.extend([0.0] * missing)
+        self._at.extend([0] * missing)
+        self._stands[number - 1], self._margins[number - 1], self._at[number - 1] = True, 0.0, number
 
-    def see(self, number: int, looks: Mapping[int, float]) -> None:
-        """Note margins by edit, seen during edit `number`."""
-        self._margins.update(looks)
-        self._seen_at.update(dict.fromkeys(looks, number))
-
-    def _settle(self) -> None:
-        for number, margin in self._margins.items():
-            if number in self._looks:
-                self._looks[number] = Look(margin, self._seen_at[number])
-        self._margins.clear()
-        self._seen_at.clear()
+    def see(self, number: int, looks: Iterable[tuple[int, float]]) -> None:
+        """Note margins by edit, seen during edit `number`; of edits that were never added there is nothing to note."""
+        margins, at, count = self._margins, self._at, len(self._stands)
+        for past, margin in looks:
+            if 0 < past <= count:
+                margins[past - 1], at[past - 1] = margin, number
 
     def _rivals(self, subject: str, content: str) -> list[int]:
-        return [number for number, other in self._about.get(subject, {}).items() if other != content]
+        return [number for number, other in self._about.get(subject, ()) if other != content]

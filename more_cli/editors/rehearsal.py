@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 
-from more_cli.editors.base import Look
+from more_cli.editors.past import Past
 from more_cli.recipe import Rehearsal
 
 
-def draw(past: Mapping[int, Look], now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
+def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
     """Return the numbers of the `settings.size` past edits most at risk, the least sure first.
 
     Risk is the last known margin, at most `cap`, minus `bonus` for every round (an edit's share of all draws) since
     it was last looked at, plus noise in [0, 1) that depends on seed, edit and draw alone, so that a replay draws the
     same. `now` is the number of the edit at hand, `turn` counts its draws; `taken` are left out.
     """
-    numbers = [number for number in past if number not in taken]
-    if not numbers or settings.size == 0:
+    past = past.without(taken)
+    if not past or settings.size == 0:
         return []
-    margins = np.array([past[number].margin for number in numbers])
-    age = now - np.array([past[number].at for number in numbers])
-    rounds = age * settings.size / len(numbers)
-    noise = _noise((settings.seed, now, turn), len(numbers))
-    risk = np.minimum(margins, settings.cap) - settings.bonus * rounds + noise
-    return [numbers[i] for i in np.argsort(risk, kind="stable")[: settings.size]]
+    rounds = (now - past.at) * settings.size / len(past)
+    noise = _noise((settings.seed, now, turn), len(past))
+    risk = np.minimum(past.margins, settings.cap) - settings.bonus * rounds + noise
+    chosen: list[int] = past.numbers[np.argsort(risk, kind="stable")[: settings.size]].tolist()
+    return chosen
 
 
 def pick(count: int, size: int, *key: int) -> list[int]:

@@ -46,7 +46,7 @@ def apply_stream(
         stream.seconds.append(time.perf_counter() - started)
         if outcome.status != "refused":
             stream.memory.add(number, edit.subject, edit.content)
-        stream.memory.see(number, outcome.looks)
+        stream.memory.see(number, outcome.looks.items())
         stream.outcomes.append(outcome)
         on_progress(number, len(edits))
     return stream

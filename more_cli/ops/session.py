@@ -138,7 +138,7 @@ class Session:
                 self.unwritten = place
         if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
             self.unwritten = None
-        self.memory.see(place, dict(entry.looks))
+        self.memory.see(place, entry.looks)
 
     def _recall(self, number: int) -> EditRequest:
         return request_of(self.ledger.edit_of(self.ledger.history[number - 1]))

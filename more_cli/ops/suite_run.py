@@ -300,7 +300,7 @@ def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
 def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
     if outcome["status"] != "refused":
         memory.add(t, edit.subject, edit.content)
-    memory.see(t, {int(number): margin for number, margin in outcome["looks"].items()})
+    memory.see(t, ((int(number), margin) for number, margin in outcome["looks"].items()))
 
 
 def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:

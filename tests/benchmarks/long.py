@@ -1,6 +1,7 @@
 """A long stream through `edit` itself: what an edit takes against its number, and what piles up.
 
 python tests/benchmarks/long.py run --edits 5000 --out tests/benchmarks/results/long.json
+python tests/benchmarks/long.py open --lines 100000 --out tests/benchmarks/results/ledger.json
 python tests/benchmarks/long.py show > tests/benchmarks/LONG.md
 
 The embedded model with its anchors and the default recipe. The stream asks the 336 questions of the evaluation pool
@@ -30,15 +31,18 @@ from streams import growth, model_of, suite_of
 from torch import nn
 
 from more_cli.editors.sites import Sites
-from more_cli.entry import Entry, Status
+from more_cli.entry import START, Entry, Status, sealed
 from more_cli.feeds import Pipe
+from more_cli.files import sha256_bytes
+from more_cli.journal import Ledger, content_digest
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_stream
 from more_cli.ops.init import Inputs, initialise
-from more_cli.ops.session import Target
-from more_cli.state import load_state
+from more_cli.ops.session import Target, open_session
+from more_cli.state import load_state, save_state
 
 RESULTS = Path(__file__).parent / "results" / "long.json"
+LEDGER = Path(__file__).parent / "results" / "ledger.json"
 SUITE = suite_of("llava", "e-vqa-mini")
 SEED = 0
 SETTLED = 336
@@ -156,6 +160,49 @@ def standing(report: EditReport) -> dict[str, int]:
     return {str(status): count for status, count in report.counts.items()}
 
 
+def lengthened(target: Target, count: int) -> None:
+    """Repeat a state's edits until its ledger has so many lines, each about another question, and count them."""
+    dice, head = random.Random(SEED), START
+    real = list(Ledger(target.folder).entries)
+    with open(target.folder / "ledger.jsonl", "wb") as file:
+        for seq in range(1, count + 1):
+            entry = real[seq - 1 if seq <= len(real) else seq % (len(real) - 10) + 10]
+            places = {dice.randrange(1, seq) for _ in entry.looks[1:]} if seq > 1 else set()
+            looks = [(place, round(dice.uniform(-1, 9), 3)) for place in sorted(places)]
+            hashes = {name: sha256_bytes(f"{name} {seq}".encode()) for name in ("content", "subject")}
+            about = {"seq": seq, "prev": head, "id": f"r{seq}", "looks": [*looks, (seq, 5.0)], **hashes}
+            _, line = sealed(entry.model_copy(update=about))
+            file.write(line)
+            head = sha256_bytes(line)
+    state = load_state(target.sidecar)
+    state.meta.edits, state.meta.digest = count, content_digest(Ledger(target.folder).entries)
+    save_state(target.sidecar, state)
+
+
+def open_long(count: int, folder: Path) -> dict[str, Any]:
+    """Return what opening a ledger takes, and what it takes to go on: seconds, processor and wall."""
+    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(40)))
+    initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
+    edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine)
+    lengthened(target, count)
+
+    def resumed() -> None:
+        session = open_session(target, machine)
+        assert session.behind == 0
+        assert len(session.memory.context(count + 1).past) == count
+
+    found: dict[str, Any] = {"lines": count, "bytes": (target.folder / "ledger.jsonl").stat().st_size}
+    for name, action in {"open": lambda: Ledger(target.folder), "resume": resumed}.items():
+        taken = []
+        for _ in range(5):
+            cpu, wall = time.process_time(), time.perf_counter()
+            action()
+            taken.append((time.process_time() - cpu, time.perf_counter() - wall))
+        found[name] = [round(float(value), 2) for value in np.median(taken, axis=0)]
+    return found | {"load": [round(value, 1) for value in os.getloadavg()]}
+
+
 def show() -> Iterator[str]:
     """Yield LONG.md."""
     made = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -203,21 +250,39 @@ def show() -> Iterator[str]:
     yield f"  ledger {made['ledger_bytes'] / made['edits']:,.0f} bytes an edit."
     yield f"- P after {made['keys']:,} keys of all sites: at most {made['P_error']:.1e} from its closed form"
     yield "  (I + sum z z^T / lambda)^-1, relative to the largest entry of that, in float64."
+    if LEDGER.exists():
+        yield from opened(json.loads(LEDGER.read_text(encoding="utf-8")))
+
+
+def opened(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what the page says about a long ledger."""
+    yield ""
+    yield f"A ledger of {found['lines']:,} lines ({found['bytes'] / 2**20:.0f} MiB; 40 edits of this stream, repeated),"
+    yield "`long.py open`, the median of five, in seconds of the processor (and by the clock): it opens, every line"
+    yield f"checked, in {found['open'][0]} ({found['open'][1]}); a state goes on with it, its memory of every edit"
+    yield f"rebuilt, in {found['resume'][0]} ({found['resume'][1]}), and then loads the model. Load {found['load'][0]}."
 
 
 def main() -> None:
     """Make the run, or show it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("command", choices=["run", "open", "show"])
     parser.add_argument("--edits", type=int, default=5000)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     if arguments.command == "show":
         print("\n".join(show()))
         return
+    out = arguments.out or (RESULTS if arguments.command == "run" else LEDGER)
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.command == "open":
+            found = open_long(arguments.lines, Path(folder))
+            out.write_text(json.dumps(found) + "\n", encoding="utf-8")
+            print("\n".join(opened(found)))
+            return
         made = run(arguments.edits, Path(folder))
-    arguments.out.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(made) + "\n", encoding="utf-8")
     stopped = f", stopped by a signal before {arguments.edits}" if made["edits"] < arguments.edits else ""
     print(f"{made['edits']} edits{stopped} in {made['seconds']} s, P off by {made['P_error']:.1e}")
 
