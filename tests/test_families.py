@@ -123,6 +123,40 @@ def test_a_warm_cache_changes_no_bit(runtime: Runtime, pictures) -> None:
     assert torch.equal(cold, warm)
 
 
+def test_layers_before_the_first_edited_one_run_once_for_a_batch(runtime: Runtime, pictures) -> None:
+    """And a write behind them changes what comes after, not a bit of which depends on whether they ran again."""
+    asked = [runtime.encode(*pair) for pair in pairs(pictures)]
+    last = text_layers(runtime.model, find_backbone(runtime.model))[-1]
+    made = [branch for branch in branches(runtime) if branch.module.startswith(f"{last}.")]
+    assert made
+
+    def written(again: bool) -> list[torch.Tensor]:
+        """Logits and gradients of three writes of a batch, with the layers before it run for each or not."""
+        found: list[torch.Tensor] = []
+        before = [branch.B for branch in made]
+        with runtime.attached(made):
+            assert runtime._prefix is not None
+            for _ in range(3):
+                scored = runtime.score(runtime.batch(asked), record=True)
+                runtime.backward(scored.nll().mean())
+                gradients = [branch.gradient().dense() for branch in made]
+                found += [scored.logits.detach(), *gradients]
+                for branch, gradient in zip(made, gradients, strict=True):
+                    branch.B = branch.B - 0.5 * gradient
+                if again:
+                    runtime.score(runtime.batch(asked[:1]))
+            assert runtime._prefix.calls == (6 if again else 1)
+            runtime.score(runtime.batch(asked[::-1]))
+            assert runtime._prefix.calls == (7 if again else 2), "another order is another batch"
+        for branch, B in zip(made, before, strict=True):
+            branch.B = B
+        return found
+
+    once, anew = written(False), written(True)
+    assert all(torch.equal(*pair) for pair in zip(once, anew, strict=True))
+    assert not torch.equal(once[0], once[1 + len(made)])
+
+
 def live_layers(runtime: Runtime) -> list[torch.nn.Module]:
     """What would run if a vision layer did: its submodules, since the layer itself is answered for."""
     return [module for layer in runtime._vision.layers for module in layer.children()]

@@ -221,6 +221,16 @@ def test_layers_before_an_edited_one_are_kept(runtime: Runtime, batch) -> None:
     first = Branch("vision", f"{tower}.0.mlp.fc2", torch.eye(4, 48), torch.zeros(32, 4), 2.0)
     with runtime.attached([first]):
         assert runtime._vision is None
+        assert runtime._prefix is None
+
+
+def test_what_an_image_becomes_may_change_every_text_layer(runtime: Runtime) -> None:
+    made = branches(runtime, size=0.05)
+    kinds = {branch.module.split(".")[1]: branch for branch in made}
+    assert set(kinds) == {"multi_modal_projector", "language_model"}
+    for chosen, kept in ((made, False), ([kinds["language_model"]], True), ([], False)):
+        with runtime.attached(chosen):
+            assert (runtime._prefix is not None) == kept
 
 
 def test_a_text_only_input_never_meets_the_projector(runtime: Runtime) -> None:

@@ -22,9 +22,16 @@ from more_cli.model.branches import Part, attached
 from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
+from more_cli.model.prefix import PrefixCache
 from more_cli.model.processors import load_processor
 from more_cli.model.prompts import Prompter
-from more_cli.model.structure import find_backbone, frozen_vision_layers, read_vision_layers, text_layers
+from more_cli.model.structure import (
+    find_backbone,
+    frozen_text_layers,
+    frozen_vision_layers,
+    read_vision_layers,
+    text_layers,
+)
 from more_cli.model.vision import VisionCache
 
 logger = logging.getLogger(__name__)
@@ -95,6 +102,7 @@ class Runtime:
         self.loss_scale = LOSS_SCALE if model.dtype == torch.float16 else 1.0
         self._backbone = find_backbone(model)
         self._vision: VisionCache | None = None
+        self._prefix: PrefixCache | None = None
         self._branches: tuple[Part, ...] = ()
         self._prepared: dict[tuple[Query, str | None], Encoded] = {}
         self._encoding = threading.Lock()
@@ -104,22 +112,26 @@ class Runtime:
     def attached(self, branches: Sequence[Part]) -> Iterator[None]:
         """Carry an editor's parts; one editor at a time.
 
-        What the vision layers before the first edited one put out is kept across passes.
+        What the vision layers before the first edited one put out is kept across passes; so is what the text layers
+        before it do, from one pass of a batch to the next.
         """
         assert not self._branches, "another editor is attached"
         # Read off the model as it was built: a part may put another module in the place of its own.
-        self.activations, vision = Activations.of(self.model, [part.module for part in branches]), self._cache(branches)
+        modules = [part.module for part in branches]
+        vision, frozen = self._cache(modules), frozen_text_layers(self.model, self._backbone, modules)
+        self.activations = Activations.of(self.model, modules)
         with attached(self.model, branches):
             self._branches, self._vision = tuple(branches), vision
+            self._prefix = PrefixCache(self.model, frozen) if frozen else None
             for branch in branches:
                 branch.loss_scale = self.loss_scale
             try:
                 yield
             finally:
-                self._branches, self._vision = (), None
+                self._branches, self._vision, self._prefix = (), None, None
 
-    def _cache(self, branches: Sequence[Part]) -> VisionCache | None:
-        frozen = frozen_vision_layers(self.model, self._backbone, [branch.module for branch in branches])
+    def _cache(self, modules: Sequence[str]) -> VisionCache | None:
+        frozen = frozen_vision_layers(self.model, self._backbone, modules)
         if not frozen:
             return None
         kept = read_vision_layers(self.model, self._backbone, frozen)
@@ -193,6 +205,8 @@ class Runtime:
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad() if record else torch.no_grad())
             stack.enter_context(self._serving(batch))
+            if self._prefix is not None:
+                stack.enter_context(self._prefix.serving(batch.sequences))
             output = self._forward(batch)
         for branch in self._branches:
             branch.recording = False

@@ -122,6 +122,16 @@ def frozen_vision_layers(model: PreTrainedModel, backbone: Backbone, edited: Seq
     return paths[: min((place[0] if place else 0 for place in places), default=len(paths))]
 
 
+def frozen_text_layers(model: PreTrainedModel, backbone: Backbone, edited: Sequence[str]) -> list[str]:
+    """Module paths of the text layers, from the first one on, that edits of these modules cannot change the input of.
+
+    None where nothing is edited, or something that is in no text layer: the image, or what a decoder attends to.
+    """
+    paths = text_layers(model, backbone)
+    places = [next((n for n, layer in enumerate(paths) if path.startswith(f"{layer}.")), 0) for path in edited]
+    return paths[: min(places, default=0)]
+
+
 def _feature_layers(model: PreTrainedModel, count: int) -> list[int]:
     """Indices of the layers that `vision_feature_layer` names; none where the config has no such entry.
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.clock import timed
+from more_cli.model.answering import answered_for, keep_output
 
 Key = tuple[str, ...]
 """Hashes of the images of one question."""
@@ -60,7 +61,7 @@ class VisionCache:
         served = _Served(self.kept, [outputs for outputs in found if outputs is not None])
         with ExitStack() as undo:
             for index, layer in enumerate(self.layers):
-                undo.enter_context(_replaced(layer, served.layer(index, layer.forward)))
+                undo.enter_context(answered_for(layer, served.layer(index, layer.forward)))
             yield
 
     def _found(self, key: Key, look: Callable[[], object]) -> dict[int, Any] | None:
@@ -86,15 +87,11 @@ class VisionCache:
         with ExitStack() as undo:
             undo.callback(self.text.register_forward_pre_hook(stop).remove)
             for index in self.kept:
-                undo.callback(self.layers[index].register_forward_hook(partial(_keep, outputs[index])).remove)
+                undo.callback(self.layers[index].register_forward_hook(partial(keep_output, outputs[index])).remove)
             with torch.no_grad(), suppress(_Seen):
                 look()
         once = all(len(ran) == 1 for ran in outputs.values())
         return {index: ran[0] for index, ran in outputs.items()} if once else None
-
-
-def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
-    outputs.append(output)
 
 
 class _Seen(Exception):
@@ -128,18 +125,6 @@ class _Served:
             return joined if isinstance(first, Tensor) else (joined, *first[1:])
 
         return forward
-
-
-@contextmanager
-def _replaced(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = layer.__dict__.get("forward")
-    layer.forward = forward
-    try:
-        yield
-    finally:
-        del layer.forward
-        if before is not None:
-            layer.forward = before
 
 
 def _states(output: Any) -> Tensor:
