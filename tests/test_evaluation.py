@@ -94,3 +94,35 @@ def test_retention_is_grouped_by_the_edits_that_came_after() -> None:
         "1000-1099": 100,
     }
     assert by_age([]) == {}
+
+
+def test_what_is_right_word_for_word_is_not_generated_again(runtime, sites, tmp_path, monkeypatch) -> None:
+    """The scores are those of generating everything, which is what happens where a checkpoint bans or penalises."""
+    editor, edits = MoreEditor.fresh(recipe(), sites), requests(tmp_path, 3)
+    probes = [Probe(edit.id, "rel", edit.query, edit.target) for edit in edits]
+    probes += [Probe(edit.id, "gen_text", edit.query, "no such answer") for edit in edits]
+    probes += [
+        Probe("e", "loc_image", Query((picture(tmp_path, "green"),), word)) for word in ("what ?", "is it red ?")
+    ]
+    probes += [Probe("e", "loc_text", Query((), word)) for word in ("what ?", "why ?")]
+    asked: list[int] = []
+    generate = type(runtime).generate
+    monkeypatch.setattr(
+        type(runtime), "generate", lambda self, queries, n: asked.append(len(queries)) or generate(self, queries, n)
+    )
+    with editor.attach(runtime):
+        for number, edit in enumerate(edits, 1):
+            editor.edit(edit, EditContext(number))
+        few, few_asked = run_probes(runtime, editor, probes), sum(asked)
+        asked.clear()
+        monkeypatch.setattr(runtime.model.generation_config, "repetition_penalty", 1.0 + 1e-9)
+        assert not runtime.picks_most_likely
+        every, all_asked = run_probes(runtime, editor, probes), sum(asked)
+    held = sum(score.values.get("tf_exact") == 1.0 for score in few)
+    same = sum(score.values.get("loc_gen_same") == 1.0 for score in few)
+    assert held
+    assert all_asked == 6 + 2 * 4, "targets once, locality by the base and by the edited model"
+    assert few_asked == all_asked - held - same
+    for one, other in zip(few, every, strict=True):
+        assert (one.answer, one.base_answer) == (other.answer, other.base_answer)
+        assert one.values == pytest.approx(other.values, abs=1e-5)

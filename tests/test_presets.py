@@ -235,10 +235,10 @@ def test_locality_before_each_edit_is_what_the_logits_say(world: World) -> None:
                     assert values["loc_top10_rank_all"] == pytest.approx(ten.double().mean().item())
                     assert values["loc_top10_rank_answer"] == pytest.approx(ten[start - 1 : -1].double().mean().item())
     drifted = counted(world, "liveedit", "--json").json
-    assert cell(drifted, 3, 1) == {
-        kind: {name: value for name, value in values.items() if not name.endswith("_all")}
-        for kind, values in cell(report, 3, 1).items()
-    }, "before the first edit there is the base"
+    for kind, values in cell(report, 3, 1).items():
+        narrow = {name: value for name, value in values.items() if not name.endswith("_all")}
+        # Asked in other company, so to float32.
+        assert cell(drifted, 3, 1)[kind] == pytest.approx(narrow, rel=1e-5), "before the first edit there is the base"
     assert cell(drifted, 3, 3)["loc_image"] != cell(report, 3, 3)["loc_image"]
 
 

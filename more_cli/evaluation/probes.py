@@ -152,7 +152,7 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
     answers = [answer for part in parts for answer in _forced_answers(runtime, part)]
     if generate:
         longest = max(len(sequence.target) for sequence in encoded)
-        tokens = runtime.generate(queries, longest + SPARE_TOKENS)
+        tokens = _greedy(runtime, queries, encoded, parts, longest + SPARE_TOKENS)
         answers = [runtime.prompter.text(ids) for ids in tokens]
         for row, probe, answer, ids in zip(values, probes, answers, tokens, strict=True):
             stops = bool(ids) and ids[-1] in runtime.prompter.stops
@@ -182,14 +182,30 @@ def ask(
 
     It is measured on `answers`, given as tokens, or on its own: the gold one is often nothing that it would say.
     """
-    tokens = runtime.generate(queries, ANSWER_TOKENS)
+    given = answers if yardstick.prefix == "own" else None
+    tokens: Sequence[Sequence[int]] = [] if given else runtime.generate(queries, ANSWER_TOKENS)
     if yardstick.prefix == "gold":
         encoded = [_without_end(runtime.encode(q, probe.gold)) for q, probe in zip(queries, probes, strict=True)]
     else:
-        encoded = [runtime.encode(q).followed_by(ids) for q, ids in zip(queries, answers or tokens, strict=True)]
-    rows = [row[mask] for part in _scored(runtime, encoded) for row, mask in zip(part.logits, part.mask, strict=True)]
+        encoded = [runtime.encode(q).followed_by(ids) for q, ids in zip(queries, given or tokens, strict=True)]
+    parts = _scored(runtime, encoded)
+    tokens = _greedy(runtime, queries, encoded, parts, ANSWER_TOKENS) if given else tokens
+    rows = [row[mask] for part in parts for row, mask in zip(part.logits, part.mask, strict=True)]
     tops = [runtime.top_tokens(sequence, metrics.RANKS) if yardstick.everywhere else None for sequence in encoded]
     return [Reference(tuple(ids), row.cpu(), top) for ids, row, top in zip(tokens, rows, tops, strict=True)]
+
+
+def _greedy(
+    runtime: Runtime, queries: Sequence[Query], encoded: Sequence[Encoded], parts: Sequence[Scored], longest: int
+) -> list[list[int]]:
+    """Return greedy answers of at most so many tokens, given how the model scored an answer to each question.
+
+    Where every token of it was the most likely one, it is the greedy answer, and nothing is generated.
+    """
+    right = [runtime.picks_most_likely and bool(value) for part in parts for value in part.all_right()]
+    missing = [query for query, known in zip(queries, right, strict=True) if not known]
+    generated = iter(runtime.generate(missing, longest) if missing else [])
+    return [sequence.answer if known else next(generated) for sequence, known in zip(encoded, right, strict=True)]
 
 
 def _without_end(encoded: Encoded) -> Encoded:

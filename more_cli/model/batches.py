@@ -70,6 +70,12 @@ class Encoded:
         ids = torch.cat([self.input_ids.new_tensor([self.decoder_start]), self.input_ids[self.target.start :]])
         return ids, Span(1, len(ids))
 
+    @property
+    def answer(self) -> list[int]:
+        """The target's tokens."""
+        found: list[int] = self.input_ids[self.target.start : self.target.stop].tolist()
+        return found
+
     def followed_by(self, answer: Sequence[int]) -> Encoded:
         """Return this prompt with an answer, given as tokens, for its target."""
         ids = torch.cat([self.input_ids, self.input_ids.new_tensor(list(answer))])

@@ -42,6 +42,20 @@ LOSS_SCALE = 1024.0
 Output gradients of a nearly learnt edit lie below the smallest float16: unscaled, a loss of 0.01 nats on the demo
 model gives a G that is wrong by 8 %, one of 0.001 by half.
 """
+_UNCHANGED = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length", "max_new_tokens"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "length_penalty", "use_cache"),
+    *(
+        "cache_implementation",
+        "output_attentions",
+        "output_hidden_states",
+        "_from_model_config",
+        "transformers_version",
+    ),
+}
+"""Settings of a generation that do not change which token is the most likely one, or are ours or unused where nothing
+is drawn."""
+_NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
 NORM_ROWS = 1024
 """Rows of a weight read together."""
 
@@ -228,6 +242,14 @@ class Runtime:
         with torch.no_grad(), self._serving(batch):
             logits: Tensor = self._asked(batch)(**batch.inputs, use_cache=False).logits[0]
         return logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices.cpu()
+
+    @property
+    def picks_most_likely(self) -> bool:
+        """Whether `generate` takes the most likely token every time: the checkpoint sets no penalty or ban on any."""
+        settings: dict[str, Any] = self.model.generation_config.to_diff_dict()
+        return all(
+            name in _UNCHANGED or value is None or value == _NEUTRAL.get(name) for name, value in settings.items()
+        )
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[list[int]]:
         """Answer questions greedily; each answer ends with the end-of-sequence token unless it was cut off."""
