@@ -85,6 +85,22 @@ def test_every_position_has_its_most_likely_tokens(runtime: Runtime, pictures) -
         assert torch.equal(top[answer_positions(span), 0], scored.predicted()[0].cpu())
 
 
+def test_a_question_asked_again_soon_is_not_processed_again(runtime: Runtime, pictures, monkeypatch) -> None:
+    prompter = runtime.prompter
+    asked = [(query, answer) for query, target in pairs(pictures) for answer in (target, None)]
+    process, made = type(prompter)._process, []
+    monkeypatch.setattr(type(prompter), "_process", lambda *given: made.append(given) or process(*given))
+    prompter._recent.clear()
+    warm = [prompter.encode(*pair) for pair in asked]
+    assert len(made) == len(asked) / 2
+    for pair, encoded in zip(asked, warm, strict=True):
+        prompter._recent.clear()
+        cold = prompter.encode(*pair)
+        assert torch.equal(encoded.input_ids, cold.input_ids)
+        assert encoded.extras.keys() == cold.extras.keys()
+        assert all(torch.equal(encoded.extras[name], cold.extras[name]) for name in cold.extras)
+
+
 def test_the_image_matters(runtime: Runtime, pictures) -> None:
     (query, target), *_ = pairs(pictures)
     other = Query((pictures["blue"],), query.question)

@@ -16,7 +16,7 @@ from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
 from more_cli.model.batches import Encoded, Query, Span
 from more_cli.model.runtime import Runtime, Scored
 
-BATCH = 16
+BATCH = 32
 ANSWER_TOKENS = 32
 """Longest base answer that locality is measured on, in tokens."""
 SPARE_TOKENS = 8

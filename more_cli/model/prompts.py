@@ -6,6 +6,7 @@ other tokens, and a label that is off by one trains and scores the wrong positio
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from more_cli.model.families import Family, Phrasing
 
 _QUESTION = "\ue000question\ue000"
 _ANSWER = "\ue000answer\ue000"
+_Prompted = tuple[str, Tensor, dict[str, Tensor]]
+RECENT = 64 << 20
+"""Bytes that are kept of the questions asked last, mostly pixels."""
+ENTRY = 1 << 10
+"""Bytes that a question takes beside its tensors, roughly."""
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
 
 
@@ -40,6 +46,8 @@ class Prompter:
         self.system = system
         self.max_length = max_length
         self.decoder_start = decoder_start
+        self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
+        self._bytes = 0
         self._chat = self._chat_template()
         phrasing = Phrasing("") if self._chat else self.family.phrasing
         if phrasing is None:
@@ -66,8 +74,7 @@ class Prompter:
         """
         if problem := self.family.refuses(len(query.images), alone=True):
             raise DataError(*problem)
-        prompt = self.render(query)
-        ids, extras = self._process(prompt, query)
+        prompt, ids, extras = self._prompted(query)
         start = len(ids)
         if target is not None:
             start, answer = self._answer(prompt, self.inert(target), start)
@@ -151,6 +158,18 @@ class Prompter:
     def _tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=not self._begun(text))["input_ids"])
 
+    def _prompted(self, query: Query) -> _Prompted:
+        """Return a question as text, as tokens, and what else is made of it: asked again soon, it is not made again."""
+        if query not in self._recent:
+            text = self.render(query)
+            ids, extras = self._process(text, query)
+            self._recent[query] = text, ids, extras
+            self._bytes += _size(self._recent[query])
+            while self._bytes > RECENT and len(self._recent) > 1:
+                self._bytes -= _size(self._recent.popitem(last=False)[1])
+        self._recent.move_to_end(query)
+        return self._recent[query]
+
     def _process(self, text: str, query: Query) -> tuple[Tensor, dict[str, Tensor]]:
         images = [source.open() for source in query.images]
         begun = {"add_special_tokens": False} if self._begun(text) else {}
@@ -163,6 +182,11 @@ class Prompter:
     def _begun(self, text: str) -> bool:
         """Whether a prompt has the token that begins a sequence: the tokenizer must not put another one before."""
         return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
+
+
+def _size(prompted: _Prompted) -> int:
+    _, ids, extras = prompted
+    return ENTRY + ids.nbytes + sum(value.nbytes for value in extras.values())
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -71,6 +71,7 @@ METHODS = {
     "default, consolidated": Row("llava", anchors=128, consolidate="all"),
     "default, --batch": Row("llava", anchors=128, batch=True),
     "LoRA, 10 epochs": Row(epochs=10),
+    "LoRA, 10 epochs, rate 3e-3": Row(epochs=10, rate=3e-3),
     "LoRA, 20 epochs, anchors": Row(epochs=20, anchors=128),
     "LoRA, 41 epochs": Row(epochs=41),
 }

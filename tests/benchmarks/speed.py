@@ -1,6 +1,6 @@
 """How fast `more` is: the page tests/bench/RESULTS.md, from results that each come from one command.
 
-python tests/benchmarks/speed.py FOLDER [demo] [270M] [merge] [start]    # FOLDER: 20 GB of scratch space
+python tests/benchmarks/speed.py FOLDER [demo] [270M] [eval] [merge] [start]    # FOLDER: 20 GB of scratch space
 python tests/benchmarks/speed.py show > tests/bench/RESULTS.md
 """
 
@@ -19,6 +19,8 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 REPEATS = 10
+ROUNDS = 3
+"""Of an evaluation."""
 ALONE = ("--set", "rehearsal.size=0")
 SHORT = (*ALONE, "--set", "max_steps=3")
 TEXT = ("--set", 'sites=["text.ffn_in", "text.ffn_out"]')
@@ -68,6 +70,13 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in ("edits", "model")} | {"counts": counts}
 
 
+def scoring(folder: Path) -> dict[str, Any]:
+    """Evaluation: 100 edits of the embedded model, five probes each."""
+    from scoring import measure
+
+    return measure(folder / "eval", rounds=ROUNDS)
+
+
 def merge(folder: Path) -> dict[str, Any]:
     """4 GB in three shards."""
     from merge import measure
@@ -105,7 +114,13 @@ def output(*command: str) -> bytes:
     return subprocess.run(command, check=True, capture_output=True, env=environment).stdout
 
 
-SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {"demo": demo, "270M": small, "merge": merge, "start": start}
+SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "demo": demo,
+    "270M": small,
+    "eval": scoring,
+    "merge": merge,
+    "start": start,
+}
 
 
 def show() -> Iterator[str]:
@@ -146,6 +161,23 @@ def cell(ratio: dict[str, float] | None) -> str:
     return "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
+def eval_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield seconds and ratios."""
+    yield f"{found['probes']} probes, {found['held']} of {found['edits']} edits hold; medians of {ROUNDS} rounds.\n"
+    yield "| way | s (lowest to highest) | times faster | scores apart by at most |"
+    yield "|---|---|---|---|"
+    alone = median(found["seconds"]["one by one"])
+    for way, times in found["seconds"].items():
+        apart = f"{found['apart'][way]:.0e}" if way in found["apart"] else ""
+        cells = f"{median(times):.1f} ({min(times):.1f}-{max(times):.1f})", f"{alone / median(times):.1f}", apart
+        yield f"| {way} | " + " | ".join(cells) + " |"
+    yield (
+        "\n`one by one`: every question by itself, its image through the vision tower each time, every answer "
+        "generated, the base asked beside the edited model. `base known`: what the base says is read from the disk, as "
+        "in a second `more eval --suite`."
+    )
+
+
 def merge_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds and memory."""
     ways = list(found["warm"])
@@ -173,7 +205,7 @@ def start_table(found: dict[str, Any]) -> Iterator[str]:
         yield f"| `{command}` | {median(times):.2f} | {min(times):.2f} | {max(times):.2f} |"
 
 
-TABLES = {"demo": bench_table, "270M": bench_table, "merge": merge_table, "start": start_table}
+TABLES = {"demo": bench_table, "270M": bench_table, "eval": eval_table, "merge": merge_table, "start": start_table}
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.recipe import load_recipe
+from more_cli.recipe import Recipe, load_recipe
 
 
 @dataclass
@@ -105,6 +105,14 @@ def left_factored() -> Iterator[None]:
         editing.Sites = Sites
 
 
+def fresh_editor(recipe: Recipe, family: str = "llava") -> MoreEditor:
+    """An editor of the embedded model that has made no edit."""
+    checkpoint = open_checkpoint(model_of(family))
+    model = meta_model(checkpoint)
+    found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, recipe.sites, recipe.last)
+    return MoreEditor.fresh(recipe, [site for site in found if not recipe.excludes(site.name)])
+
+
 def run_stream(
     runtime: Runtime,
     edits: Sequence[Edit],
@@ -120,11 +128,7 @@ def run_stream(
     generate: bool = False,
 ) -> Run:
     """Apply a stream from the untouched base and score all of it and its probes after the last edit."""
-    chosen = load_recipe(recipe, settings).model_copy(update=dict.fromkeys(drop))
-    checkpoint = open_checkpoint(model_of(family))
-    model = meta_model(checkpoint)
-    found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, chosen.sites, chosen.last)
-    editor = MoreEditor.fresh(chosen, [site for site in found if not chosen.excludes(site.name)])
+    editor = fresh_editor(load_recipe(recipe, settings).model_copy(update=dict.fromkeys(drop)), family)
     run = Run([])
     with left_factored() if left else nullcontext(), editor.attach(runtime):
         if anchors:
