@@ -241,4 +241,5 @@ def test_the_page_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> N
 
     page = BENCHMARKS.parent / "bench" / "RESULTS.md"
     assert page.read_text(encoding="utf-8") == "\n".join(speed.show()) + "\n"
-    sys.modules.pop("speed")
+    for name in ("speed", "arrivals"):
+        sys.modules.pop(name)

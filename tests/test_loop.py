@@ -12,6 +12,7 @@ from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import MoreEditor
 from more_cli.editors.passes import Passes, Shelf
+from more_cli.editors.past import Look, Past
 from more_cli.model import activations
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -228,3 +229,6 @@ def test_the_shelf_holds_as_much_as_it_may(runtime, tmp_path, monkeypatch) -> No
     assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
     shelf.put(1, edits[0])
     assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
+    shelf.drop_all_but(Past.of({1: Look(0.0, 1), 2: Look(0.0, 2)}))
+    assert list(shelf._encoded) == [1]
+    assert shelf._bytes == shelf._encoded[1].bytes

@@ -7,12 +7,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, draw_anchors, drift
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.looks import Found, found_in
+from more_cli.editors.past import Past
 from more_cli.editors.sites import Sites
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Batch, Encoded
@@ -44,6 +46,11 @@ class Shelf:
         self._bytes += encoded.bytes
         while self._bytes > KEPT and len(self._encoded) > 1:
             self._bytes -= self._encoded.popitem(last=False)[1].bytes
+
+    def drop_all_but(self, past: Past) -> None:
+        """Forget edits that no longer stand: nothing asks for them again."""
+        for number in np.setdiff1d(np.fromiter(self._encoded, np.int64), past.numbers).tolist():
+            self._bytes -= self._encoded.pop(number).bytes
 
     def get(self, number: int, context: EditContext) -> Encoded:
         """Return a past edit, fetched anew if it was dropped.

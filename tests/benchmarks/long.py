@@ -225,6 +225,7 @@ def show() -> Iterator[str]:
         "wall ms": wall[first:],
         "wall ms a write": (wall[first:] / np.maximum(writes[first:], 1))[wrote],
         "CPU ms": cpu[first:],
+        "CPU ms a sample": cpu[first:] / cost[first:],
         "CPU ms a write": (cpu[first:] / np.maximum(writes[first:], 1))[wrote],
     }
     for name, values in rows.items():
@@ -233,7 +234,9 @@ def show() -> Iterator[str]:
         yield f"| {name} | {np.median(values):.2f} | {found} |"
     yield ""
     yield f"Change is the slope of a straight line through edits {first + 1} to {len(writes)}, times {len(writes)};"
-    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at."
+    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at. Edits differ in"
+    yield "how many writes and looks they take, and a write's time has the looks of its edit in it: the time per sample sent"
+    yield "through the model (forward only: a third) is what tells whether the same work gets slower."
     yield ""
     yield "| | before | first edit | last looked at | after |"
     yield "|---|---|---|---|---|"

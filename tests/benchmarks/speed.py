@@ -17,7 +17,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import arrivals
+import numpy as np
+
+from more_cli.evaluation.scaling import trend
+
 RESULTS = Path(__file__).parent / "results" / "speed"
+LONG = RESULTS.parent / "long.json"
+FULL = 336
+"""Edits of a long stream after which rehearsal has as many past ones to draw from as it ever will."""
 REPEATS = 10
 ROUNDS = 3
 """Of an evaluation."""
@@ -137,6 +145,13 @@ def show() -> Iterator[str]:
         load = " to ".join(f"{value:.1f}" for value in result["load"])
         yield f"{result['cores']} cores, load average {load}.\n"
         yield from TABLES[name](result["found"])
+    yield "\n## A LoRA trained again at every arrival\n"
+    yield "    python tests/benchmarks/retention.py run --table main\n"
+    yield from arrivals.table()
+    yield "\n## A long stream, rehearsal on\n"
+    yield "    python tests/benchmarks/long.py run\n"
+    if LONG.exists():
+        yield from long_table(json.loads(LONG.read_text(encoding="utf-8")))
 
 
 def bench_table(found: dict[str, Any]) -> Iterator[str]:
@@ -203,6 +218,34 @@ def start_table(found: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for command, times in found.items():
         yield f"| `{command}` | {median(times):.2f} | {min(times):.2f} | {max(times):.2f} |"
+
+
+def long_table(made: dict[str, Any]) -> Iterator[str]:
+    """Yield how an edit's price changes with its number."""
+    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float).T
+    wrote = writes > 0
+    wrote[:FULL] = False
+    rows = {
+        "CPU ms a sample": cpu[FULL:] / cost[FULL:],
+        "CPU ms a write": cpu[wrote] / writes[wrote],
+        "wall ms a write": wall[wrote] / writes[wrote],
+        "writes": writes[FULL:],
+        "cost, samples": cost[FULL:],
+        "resident MiB": np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > FULL]),
+    }
+    yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over 1,000"
+    yield f"is the slope from edit {FULL + 1} on (before, not every question was asked), in % of the median (95 % interval)."
+    yield "A write's time has the looks of its edit in it: per sample is what tells whether passes get slower.\n"
+    yield "| | median | over 1,000 edits |"
+    yield "|---|---|---|"
+    for name, values in rows.items():
+        if (found := trend(values.tolist())) is None:
+            continue
+        share = 100_000 / (made["edits"] - FULL)
+        cells = f"{share * found.growth:+.1f} ({share * found.low:+.1f} to {share * found.high:+.1f})"
+        yield f"| {name} | {found.median:.1f} | {cells} |"
+    first, last = made["state_bytes"]
+    yield f"\nThe state has {first:,} bytes before the first edit and {last:,} after the last; its header counts edits."
 
 
 TABLES = {"demo": bench_table, "270M": bench_table, "eval": eval_table, "merge": merge_table, "start": start_table}
