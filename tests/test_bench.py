@@ -11,6 +11,7 @@ from helpers import QUICK, World, run, tree
 
 from more_cli import clock
 from more_cli.checkpoint import open_checkpoint
+from more_cli.demo.files import demo_model_dir
 from more_cli.edits import read_edits
 from more_cli.evaluation.scaling import median, rolling, trend
 from more_cli.evaluation.streams import request_of
@@ -93,6 +94,14 @@ def test_people_see_a_table(world: World) -> None:
     assert result.code == 0, result.err
     for words in ("4 edits, 4 writes", "edits a second", "backward", "an edit over the floor of its writes"):
         assert words in result.out
+
+
+def test_the_embedded_model_brings_its_edits_and_anchors_only_to_a_recipe_that_uses_them() -> None:
+    for options, held in (((), True), (("--recipe", "paper-llava"), False)):
+        found = run("bench", demo_model_dir(), "--limit", 2, "--json", *options)
+        assert found.code == 0, found.err
+        assert found.json["source"].endswith("eval.json")
+        assert (found.json["parts"]["anchors"] > 0) == held
 
 
 def test_what_cannot_be_drawn_or_compared_is_refused_at_once(world: World, tmp_path: Path, monkeypatch) -> None:

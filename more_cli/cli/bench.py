@@ -75,10 +75,12 @@ def bench(
     if plot is not None:
         check_plot(plot)
     target = locate(model, state)
+    offered = None
     if edits is None and anchors is None:
-        edits, anchors, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
+        edits, offered, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
+    settings = tuple(set_ or ())
     options = BenchOptions(
-        edits, anchors, recipe, tuple(set_ or ()), image_root, limit, save_every, seed, floor=floor, peers=peers
+        edits, anchors, offered, recipe, settings, image_root, limit, save_every, seed, floor=floor, peers=peers
     )
     with output.progress() as progress:
         report = run(target, options, opt.machine(device, dtype, device_map, memory), progress)

@@ -20,7 +20,7 @@ from more_cli.model.machine import Machine
 from more_cli.ops.drawn import draw_edits
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
 from more_cli.ops.floor import Floor, Peer
-from more_cli.ops.init import Inputs, initialise
+from more_cli.ops.init import Inputs, initialise, plan
 from more_cli.ops.session import Progress, Target, no_progress, versions
 from more_cli.ops.stopwatch import PARTS, Lap, PeakMemory, Stopwatch
 from more_cli.state import SiteRecord, load_state
@@ -39,6 +39,8 @@ class BenchOptions:
     """Absent, edits about drawn pictures."""
     anchors: Path | None = None
     """Of a new state."""
+    offered: Path | None = None
+    """Anchors of a new state whose recipe makes use of any."""
     recipe: str | None = None
     """Given, a new state is measured rather than a copy; likewise `settings`."""
     settings: tuple[str, ...] = ()
@@ -163,7 +165,8 @@ def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Ma
         if target.folder.exists():
             shutil.copytree(target.folder, scratch.folder, ignore=shutil.ignore_patterns("lock", "snapshots"))
     else:
-        inputs = Inputs(anchors=options.anchors)
+        recipe = plan(scratch, options.recipe, options.settings).recipe
+        inputs = Inputs(anchors=options.anchors or (options.offered if recipe.anchors.used else None))
         initialise(scratch, options.recipe, options.settings, inputs, machine, progress)
 
 

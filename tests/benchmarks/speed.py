@@ -233,9 +233,9 @@ def long_table(made: dict[str, Any]) -> Iterator[str]:
         "cost, samples": cost[FULL:],
         "resident MiB": np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > FULL]),
     }
-    yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over 1,000"
-    yield f"is the slope from edit {FULL + 1} on (before, not every question was asked), in % of the median (95 % interval)."
-    yield "A write's time has the looks of its edit in it: per sample is what tells whether passes get slower.\n"
+    yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
+    yield f"1,000 is the slope from edit {FULL + 1} on (before, not every question was asked), in % of the median (95 %"
+    yield "interval). A write's time has the looks of its edit in it: per sample tells whether passes get slower.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
     for name, values in rows.items():
