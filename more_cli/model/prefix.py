@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
 
-from more_cli.model.answering import answered_for, keep_output
 from more_cli.model.batches import Encoded
+from more_cli.model.vision import answered_for
 
 
 class PrefixCache:
@@ -36,24 +38,28 @@ class PrefixCache:
                 yield
                 return
             self._sequences, self._output = (), None
-            outputs: list[list[Any]] = [[] for _ in self.layers]
-            for layer, kept in zip(self.layers, outputs, strict=True):
-                undo.callback(layer.register_forward_hook(partial(keep_output, kept)).remove)
+            ran, outputs = Counter[nn.Module](), list[Any]()
+            for layer in self.layers:
+                undo.callback(layer.register_forward_hook(lambda layer, *_: ran.update([layer])).remove)
+            undo.callback(self.layers[-1].register_forward_hook(partial(_keep_copy, outputs)).remove)
             yield
         self.calls += 1
-        if all(len(kept) == 1 for kept in outputs):  # else they are not run one after the other, once each
-            self._sequences, self._output = tuple(sequences), outputs[-1][0]
+        if all(ran[layer] == 1 for layer in self.layers):  # else they are not run one after the other, once each
+            self._sequences, self._output = tuple(sequences), outputs[0]
 
     def _holds(self, sequences: Sequence[Encoded]) -> bool:
         """Say whether these very sequences were the last batch."""
         same = len(sequences) == len(self._sequences)
-        return bool(sequences) and same and all(map(_is, sequences, self._sequences))
+        return bool(sequences) and same and all(map(is_, sequences, self._sequences))
 
     def _answer(self, *_: Any, **__: Any) -> Any:
-        # A copy: some models add to the hidden states in place between two layers.
-        kept = self._output
-        return kept.clone() if isinstance(kept, Tensor) else (kept[0].clone(), *kept[1:])
+        return _copied(self._output)
 
 
-def _is(one: Encoded, other: Encoded) -> bool:
-    return one is other
+def _keep_copy(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
+    outputs.append(_copied(output))
+
+
+def _copied(output: Any) -> Any:
+    """Return a layer's output with hidden states of its own: some models add to them in place between two layers."""
+    return output.clone() if isinstance(output, Tensor) else (output[0].clone(), *output[1:])

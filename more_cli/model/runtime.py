@@ -44,14 +44,9 @@ model gives a G that is wrong by 8 %, one of 0.001 by half.
 """
 _UNCHANGED = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length", "max_new_tokens"),
-    *("do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "length_penalty", "use_cache"),
-    *(
-        "cache_implementation",
-        "output_attentions",
-        "output_hidden_states",
-        "_from_model_config",
-        "transformers_version",
-    ),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "length_penalty"),
+    *("use_cache", "cache_implementation", "output_attentions", "output_hidden_states"),
+    *("_from_model_config", "transformers_version"),
 }
 """Settings of a generation that do not change which token is the most likely one, or are ours or unused where nothing
 is drawn."""

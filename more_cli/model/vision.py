@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.clock import timed
-from more_cli.model.answering import answered_for, keep_output
 
 Key = tuple[str, ...]
 """Hashes of the images of one question."""
@@ -87,11 +86,15 @@ class VisionCache:
         with ExitStack() as undo:
             undo.callback(self.text.register_forward_pre_hook(stop).remove)
             for index in self.kept:
-                undo.callback(self.layers[index].register_forward_hook(partial(keep_output, outputs[index])).remove)
+                undo.callback(self.layers[index].register_forward_hook(partial(_keep, outputs[index])).remove)
             with torch.no_grad(), suppress(_Seen):
                 look()
         once = all(len(ran) == 1 for ran in outputs.values())
         return {index: ran[0] for index, ran in outputs.items()} if once else None
+
+
+def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
+    outputs.append(output)
 
 
 class _Seen(Exception):
@@ -125,6 +128,19 @@ class _Served:
             return joined if isinstance(first, Tensor) else (joined, *first[1:])
 
         return forward
+
+
+@contextmanager
+def answered_for(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Run this in place of a layer."""
+    before = layer.__dict__.get("forward")
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        del layer.forward
+        if before is not None:
+            layer.forward = before
 
 
 def _states(output: Any) -> Tensor:
