@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from more_cli.editors.base import EditRequest
 from more_cli.editors.memory import Memory
-from more_cli.editors.past import Look
+from more_cli.editors.past import Look, Past
 
 
 def recall(number: int) -> EditRequest:
@@ -32,3 +32,15 @@ def test_an_edit_that_no_longer_stands_is_not_seen_again() -> None:
     memory.see(2, [(1, 9.0), (2, 2.0), (7, 3.0), (0, 4.0), (-1, 5.0)])
     assert dict(memory.context(3).past) == {2: Look(2.0, 2)}
     assert dict(memory.context(3, "subject", "c").past) == {}
+
+
+def test_the_past_is_a_mapping_that_is_changed_by_making_another() -> None:
+    past = Past.of({5: Look(1.0, 7), 2: Look(-0.5, 6)})
+    assert list(past.items()) == [(2, Look(-0.5, 6)), (5, Look(1.0, 7))]
+    assert (2 in past, 3 in past, 9 in past, "2" in past, past.get(9)) == (True, False, False, False, None)
+    seen = past.seen({5: 3.0, 4: 9.0}, now=8)
+    assert dict(seen) == {2: Look(-0.5, 6), 5: Look(3.0, 8)}
+    assert dict(past.without([2, 3])) == {5: Look(1.0, 7)}
+    assert dict(past) == {2: Look(-0.5, 6), 5: Look(1.0, 7)}
+    assert not Past.of({})
+    assert 1 not in Past.of({})
