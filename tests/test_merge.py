@@ -327,7 +327,7 @@ def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: Wor
 
 
 def killed(world: World, step: int) -> Result:
-    moments = [(patching, "_overwrite"), (merging, "_check_untouched"), (merging, "_write_provenance")]
+    moments = [(patching, "_overwrite"), (merging, "_read_back"), (merging, "_write_provenance")]
     at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
     return merge(world, "--force")
 
@@ -362,7 +362,13 @@ def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
     before, times = tree(world.model), {path: path.stat().st_mtime_ns for path in world.model.iterdir()}
     result = merge(world, "--link", "--json", out=tmp_path / "linked")
     assert result.code == 0, result.err
-    assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
+    linked, copied = tree(tmp_path / "linked"), tree(tmp_path / "copied")
+    told, all_told = (json.loads(made.pop("more.json") or b"") for made in (linked, copied))
+    assert linked == copied
+    # What is the base's own file is named and not read.
+    assert told["files"] == {name: all_told["files"][name] for name in told["files"]}
+    assert told["linked"] == result.json["linked"] == sorted(all_told["files"].keys() - told["files"].keys())
+    assert all_told["linked"] == []
     touched = {fold["disk_key"] for fold in result.json["folds"]}
     shards = shards_of(world.model)
     assert result.json["linked"] == sorted(shards.keys() - {shard for shard in shards if shards[shard] & touched})

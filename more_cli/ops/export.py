@@ -21,7 +21,7 @@ from torch import Tensor
 
 from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
-from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, write_new
+from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
 from more_cli.ops.provenance import CARD, provenance, write_provenance
@@ -93,7 +93,8 @@ def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord]
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     write_new(folder / CARD, b"---\nlibrary_name: peft\n---\n")
     facts = {"modules": str(len(written))}
-    write_provenance(session, folder, "this adapter", (ADAPTER, CONFIG), facts=facts)
+    files = {name: sha256_file(folder / name) for name in (ADAPTER, CONFIG)}
+    write_provenance(session, folder, "this adapter", files, facts=facts)
 
 
 def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:

@@ -6,12 +6,14 @@ overwritten: no model is built, memory stays at one chunk of rows, everything el
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -134,8 +136,8 @@ def merge(
             report.left_out = copy_patched(
                 session.checkpoint, scratch, patches, there=report.linked, on_bytes=_copying(progress)
             )
-        _check_untouched(session.checkpoint, scratch, set(patches))
-        _write_provenance(session, scratch, report)
+        files = _read_back(session.checkpoint, scratch, set(patches))
+        _write_provenance(session, scratch, report, files)
     if verify:
         report.verification = _verify(session, out, live)
     return report
@@ -239,46 +241,59 @@ def round_stochastically(exact: Tensor, dtype: torch.dtype, generator: torch.Gen
     return ((exact.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
 
 
-def _check_untouched(base: Checkpoint, copy: Path, patched: set[str]) -> None:
-    """Read both checkpoints once more and compare every byte of the shards outside the edited ranges."""
+def _read_back(base: Checkpoint, copy: Path, patched: set[str]) -> dict[str, str]:
+    """Read every shard of the copy once: compare what was not edited with the base, and return the hash of each.
 
-    def same(shard: str) -> bool:
-        if (base.path / shard).samefile(copy / shard):
-            return True
+    A shard that is the base's own file is not read, and has no hash here.
+
+    Raises:
+        StateError: a byte outside the edited ranges is not the base's.
+    """
+    own = [shard for shard in base.shards if not (base.path / shard).samefile(copy / shard)]
+
+    def read(shard: str) -> str | None:
         edited = sorted((e.start, e.stop) for e in base.tensors.values() if e.shard == shard and e.key in patched)
-        size = (base.path / shard).stat().st_size
-        starts, stops = [0, *(stop for _, stop in edited)], [*(start for start, _ in edited), size]
-        with FileIO(base.path / shard) as ours, FileIO(copy / shard) as theirs:
-            return (copy / shard).stat().st_size == size and all(
-                _equal(ours, theirs, start, stop) for start, stop in zip(starts, stops, strict=True)
-            )
+        return _hash_if_same(base.path / shard, copy / shard, edited)
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for shard, unchanged in zip(base.shards, pool.map(same, base.shards), strict=True):
-            if not unchanged:
-                raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
+        found = dict(zip(own, pool.map(read, own), strict=True))
+    for shard, sha256 in found.items():
+        if sha256 is None:
+            raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
+    return {shard: sha256 for shard, sha256 in found.items() if sha256}
 
 
-def _equal(ours: FileIO, theirs: FileIO, start: int, stop: int) -> bool:
-    ours.seek(start)
-    theirs.seek(start)
-    first, second = bytearray(COMPARED), bytearray(COMPARED)  # filled again and again: fresh ones cost page faults
-    while start < stop:
-        size = min(COMPARED, stop - start)
-        read = ours.readinto(memoryview(first)[:size]), theirs.readinto(memoryview(second)[:size])
-        # Whole buffers: behind a short last piece both still hold the piece before, which was equal.
-        if read != (size, size) or first != second:
-            return False
-        start += size
-    return True
+def _hash_if_same(base: Path, copy: Path, edited: Sequence[tuple[int, int]]) -> str | None:
+    """Return the SHA-256 of a copy that is its base outside these ranges; None where it is not."""
+    size, digest = base.stat().st_size, hashlib.sha256()
+    if copy.stat().st_size != size:
+        return None
+    bounds = [0, *(bound for span in edited for bound in span), size]
+    # Filled again and again: fresh buffers cost page faults.
+    old, new, patched = bytearray(COMPARED), bytearray(COMPARED), bytearray(COMPARED)
+    with FileIO(base) as ours, FileIO(copy) as theirs:
+        for place, (start, stop) in enumerate(pairwise(bounds)):
+            same = place % 2 == 0  # every other range is an edited one
+            buffer = new if same else patched
+            ours.seek(start)
+            for first in range(start, stop, COMPARED):
+                size = min(COMPARED, stop - first)
+                if theirs.readinto(memoryview(buffer)[:size]) != size:
+                    return None
+                # Whole buffers: behind a short last piece both still hold the piece before, which was equal.
+                if same and (ours.readinto(memoryview(old)[:size]) != size or old != new):
+                    return None
+                digest.update(memoryview(buffer)[:size])
+    return digest.hexdigest()
 
 
-def _write_provenance(session: Session, scratch: Path, report: MergeReport) -> None:
+def _write_provenance(session: Session, scratch: Path, report: MergeReport, files: Mapping[str, str]) -> None:
     folds = [{"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6)} for f in report.folds]
     facts = {"tensors changed": str(len(folds))}
     if folds:
         facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
-    write_provenance(session, scratch, "these weights", session.checkpoint.shards, facts=facts, folds=folds)
+    own = [shard for shard in session.checkpoint.shards if shard not in files]
+    write_provenance(session, scratch, "these weights", files, facts=facts, folds=folds, linked=own)
 
 
 def _verify(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:

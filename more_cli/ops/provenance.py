@@ -6,7 +6,7 @@ Neither holds a path or a date: the same state and base give the same bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,15 @@ def provenance(session: Session) -> dict[str, Any]:
 
 
 def write_provenance(
-    session: Session, folder: Path, what: str, written: Sequence[str], *, facts: Mapping[str, str], **more: Any
+    session: Session, folder: Path, what: str, files: Mapping[str, str], *, facts: Mapping[str, str], **more: Any
 ) -> None:
-    """Write `more.json` about the files `written` in `folder`, and add a section to the model card there.
+    """Write `more.json` about what was written to `folder`, and add a section to the model card there.
 
     Args:
         session: The state, brought up to its ledger.
         folder: Holds the files, and the base's model card if it had one.
         what: They are, for the card: `these weights`.
-        written: Their names; their hashes go into `more.json`.
+        files: SHA-256 of each, by name.
         facts: Rows of the card's table beside those that every output has.
         more: Further values for `more.json`.
     """
@@ -54,7 +54,7 @@ def write_provenance(
     with disk_errors(folder):
         values = provenance(session) | more
         values["statuses"] = _counts(session)
-        values["files"] = {name: sha256_file(folder / name) for name in written}
+        values["files"] = dict(files)
         values["previous"] = sha256_file(before) if before.is_file() else None
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
         card = folder / CARD
