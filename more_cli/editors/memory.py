@@ -42,7 +42,7 @@ class Memory:
             self._about[subject] = [*same, (number, content)]
         else:
             self._about[subject] = [(number, content)]
-        missing = number - len(self._stands)
+        missing = max(0, number - len(self._stands))  # none where a ledger is read a second time
         self._stands.extend(bytes(missing))
         self._margins.extend([0.0] * missing)
         self._at.extend([0] * missing)
