@@ -178,6 +178,16 @@ def live_layers(runtime: Runtime) -> list[torch.nn.Module]:
     return [module for layer in runtime._vision.layers for module in layer.children()]
 
 
+def test_a_greedy_answer_is_the_most_likely_one_word_for_word(runtime: Runtime, pictures) -> None:
+    """So one that is scored as such need not be generated."""
+    assert runtime.picks_most_likely
+    queries = [query for query, _ in pairs(pictures)]
+    answers = runtime.generate(queries, 6)
+    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, answers, strict=True)]
+    assert [sequence.answer for sequence in encoded] == answers
+    assert runtime.score(runtime.batch(encoded)).all_right().all()
+
+
 def test_answers_in_a_batch_are_those_given_alone(runtime: Runtime, pictures) -> None:
     queries = [query for query, _ in pairs(pictures)]
     with runtime.attached([]):
