@@ -9,6 +9,7 @@ import pytest
 from helpers import Result, World, at_call, forks, in_child, line, run
 
 from more_cli.evaluation.paired import compare
+from more_cli.evaluation.presets import preset_of
 
 QUICK_FT = ("--set", "ft-l:rate=0.01", "--set", "ft-l:steps=40")
 
@@ -66,6 +67,19 @@ def test_differences_are_paired_by_edit(world: World) -> None:
     assert (told["low"], told["high"], told["p"], told["n"]) == (expected.low, expected.high, expected.p, 3)
     assert expected.up, "fine-tuning learns what the base says wrong"
     assert found["skipped"] == {"ft-l": {}}
+
+
+def test_editors_are_counted_as_a_source_does(world: World) -> None:
+    shown = side_by_side(world, "none", "ft-l", *QUICK_FT, "--metrics", "paper-appendix")
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
+    assert "locality against the model just before each edit" in lines[0]
+    assert lines[1].startswith("counted as paper-appendix: ")
+    metrics = [text.split()[0] for text in lines if text.startswith(("rel.", "gen_", "loc_"))]
+    assert set(metrics) <= set(preset_of("paper-appendix").columns.values())
+    assert {"rel.gen_exact", "loc_text.loc_expkl_answer"} <= set(metrics)
+    refused = run("compare", "--paired", "a.json", "b.json", "--metrics", "paper-appendix")
+    assert refused.code == 2
 
 
 def test_the_tables_have_the_end_and_the_way_there(world: World) -> None:

@@ -39,6 +39,7 @@ def compare(
         typer.Option("--set", metavar="EDITOR:KEY=VALUE", help="Change one value of an editor; repeatable."),
     ] = None,
     limit: suite_eval.Limit = 100,
+    metrics: suite_eval.Metrics = None,
     checkpoints: suite_eval.Checkpoints = "1,10,100",
     cache: suite_eval.Cache = None,
     again: suite_eval.Again = False,
@@ -69,7 +70,7 @@ def compare(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
-        if any((editors, suite, model, data_root, set_, cache, again, calibrate, anchors, report)):
+        if any((editors, suite, model, data_root, set_, metrics, cache, again, calibrate, anchors, report)):
             raise UsageError("`--paired` compares two results, not editors on a suite", "leave one of the two out")
         from more_cli.ops.compare import compare_runs
 
@@ -95,7 +96,7 @@ def compare(
         cache=cache,
         again=again,
         calibrate=calibrate,
-        metrics=None,
+        metrics=metrics,
         anchors=anchors,
     )
     loaded = suite_eval.edits_of(output, suite, data_root, image_root, strict_paths=strict_paths)
@@ -111,15 +112,18 @@ def compare(
 def _show_editors(output: Output, found: EditorComparison) -> None:
     """Show every editor's metrics at the end and on the way, and how they differ from the first one's."""
     output.json("more.compare-editors/1", comparison_values(found))
-    from more_cli.ops.suite_report import SHOWN
     from more_cli.render.pages import difference_cells
 
     first, reports = found.first, found.reports
     output.line(f"{suite_eval.heading(first)}; editors {', '.join(reports)}")
-    readouts = [first.headline, *[name for name in first.estimates if name == f"online@{len(first.edits)}"]]
+    if first.preset:
+        output.line(f"counted as {first.preset.name}: {first.preset.title}")
+    readouts = dict.fromkeys(
+        (first.headline, *(name for name in first.estimates if name == f"online@{len(first.edits)}"))
+    )
     rows = [
         (metric, readout, *(suite_eval.cell(report.estimates[readout].get(metric)) for report in reports.values()))
-        for metric in SHOWN
+        for metric in found.shown
         if metric in first.estimates[first.headline]
         for readout in readouts
     ]
@@ -132,7 +136,7 @@ def _show_editors(output: Output, found: EditorComparison) -> None:
         ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p"),
         [
             (metric, editor, *difference_cells(differences[metric]))
-            for metric in SHOWN
+            for metric in found.shown
             for editor, differences in found.differences.items()
             if metric in differences
         ],

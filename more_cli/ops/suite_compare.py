@@ -13,7 +13,7 @@ from more_cli.model.machine import Machine
 from more_cli.ops.editors import Wish, entry_of
 from more_cli.ops.session import Progress, no_progress
 from more_cli.ops.suite_anchors import takes_anchors
-from more_cli.ops.suite_report import SuiteReport
+from more_cli.ops.suite_report import SHOWN, SuiteReport
 from more_cli.ops.suite_run import RunOptions, run_suite
 from more_cli.suites.load import EditSuite
 
@@ -33,6 +33,12 @@ class EditorComparison:
     def first(self) -> SuiteReport:
         """What the others are held against."""
         return next(iter(self.reports.values()))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Metrics that people see: the columns of the preset, or ours."""
+        preset = self.first.preset
+        return tuple(preset.columns.values()) if preset else SHOWN
 
 
 def compare_editors(

@@ -10,7 +10,7 @@ from more_cli.evaluation.paired import Difference
 from more_cli.ops.capability import CapabilityReport
 from more_cli.ops.evaluate import EvalReport, by_age
 from more_cli.ops.suite_compare import EditorComparison
-from more_cli.ops.suite_report import SHOWN, SuiteReport
+from more_cli.ops.suite_report import SuiteReport
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Curve
 from more_cli.suites.yes_no import YesNoScore
@@ -128,7 +128,7 @@ def of_comparison(found: EditorComparison) -> Page:
             ],
             plots=[
                 Bars(name, {editor: report.estimates[readout][name] for editor, report in reports.items()})
-                for name in SHOWN
+                for name in found.shown
                 if readout == first.headline and name in first.estimates[readout]
             ],
         )
@@ -136,7 +136,7 @@ def of_comparison(found: EditorComparison) -> Page:
     ]
     differences = [
         (name, editor, *difference_cells(metrics[name]))
-        for name in SHOWN
+        for name in found.shown
         for editor, metrics in found.differences.items()
         if name in metrics
     ]
@@ -148,7 +148,7 @@ def of_comparison(found: EditorComparison) -> Page:
         subject=f"{first.suite.name}: {', '.join(reports)}",
         headline=", ".join(f"{editor} {_held(report)}" for editor, report in reports.items()),
         scope=f"{first.suite.name}, {len(first.edits)} edits",
-        reading="locality against the untouched base",
+        reading=first.locality,
         tables=[
             *tables[:1],
             *([Table("Differences", columns, differences, note)] if differences else []),
