@@ -32,7 +32,8 @@ class Ledger:
     """The ledger of one state, in ``folder``; reading needs no lock, appending the writer lock.
 
     What a crash left half-written was never acknowledged, be it a line without its newline or a revert without all of
-    its lines: it is passed over on reading and cut off by the next append. `on_line` sees every line as it is read.
+    its lines: it is passed over on reading and cut off by the next append. `on_line` sees every line once, as it
+    is read: also one that a revert, finished or not, took back, which `rewritten` says may be so.
 
     Raises:
         StateError: a line is damaged, missing or from a newer version.
@@ -69,7 +70,7 @@ class Ledger:
         with disk_errors(self.path), suppress(FileNotFoundError), uncollected():
             self._load(on_line)
             if self._expected:
-                self._load(on_line, end=self._cuts[-1].revert.offset)
+                self._load(None, end=self._cuts[-1].revert.offset)
 
     @timed("ledger")
     def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def test_a_greedy_answer_is_the_most_likely_one_word_for_word(runtime: Runtime, 
     queries = [query for query, _ in pairs(pictures)]
     answers = runtime.generate(queries, 6)
     encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, answers, strict=True)]
-    assert [sequence.answer for sequence in encoded] == answers
+    assert [sequence.target_ids for sequence in encoded] == answers
     assert runtime.score(runtime.batch(encoded)).all_right().all()
 
 

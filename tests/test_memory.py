@@ -34,16 +34,6 @@ def test_an_edit_that_no_longer_stands_is_not_seen_again() -> None:
     assert dict(memory.context(3, "subject", "c").past) == {}
 
 
-def test_what_is_told_twice_counts_once() -> None:
-    memory = Memory(recall)
-    for _ in range(2):
-        for number, subject in ((1, "a"), (3, "b"), (2, "c")):
-            memory.add(number, subject, "x")
-            memory.see(number, [(number, number / 2)])
-    assert dict(memory.context(4).past) == {1: Look(0.5, 1), 2: Look(1.0, 2), 3: Look(1.5, 3)}
-    assert dict(memory.context(4, "b", "y").past) == {1: Look(0.5, 1), 2: Look(1.0, 2)}
-
-
 def test_the_past_is_a_mapping_that_is_changed_by_making_another() -> None:
     past = Past.of({5: Look(1.0, 7), 2: Look(-0.5, 6)})
     assert list(past.items()) == [(2, Look(-0.5, 6)), (5, Look(1.0, 7))]

@@ -26,7 +26,6 @@ from more_cli.recipe import Joint
 def learn(request: EditRequest, passes: Passes) -> EditOutcome:
     """Write one edit until it holds, at most `max_steps` times, or take it back and refuse it."""
     new, recipe, sites = passes.context.number, passes.recipe, passes.sites
-    passes.shelf.drop_all_but(passes.context.past)
     passes.shelf.put(new, request)
     before, reason = sites.snapshot(), ""
     # By itself: in a batch, what P absorbs would depend on the padding the others bring. And before any write: the

@@ -34,7 +34,7 @@ class Memory:
         return EditContext(number, past.without(self._rivals(subject, content)), self._recall)
 
     def add(self, number: int, subject: str, content: str) -> None:
-        """Note an edit that stands; those that it contradicts no longer do."""
+        """Note an edit that stands, with a number above all before; those that it contradicts no longer do."""
         if subject in self._about:
             for rival in self._rivals(subject, content):
                 self._stands[rival - 1] = False
@@ -42,7 +42,7 @@ class Memory:
             self._about[subject] = [*same, (number, content)]
         else:
             self._about[subject] = [(number, content)]
-        missing = max(0, number - len(self._stands))  # none where a ledger is read a second time
+        missing = number - len(self._stands)
         self._stands.extend(bytes(missing))
         self._margins.extend([0.0] * missing)
         self._at.extend([0] * missing)

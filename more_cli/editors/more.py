@@ -174,6 +174,7 @@ class MoreEditor(Editor):
 
     def _passes(self, context: EditContext) -> Passes:
         runtime, sites, shelf = self._lent
+        shelf.drop_all_but(context.past)
         return Passes(context, runtime, sites, self.recipe, self._anchors, shelf)
 
     @property

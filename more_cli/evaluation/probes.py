@@ -202,10 +202,11 @@ def _greedy(
 
     Where every token of it was the most likely one, it is the greedy answer, and nothing is generated.
     """
-    right = [runtime.picks_most_likely and bool(value) for part in parts for value in part.all_right()]
+    greedy = runtime.picks_most_likely
+    right = [greedy and bool(value) for part in parts for value in part.all_right()]
     missing = [query for query, known in zip(queries, right, strict=True) if not known]
     generated = iter(runtime.generate(missing, longest) if missing else [])
-    return [sequence.answer if known else next(generated) for sequence, known in zip(encoded, right, strict=True)]
+    return [sequence.target_ids if known else next(generated) for sequence, known in zip(encoded, right, strict=True)]
 
 
 def _without_end(encoded: Encoded) -> Encoded:

@@ -71,7 +71,7 @@ class Encoded:
         return ids, Span(1, len(ids))
 
     @property
-    def answer(self) -> list[int]:
+    def target_ids(self) -> list[int]:
         """The target's tokens."""
         found: list[int] = self.input_ids[self.target.start : self.target.stop].tolist()
         return found

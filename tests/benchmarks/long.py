@@ -203,13 +203,29 @@ def open_long(count: int, folder: Path) -> dict[str, Any]:
     return found | {"load": [round(value, 1) for value in os.getloadavg()]}
 
 
+def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]:
+    """Return what each edit after the `first` ones took; a write's time where there was one."""
+    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float)[first:].T
+    wrote = writes > 0
+    return {
+        "cost, samples": cost,
+        "writes": writes,
+        "wall ms": wall,
+        "wall ms a write": wall[wrote] / writes[wrote],
+        "CPU ms": cpu,
+        "CPU ms a sample": cpu / cost,
+        "CPU ms a write": cpu[wrote] / writes[wrote],
+    }
+
+
 def show() -> Iterator[str]:
     """Yield LONG.md."""
     made = json.loads(RESULTS.read_text(encoding="utf-8"))
-    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float).T
-    long = len(writes) > 2 * SETTLED
+    count = len(made["per_edit"])
+    long = count > 2 * SETTLED
     first = SETTLED if long else 1  # the first edit loads the model
-    wrote = writes[first:] > 0
+    rows = columns(made, first)
+    wrote = np.mean([edit[0] > 0 for edit in made["per_edit"]])
     yield f"# A stream of {made['edits']:,} edits"
     yield ""
     yield __doc__.strip().split("\n\n", 2)[2].replace("\n", " ")
@@ -219,21 +235,12 @@ def show() -> Iterator[str]:
     yield ""
     yield "| | per edit, median | change over the stream, % of the median (95 % interval) |"
     yield "|---|---|---|"
-    rows = {
-        "cost, samples": cost[first:],
-        "writes": writes[first:],
-        "wall ms": wall[first:],
-        "wall ms a write": (wall[first:] / np.maximum(writes[first:], 1))[wrote],
-        "CPU ms": cpu[first:],
-        "CPU ms a sample": cpu[first:] / cost[first:],
-        "CPU ms a write": (cpu[first:] / np.maximum(writes[first:], 1))[wrote],
-    }
     for name, values in rows.items():
-        change, low, high = (100 * value * len(writes) / len(values) / np.median(values) for value in growth(values))
+        change, low, high = (100 * value * count / len(values) / np.median(values) for value in growth(values))
         found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})" if long else "too short to say"
         yield f"| {name} | {np.median(values):.2f} | {found} |"
     yield ""
-    yield f"Change is the slope of a straight line through edits {first + 1} to {len(writes)}, times {len(writes)};"
+    yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
     yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at. Edits"
     yield "differ in how many writes and looks they take, and a write's time has the looks of its edit in it: the time"
     yield "per sample sent through the model (forward only: a third) tells whether the same work gets slower."
@@ -247,7 +254,7 @@ def show() -> Iterator[str]:
     yield ""
     shown = ", ".join(f"{count} {status}" for status, count in made["statuses"].items())
     stand = ", ".join(f"{count} {status}" for status, count in made["standing"].items())
-    yield f"- When applied: {shown}; {np.mean(writes > 0):.1%} wrote something. At the end: {stand}."
+    yield f"- When applied: {shown}; {wrote:.1%} wrote something. At the end: {stand}."
     first_size, last_size = made["state_bytes"]
     yield f"- State: {first_size:,} bytes before, {last_size:,} after (its header counts edits and keys);"
     yield f"  ledger {made['ledger_bytes'] / made['edits']:,.0f} bytes an edit."

@@ -24,8 +24,6 @@ from more_cli.evaluation.scaling import trend
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 LONG = RESULTS.parent / "long.json"
-FULL = 336
-"""Edits of a long stream after which rehearsal has as many past ones to draw from as it ever will."""
 REPEATS = 10
 ROUNDS = 3
 """Of an evaluation."""
@@ -73,9 +71,9 @@ def benches(model: Path, runs: dict[str, tuple[str, ...]], limit: str) -> dict[s
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave single edits and the model's place out."""
+    """Leave single edits and the places of files out."""
     counts = {"edits": len(found["edits"]), "writes": sum(edit["writes"] for edit in found["edits"])}
-    return {key: value for key, value in found.items() if key not in ("edits", "model")} | {"counts": counts}
+    return {key: value for key, value in found.items() if key not in ("edits", "model", "source")} | {"counts": counts}
 
 
 def scoring(folder: Path) -> dict[str, Any]:
@@ -222,26 +220,19 @@ def start_table(found: dict[str, Any]) -> Iterator[str]:
 
 def long_table(made: dict[str, Any]) -> Iterator[str]:
     """Yield how an edit's price changes with its number."""
-    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float).T
-    wrote = writes > 0
-    wrote[:FULL] = False
-    rows = {
-        "CPU ms a sample": cpu[FULL:] / cost[FULL:],
-        "CPU ms a write": cpu[wrote] / writes[wrote],
-        "wall ms a write": wall[wrote] / writes[wrote],
-        "writes": writes[FULL:],
-        "cost, samples": cost[FULL:],
-        "resident MiB": np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > FULL]),
-    }
+    from long import SETTLED, columns
+
+    held = np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > SETTLED])
+    rows = columns(made) | {"resident MiB": held}
     yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
-    yield f"1,000 is the slope from edit {FULL + 1} on (before, not every question was asked), in % of the median (95 %"
-    yield "interval). A write's time has the looks of its edit in it: per sample tells whether passes get slower.\n"
+    yield f"1,000 is the slope from edit {SETTLED + 1} on (before, not every question was asked), in % of the median (95"
+    yield "% interval). A write's time has the looks of its edit in it: per sample tells whether passes get slower.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
     for name, values in rows.items():
         if (found := trend(values.tolist())) is None:
             continue
-        share = 100_000 / (made["edits"] - FULL)
+        share = 100_000 / (made["edits"] - SETTLED)
         cells = f"{share * found.growth:+.1f} ({share * found.low:+.1f} to {share * found.high:+.1f})"
         yield f"| {name} | {found.median:.1f} | {cells} |"
     first, last = made["state_bytes"]
