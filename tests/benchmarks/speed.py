@@ -225,8 +225,8 @@ def long_table(made: dict[str, Any]) -> Iterator[str]:
     held = np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > SETTLED])
     rows = columns(made) | {"resident MiB": held}
     yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
-    yield f"1,000 is the slope from edit {SETTLED + 1} on (before, not every question was asked), in % of the median (95"
-    yield "% interval). A write's time has the looks of its edit in it: per sample tells whether passes get slower.\n"
+    yield f"1,000 is the slope from edit {SETTLED + 1} on (before, not every question was asked), in % of the median"
+    yield "(95 % interval). A write takes the looks of its edit along: per sample tells whether passes get slower.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
     for name, values in rows.items():
