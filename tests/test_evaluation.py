@@ -1,8 +1,10 @@
 """Probes of an edit and their batched scores."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from test_batches import picture
 from test_more_editor import recipe, requests
 
@@ -10,7 +12,8 @@ from more_cli.editors.base import EditContext
 from more_cli.editors.more import MoreEditor
 from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
-from more_cli.evaluation.probes import Probe, probes_of, run_probes
+from more_cli.evaluation.names import Yardstick
+from more_cli.evaluation.probes import Probe, ask, probes_of, run_probes
 from more_cli.model.batches import Query
 from more_cli.ops.evaluate import by_age, summarise
 
@@ -126,3 +129,32 @@ def test_what_is_right_word_for_word_is_not_generated_again(runtime, sites, tmp_
     for one, other in zip(few, every, strict=True):
         assert (one.answer, one.base_answer) == (other.answer, other.base_answer)
         assert one.values == pytest.approx(other.values, abs=1e-5)
+
+
+@pytest.mark.parametrize("said", [20, 14, 0])
+def test_a_gold_answer_is_a_guess_at_what_a_model_says(runtime, sites, tmp_path, monkeypatch, said: int) -> None:
+    """What the model says and what it is measured on are as if everything had been generated; less is."""
+    editor, edit = MoreEditor.fresh(recipe(), sites), requests(tmp_path, 1)[0]
+    shades = [picture(tmp_path, colour) for colour in ("red", "#f01010", "#e01818", "#f02020")]
+    probes = [Probe("e", "loc_image", Query((shades[place % 4],), edit.query.question)) for place in range(20)]
+    queries = [probe.query for probe in probes]
+    asked: list[int] = []
+    generate = type(runtime).generate
+    monkeypatch.setattr(
+        type(runtime), "generate", lambda self, queries, n: asked.append(len(queries)) or generate(self, queries, n)
+    )
+    with editor.attach(runtime):
+        editor.edit(edit, EditContext())
+        every = ask(runtime, queries, probes, Yardstick())
+        assert sum(asked) == len(probes), "without a gold answer"
+        asked.clear()
+        answers = [runtime.prompter.text(one.tokens) for one in every]
+        assert answers[0] == edit.target
+        other = iter([None, "no such answer"] * len(probes))
+        golds = [answer if place < said else next(other) for place, answer in enumerate(answers)]
+        probes = [replace(probe, gold=gold) for probe, gold in zip(probes, golds, strict=True)]
+        few = ask(runtime, queries, probes, Yardstick())
+    assert sum(asked) == len(probes) - said
+    for one, same in zip(few, every, strict=True):
+        assert one.tokens == same.tokens
+        assert torch.equal(one.logits, same.logits), "measured in the same batch"

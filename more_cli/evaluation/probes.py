@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from more_cli.editors.base import Editor
 from more_cli.edits import Edit
 from more_cli.edits import Probe as Question
+from more_cli.errors import DataError
 from more_cli.evaluation import metrics
 from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
 from more_cli.model.batches import Encoded, Query, Span
@@ -19,6 +21,8 @@ from more_cli.model.runtime import Runtime, Scored
 BATCH = 32
 ANSWER_TOKENS = 32
 """Longest base answer that locality is measured on, in tokens."""
+TRIED = 4
+"""Gold answers of a batch that are tried first, as guesses of what a model says."""
 SPARE_TOKENS = 8
 """A generated answer may be this many tokens longer than its target before it is cut off."""
 
@@ -182,14 +186,68 @@ def ask(
 
     It is measured on `answers`, given as tokens, or on its own: the gold one is often nothing that it would say.
     """
-    given = answers if yardstick.prefix == "own" else None
-    tokens: Sequence[Sequence[int]] = [] if given else runtime.generate(queries, ANSWER_TOKENS)
     if yardstick.prefix == "gold":
         encoded = [_without_end(runtime.encode(q, probe.gold)) for q, probe in zip(queries, probes, strict=True)]
-    else:
-        encoded = [runtime.encode(q).followed_by(ids) for q, ids in zip(queries, given or tokens, strict=True)]
+        tokens: Sequence[Sequence[int]] = runtime.generate(queries, ANSWER_TOKENS)
+        return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
+    if answers is None:
+        return _ask_for_own(runtime, queries, probes, yardstick)
+    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, answers, strict=True)]
     parts = _scored(runtime, encoded)
-    tokens = _greedy(runtime, queries, encoded, parts, ANSWER_TOKENS) if given else tokens
+    tokens = _greedy(runtime, queries, encoded, parts, ANSWER_TOKENS)
+    return _references(runtime, encoded, parts, tokens, yardstick)
+
+
+def _ask_for_own(
+    runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe], yardstick: Yardstick
+) -> list[Reference]:
+    """Return what the model says, measured on its own answers.
+
+    Where it says the gold one, a pass over that tells it and measures it. A few are tried like this and, if at least
+    half of them were said, all. What is returned comes from one batch, so that another model's answers to the same
+    questions differ by the model alone.
+    """
+
+    def on(answers: Mapping[int, Sequence[int]]) -> list[Reference]:
+        asked, about = [queries[place] for place in answers], [probes[place] for place in answers]
+        return ask(runtime, asked, about, yardstick, list(answers.values()))
+
+    golds = _golds(runtime, queries, probes) if runtime.picks_most_likely else {}
+    own: dict[int, Sequence[int]] = {}
+    for places in (list(golds)[:TRIED], list(golds)):
+        if 2 * sum(own[place] == golds[place] for place in own) < len(own):
+            break
+        references = on({place: golds[place] for place in places}) if places else []
+        own |= {place: reference.tokens for place, reference in zip(places, references, strict=True)}
+        if len(references) == len(queries) and own == golds:
+            return references
+    if untold := [place for place in range(len(queries)) if place not in own]:
+        answers = runtime.generate([queries[place] for place in untold], ANSWER_TOKENS)
+        own |= dict(zip(untold, answers, strict=True))
+    said = [own[place] for place in range(len(queries))]
+    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, said, strict=True)]
+    return _references(runtime, encoded, _scored(runtime, encoded), said, yardstick)
+
+
+def _golds(runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe]) -> dict[int, tuple[int, ...]]:
+    """Return the gold answers that a model may say word for word, as tokens, by place."""
+    golds = {}
+    for place, (query, probe) in enumerate(zip(queries, probes, strict=True)):
+        with suppress(DataError):  # too long together with the question
+            prompt, whole = runtime.encode(query), runtime.encode(query, probe.gold)
+            # An answer that a tokeniser joins to the end of the prompt is not what goes on from there.
+            if whole.target.start == prompt.target.start and 0 < len(whole.target) <= ANSWER_TOKENS:
+                golds[place] = tuple(whole.target_ids)
+    return golds
+
+
+def _references(
+    runtime: Runtime,
+    encoded: Sequence[Encoded],
+    parts: Sequence[Scored],
+    tokens: Sequence[Sequence[int]],
+    yardstick: Yardstick,
+) -> list[Reference]:
     rows = [row[mask] for part in parts for row, mask in zip(part.logits, part.mask, strict=True)]
     tops = [runtime.top_tokens(sequence, metrics.RANKS) if yardstick.everywhere else None for sequence in encoded]
     return [Reference(tuple(ids), row.cpu(), top) for ids, row, top in zip(tokens, rows, tops, strict=True)]
