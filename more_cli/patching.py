@@ -3,57 +3,76 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
 
 from more_cli.checkpoint import INDEX, PICKLES, Checkpoint
 from more_cli.errors import ResourceError, StateError
+
+if TYPE_CHECKING:  # files are copied while it is imported
+    from torch import Tensor
+
+T = TypeVar("T")
 
 # Other copies of the weights: a patched checkpoint would ship them stale, so they stay behind.
 _OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
 _OTHER_WEIGHTS = (*PICKLES, *_OTHER_FORMATS, "*.safetensors", "*.safetensors.index.json")
 _OTHER_WEIGHT_FOLDERS = ("original", "onnx")
-_COPY_STEP = 16 << 20  # bytes
+_COPY_STEP = 64 << 20  # bytes: few enough steps that no thread waits long for Python while another one imports
+_COMPARED = 1 << 20  # bytes at a time
 SIDE_BY_SIDE = 3
 """Files copied, and tensors patched, at a time."""
 
-Patch = Callable[[Tensor, int], Tensor]
+Patch = Callable[["Tensor", int], "Tensor"]
 """Takes rows (n, ...) of a tensor and the number of the first; returns new ones, same shape and dtype."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What `copy_patched` made."""
+
+    left_out: list[str]
+    """Files that stayed behind."""
+    sha256: dict[str, str]
+    """Of every shard that was written, by name."""
 
 
 def copy_patched(
     checkpoint: Checkpoint,
     out: Path,
-    patches: Mapping[str, Patch],
+    patches: Callable[[], Mapping[str, Patch]],
     *,
     there: Collection[str] = (),
     on_bytes: Callable[[int, int], None] | None = None,
     chunk_bytes: int = 1 << 19,
-) -> list[str]:
-    """Copy a checkpoint into the scratch folder `out` with some tensors replaced; name what stayed behind.
+) -> Copied:
+    """Copy a checkpoint into the scratch folder `out` with some tensors replaced, and read the copy once.
 
     Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
-    shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is the
-    base's. Not atomic: the caller renames `out`. Files named in `there` are in `out` already and not touched. The
-    others are copied side by side, a tensor's rows are patched in order; `on_bytes` is told the bytes copied so far
-    and in all, and of a patched tensor at most `chunk_bytes` (at least a row) are held at a time. Other weight
-    copies, hidden and linked folders and dead links stay behind.
+    shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is compared
+    with the base's. Not atomic: the caller renames `out`.
+
+    `patches` is called, on this thread, while files are being copied: whatever it takes to have them costs little time
+    of its own. Each shard goes its way by itself: copied, overwritten, flushed, read. Rows of a tensor are patched in
+    order; of it at most `chunk_bytes` (at least a row) are held at a time. `on_bytes` is told the bytes copied so far
+    and in all. Files named in `there` are in `out` already and not touched. Other weight copies, hidden and linked
+    folders and dead links stay behind.
 
     Raises:
-        StateError: An unknown tensor, a file already in `out`, a file that cannot be read or written.
+        StateError: An unknown tensor, a file already in `out`, one that cannot be read or written, or a byte of the
+            copy that is not the base's.
         ResourceError: The disk is full.
     """
-    if unknown := sorted(set(patches) - set(checkpoint.tensors)):
-        raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
     if out.resolve().is_relative_to(checkpoint.path.resolve()):
         raise StateError(f"{out}: inside the checkpoint it copies", "choose a folder outside it")
     with _writing(out):
@@ -62,20 +81,40 @@ def copy_patched(
         count = _Count(sum((checkpoint.path / name).stat().st_size for name in names), on_bytes)
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, ThreadPoolExecutor(SIDE_BY_SIDE) as flushers:
+        # A job waits for jobs that were submitted before it, and so never for one that it keeps from running.
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as writers, ThreadPoolExecutor(SIDE_BY_SIDE) as readers:
             try:
-                _wait(pool.submit(_copy_file, checkpoint.path / name, out / name, count) for name in names)
-                # What was copied goes to the disk while tensors are patched; the caller's own sync writes the rest.
-                flushed = [flushers.submit(_flush, out / name) for name in names]
-                _wait(pool.submit(_overwrite, checkpoint, out, key, patches[key], chunk_bytes) for key in patches)
+                copies = {name: writers.submit(_copy_file, checkpoint.path / name, out / name, count) for name in names}
+                ready = _known(checkpoint, patches())
+                written = {name: [copy] for name, copy in copies.items()}
+                for key, patch in ready.items():
+                    before = written[checkpoint.tensors[key].shard]
+                    job = writers.submit(_overwrite, before[0], checkpoint, out, key, patch, chunk_bytes)
+                    before.append(job)
+                # Begun here, so that the disk has work meanwhile; the caller's own sync waits for what is left.
+                flushed = [writers.submit(_flush, written[name], out / name) for name in names]
+                shards = [name for name in names if name in checkpoint.shards]
+                read = [
+                    readers.submit(_read_back, written[name], checkpoint, out, name, ready, count) for name in shards
+                ]
+                _wait(copies.values())
+                if count.done != count.total:
+                    raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
+                _wait(job for jobs in written.values() for job in jobs)
+                sha256 = dict(zip(shards, _wait(read), strict=True))
                 _wait(flushed)
             except BaseException:
                 count.stopped = True
-                pool.shutdown(cancel_futures=True)
+                for pool in (writers, readers):
+                    pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        if count.done != count.total:
-            raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
-    return left
+    return Copied(left, sha256)
+
+
+def _known(checkpoint: Checkpoint, patches: Mapping[str, Patch]) -> Mapping[str, Patch]:
+    if unknown := sorted(set(patches) - set(checkpoint.tensors)):
+        raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
+    return patches
 
 
 def link_shards(checkpoint: Checkpoint, out: Path, patched: Collection[str]) -> tuple[list[str], str]:
@@ -107,18 +146,21 @@ class _Count:
         self._tell = tell
         self._lock = Lock()
 
-    def add(self, copied: int) -> None:
-        if self.stopped:  # another file failed, or the user pressed Ctrl-C: a copy of gigabytes must not go on
+    def go_on(self) -> None:
+        """End a job here once another one failed, or the user pressed Ctrl-C: it may have gigabytes before it."""
+        if self.stopped:
             raise CancelledError
+
+    def add(self, copied: int) -> None:
+        self.go_on()
         with self._lock:
             self.done += copied
             if self._tell is not None:
                 self._tell(self.done, self.total)
 
 
-def _wait(jobs: Iterable[Future[None]]) -> None:
-    for job in list(jobs):
-        job.result()
+def _wait(jobs: Iterable[Future[T]]) -> list[T]:
+    return [job.result() for job in list(jobs)]
 
 
 def _copy_file(source: Path, target: Path, count: _Count) -> None:
@@ -127,12 +169,12 @@ def _copy_file(source: Path, target: Path, count: _Count) -> None:
             count.add(copied)
 
 
-def _flush(file: Path) -> None:
-    with FileIO(file, "r+") as written:
-        os.fsync(written.fileno())
+def _overwrite(
+    copied: Future[None], checkpoint: Checkpoint, out: Path, key: str, patch: Patch, chunk_bytes: int
+) -> None:
+    import torch
 
-
-def _overwrite(checkpoint: Checkpoint, out: Path, key: str, patch: Patch, chunk_bytes: int) -> None:
+    copied.result()
     entry = checkpoint.tensors[key]
     step = max(1, chunk_bytes // max(1, entry.row_bytes))
     with FileIO(out / entry.shard, "r+") as target:
@@ -143,6 +185,51 @@ def _overwrite(checkpoint: Checkpoint, out: Path, key: str, patch: Patch, chunk_
                 raise TypeError(f"{key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
             target.seek(entry.start + first * entry.row_bytes)
             _write_all(target, new.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _flush(written: Sequence[Future[None]], file: Path) -> None:
+    _wait(written)
+    with FileIO(file, "r+") as changed:
+        os.fsync(changed.fileno())
+
+
+def _read_back(
+    written: Sequence[Future[None]],
+    checkpoint: Checkpoint,
+    out: Path,
+    shard: str,
+    patched: Collection[str],
+    count: _Count,
+) -> str:
+    """Read a shard of the copy once: compare what was not patched with the base, and return its SHA-256.
+
+    Raises:
+        StateError: a byte outside the patched ranges is not the base's.
+    """
+    _wait(written)
+    entries = (entry for entry in checkpoint.tensors.values() if entry.shard == shard and entry.key in patched)
+    spans = sorted((entry.start, entry.stop) for entry in entries)
+    size, digest = (checkpoint.path / shard).stat().st_size, hashlib.sha256()
+    bounds = [0, *(bound for span in spans for bound in span), size]
+    # Filled again and again: fresh buffers cost page faults.
+    old, new, changed = bytearray(_COMPARED), bytearray(_COMPARED), bytearray(_COMPARED)
+    with FileIO(checkpoint.path / shard) as ours, FileIO(out / shard) as theirs:
+        same = os.fstat(theirs.fileno()).st_size == size
+        for place, (start, stop) in enumerate(pairwise(bounds)):
+            kept = place % 2 == 0  # every other range is a patched one
+            buffer = new if kept else changed
+            ours.seek(start)
+            for first in range(start, stop, _COMPARED):
+                length = min(_COMPARED, stop - first)
+                same = same and theirs.readinto(memoryview(buffer)[:length]) == length
+                # Whole buffers: behind a short last piece both still hold the piece before, which was equal.
+                if kept and same:
+                    same = ours.readinto(memoryview(old)[:length]) == length and old == new
+                if not same:
+                    raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
+                digest.update(memoryview(buffer)[:length])
+                count.go_on()
+    return digest.hexdigest()
 
 
 def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:

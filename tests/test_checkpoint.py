@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from helpers import wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from more_cli import checkpoint as module
 from more_cli.checkpoint import fingerprint, open_checkpoint, quantisation
 from more_cli.errors import ResourceError, StateError
+from more_cli.files import sha256_file
 from more_cli.patching import copy_patched
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
@@ -333,8 +335,9 @@ def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> 
     def patch(key: str) -> Callable[[torch.Tensor, int], torch.Tensor]:
         return lambda rows, first: (rows.float() + added[key][first : first + len(rows)]).to(rows.dtype)
 
-    left = copy_patched(opened, tmp_path / "out", {key: patch(key) for key in keys}, chunk_bytes=1000)
-    assert left == []
+    copied = copy_patched(opened, tmp_path / "out", lambda: {key: patch(key) for key in keys}, chunk_bytes=1000)
+    assert copied.left_out == []
+    assert copied.sha256 == {name: sha256_file(tmp_path / "out" / name) for name in opened.shards}
     old, new = contents(base), contents(tmp_path / "out")
     assert old.keys() == new.keys()
     for key in keys:
@@ -357,14 +360,31 @@ def test_chunks_are_all_rows_in_order(base: Path, tmp_path: Path) -> None:
         seen.append((first, len(rows)))
         return rows
 
-    copy_patched(opened, tmp_path / "out", {LINEAR: patch}, chunk_bytes=7 * 96 * 4 + 1)
+    copy_patched(opened, tmp_path / "out", lambda: {LINEAR: patch}, chunk_bytes=7 * 96 * 4 + 1)
     assert seen == [(first, min(7, 64 - first)) for first in range(0, 64, 7)]
     assert contents(base) == contents(tmp_path / "out")
 
 
+def test_files_are_copied_while_patches_are_made(base: Path, tmp_path: Path) -> None:
+    def patches() -> dict[str, Callable[[torch.Tensor, int], torch.Tensor]]:
+        wait_for(lambda: contents(tmp_path / "out") == contents(base))
+        return {LINEAR: lambda rows, first: rows + 1}
+
+    copy_patched(open_checkpoint(base), tmp_path / "out", patches)
+    assert contents(tmp_path / "out") != contents(base)
+
+
+def test_a_copy_whose_patches_cannot_be_had_ends(base: Path, tmp_path: Path) -> None:
+    def patches() -> dict[str, Callable[[torch.Tensor, int], torch.Tensor]]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_patched(open_checkpoint(base), tmp_path / "out", patches)
+
+
 def test_progress_ends_at_the_whole(base: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    copy_patched(open_checkpoint(base), tmp_path / "out", {}, on_bytes=lambda *args: seen.append(args))
+    copy_patched(open_checkpoint(base), tmp_path / "out", dict, on_bytes=lambda *args: seen.append(args))
     total = sum(len(content) for content in contents(base).values())
     assert seen == sorted(seen)
     assert seen[-1] == (total, total)
@@ -380,7 +400,7 @@ def test_copy_without_kernel_help(base: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "copy_file_range", part_then_fail, raising=False)
-    copy_patched(open_checkpoint(base), tmp_path / "out", {LINEAR: lambda rows, first: rows})
+    copy_patched(open_checkpoint(base), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows})
     assert calls
     assert contents(base) == contents(tmp_path / "out")
 
@@ -393,7 +413,7 @@ def test_hub_cache_snapshot(base: Path, tmp_path: Path) -> None:
         shutil.copy(file, blobs / str(number))
         (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
     before = contents(blobs)
-    copy_patched(open_checkpoint(snapshot), tmp_path / "out", {LINEAR: lambda rows, first: rows + 1})
+    copy_patched(open_checkpoint(snapshot), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows + 1})
     assert contents(blobs) == before
     assert not any(file.is_symlink() for file in (tmp_path / "out").iterdir())
     assert contents(tmp_path / "out").keys() == contents(base).keys()
@@ -409,7 +429,7 @@ def test_stale_copies_stay_behind(base: Path, tmp_path: Path) -> None:
         (base / name).write_text("" if name == "empty.txt" else name)
     (base / "dead.txt").symlink_to("nowhere")
     (base / "loop").symlink_to(".")
-    left = copy_patched(open_checkpoint(base), tmp_path / "out", {})
+    left = copy_patched(open_checkpoint(base), tmp_path / "out", dict).left_out
     folders = {"original/params.json": "original/", ".git/HEAD": ".git/", "onnx/model.onnx": "onnx/"}
     assert left == sorted([*(folders.get(name, name) for name in stale), "dead.txt", "loop/"])
     assert contents(tmp_path / "out").keys() == contents(base).keys() - set(stale)
@@ -419,15 +439,15 @@ def test_stale_copies_stay_behind(base: Path, tmp_path: Path) -> None:
 def test_copy_refusals(base: Path, tmp_path: Path) -> None:
     opened = open_checkpoint(base)
     with pytest.raises(StateError, match=r"no tensor 'x'"):
-        copy_patched(opened, tmp_path / "out", {"x": lambda rows, first: rows})
+        copy_patched(opened, tmp_path / "unknown", lambda: {"x": lambda rows, first: rows})
     with pytest.raises(StateError, match="inside the checkpoint"):
-        copy_patched(opened, base / "merged", {})
+        copy_patched(opened, base / "merged", dict)
     assert not (tmp_path / "out").exists()
-    copy_patched(opened, tmp_path / "out", {})
+    copy_patched(opened, tmp_path / "out", dict)
     with pytest.raises(StateError, match="exists"):
-        copy_patched(opened, tmp_path / "out", {})
+        copy_patched(opened, tmp_path / "out", dict)
     with pytest.raises(TypeError, match="patched to"):
-        copy_patched(opened, tmp_path / "other", {LINEAR: lambda rows, first: rows.double()})
+        copy_patched(opened, tmp_path / "other", lambda: {LINEAR: lambda rows, first: rows.double()})
 
 
 def test_copy_of_a_checkpoint_that_changed(base: Path, tmp_path: Path) -> None:
@@ -435,7 +455,7 @@ def test_copy_of_a_checkpoint_that_changed(base: Path, tmp_path: Path) -> None:
     entry = opened.tensors[LINEAR]
     tensors = {**opened.tensors, LINEAR: replace(entry, stop=1 << 40, start=(1 << 40) - entry.stop + entry.start)}
     with pytest.raises(StateError, match="shorter"):
-        copy_patched(replace(opened, tensors=tensors), tmp_path / "out", {LINEAR: lambda rows, first: rows})
+        copy_patched(replace(opened, tensors=tensors), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows})
 
 
 def test_full_disk(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,14 +464,14 @@ def test_full_disk(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResourceError, match="No space left") as caught:
-        copy_patched(open_checkpoint(base), tmp_path / "out", {})
+        copy_patched(open_checkpoint(base), tmp_path / "out", dict)
     assert caught.value.hint
 
 
 def test_files_get_the_users_mode(base: Path, tmp_path: Path) -> None:
     for file in base.iterdir():
         file.chmod(0o400)
-    copy_patched(open_checkpoint(base), tmp_path / "out", {})
+    copy_patched(open_checkpoint(base), tmp_path / "out", dict)
     umask = os.umask(0)
     os.umask(umask)
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()} == {0o666 & ~umask}
@@ -471,7 +491,7 @@ opened = open_checkpoint(pathlib.Path({str(tmp_path)!r}))
 low = torch.ones(4096, 8), torch.ones(8, 32768)
 before = peak()
 fold = lambda rows, first: (rows.float() + low[0][first:first + len(rows)] @ low[1]).to(rows.dtype)
-copy_patched(opened, pathlib.Path({str(tmp_path.parent / "big_out")!r}), {{"w": fold}})
+copy_patched(opened, pathlib.Path({str(tmp_path.parent / "big_out")!r}), lambda: {{"w": fold}})
 print(peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

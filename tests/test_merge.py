@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -26,6 +27,7 @@ from more_cli.evaluation.streams import request_of
 from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
+from more_cli.ops import folding
 from more_cli.ops import merge as merging
 from more_cli.ops.session import locate, open_session
 from more_cli.state import load_state
@@ -98,15 +100,17 @@ def header_bytes(shard: Path) -> bytes:
 
 
 def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(*args: Any, **kwargs: Any) -> list[str]:
-        left = patching.copy_patched(*args, **kwargs)
-        shard = args[1] / "model.safetensors"
-        raw = bytearray(shard.read_bytes())
-        raw[-1] ^= 1
-        shard.write_bytes(raw)
-        return left
+    """A byte behind what was patched is another one when the copy is read again."""
+    overwrite = patching._overwrite
 
-    monkeypatch.setattr(merging, "copy_patched", spoilt)
+    def spoilt(copied: Any, checkpoint: Any, out: Path, *rest: Any) -> None:
+        overwrite(copied, checkpoint, out, *rest)
+        base = (checkpoint.path / "model.safetensors").read_bytes()
+        with open(out / "model.safetensors", "r+b") as shard:
+            shard.seek(-1, os.SEEK_END)
+            shard.write(bytes([base[-1] ^ 1]))
+
+    monkeypatch.setattr(patching, "_overwrite", spoilt)
     result = merge(world)
     assert (result.code, "differs from its base" in result.err) == (5, True)
     assert not (world.root / "out").exists()
@@ -175,7 +179,7 @@ def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
 
 
 def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "fold", lambda W, A, B, s: W)
+    monkeypatch.setattr(folding, "fold", lambda W, A, B, s: W)
     lost = merge(world, "--verify")
     assert lost.code == 3
     assert "lost to rounding: " in lost.err
@@ -327,7 +331,7 @@ def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: Wor
 
 
 def killed(world: World, step: int) -> Result:
-    moments = [(patching, "_overwrite"), (merging, "_read_back"), (merging, "_write_provenance")]
+    moments = [(patching, "_overwrite"), (patching, "_read_back"), (merging, "_write_provenance")]
     at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
     return merge(world, "--force")
 
@@ -341,6 +345,28 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(patching, "_overwrite", fail)
     assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
     assert tree(world.root) == before
+
+
+def test_torch_is_imported_while_files_are_copied(world: World) -> None:
+    script = """
+import sys
+from more_cli.ops import merge
+from more_cli.cli.app import main
+
+copy = merge.copy_patched
+
+def watched(*args, **kwargs):
+    assert "torch" not in sys.modules
+    return copy(*args, **kwargs)
+
+merge.copy_patched = watched
+sys.exit(main(["merge", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", script, str(world.model), "-o", str(world.root / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    merge(world, out="here")
+    assert tree(world.root / "out") == tree(world.root / "here")
 
 
 def test_a_merge_is_never_of_a_stale_state(world: World) -> None:

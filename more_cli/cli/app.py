@@ -185,7 +185,7 @@ def merge(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.merge import merge as run
-    from more_cli.ops.session import locate
+    from more_cli.target import locate
 
     with output.progress() as progress:
         report = run(

@@ -14,7 +14,8 @@ from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
 from more_cli.ops.init import InitReport, Inputs, initialise
 from more_cli.ops.merge import MergeReport, merge
-from more_cli.ops.session import Progress, Target, no_progress
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Target
 from more_cli.recipe import data_folder
 from more_cli.state import sidecar_path
 

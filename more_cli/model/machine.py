@@ -8,8 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from more_cli.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -37,6 +35,10 @@ class Machine:
             raise UsageError("`--device-map` and `--device` were both given", "leave one of them out")
         if self.device_map and find_spec("accelerate") is None:
             raise UsageError("`--device-map` needs accelerate", 'pip install "more-cli[large]"')
+        if self.device == "cpu":  # there without asking torch, which takes a while to import
+            return
+        import torch
+
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -68,6 +70,8 @@ class Machine:
             return None
         if self.memory is not None:
             return int(self.memory * GIB)
+        import torch
+
         kind = torch.device(self.device).type
         if kind == "cuda":
             return int(torch.cuda.mem_get_info(self.device)[0])

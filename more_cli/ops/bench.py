@@ -21,7 +21,8 @@ from more_cli.ops.drawn import draw_edits
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
 from more_cli.ops.floor import Floor, Peer
 from more_cli.ops.init import Inputs, initialise, plan
-from more_cli.ops.session import Progress, Target, no_progress, versions
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Target, versions
 from more_cli.ops.stopwatch import PARTS, Lap, PeakMemory, Stopwatch
 from more_cli.state import SiteRecord, load_state
 

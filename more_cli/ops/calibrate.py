@@ -19,7 +19,7 @@ from more_cli.files import canonical_json, sha256_bytes
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.ops.evaluate import summarise
-from more_cli.ops.session import Progress, no_progress
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.recipe import Recipe, parse_recipe
 
 CANDIDATES: dict[str, tuple[float, ...]] = {

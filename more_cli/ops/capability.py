@@ -14,7 +14,8 @@ from more_cli.evaluation.probes import BATCH
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
-from more_cli.ops.session import Progress, Target, no_progress, open_session, versions
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Target, open_session, versions
 from more_cli.suites.load import YesNoSuite
 from more_cli.suites.mme import AskedImage
 from more_cli.suites.yes_no import Total, YesNoScore, parse_answer, score_category, totals

@@ -29,16 +29,8 @@ from more_cli.ops.edit_report import EditReport as EditReport
 from more_cli.ops.edit_report import Listener as Listener
 from more_cli.ops.fit import Fit
 from more_cli.ops.init import initialise, plan
-from more_cli.ops.session import (
-    Every,
-    Progress,
-    Session,
-    Target,
-    free_of_adapters,
-    no_progress,
-    open_session,
-    versions,
-)
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Every, Session, Target, free_of_adapters, open_session, versions
 from more_cli.ops.states import keep_snapshot
 from more_cli.ops.stop import Stop, stoppable
 

@@ -19,8 +19,9 @@ from more_cli.files import sha256_file
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import provenance
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
+from more_cli.ops.session import Session, Target, open_session
 
 STATE = "state"
 """What is scored when it is no file."""

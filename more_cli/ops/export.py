@@ -24,8 +24,9 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import CARD, provenance, write_provenance
-from more_cli.ops.session import Progress, Session, Target, no_progress, open_session
+from more_cli.ops.session import Session, Target, open_session
 from more_cli.state import SiteRecord
 
 Format = Literal["peft", "delta"]

@@ -22,13 +22,8 @@ from more_cli.model.runtime import load_prompter, load_runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import (
-    Progress,
-    Target,
-    anchors_cache,
-    free_of_adapters,
-    no_progress,
-)
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Target, anchors_cache, free_of_adapters
 from more_cli.ops.states import take_over
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
 from more_cli.state import State, StateMeta, load_state, save_state

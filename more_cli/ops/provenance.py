@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint import fingerprint, open_checkpoint
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, plain, sha256_file, shorten, strict_json, write_new
-from more_cli.ops.session import Session, versions
+
+if TYPE_CHECKING:  # which needs torch
+    from more_cli.ops.session import Session
 
 PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
@@ -24,6 +26,8 @@ _AGAIN = "copy it again, or make it again with `more merge` or `more export`"
 
 def provenance(session: Session) -> dict[str, Any]:
     """Return which base, edits, recipe and versions a state as it is now comes from."""
+    from more_cli.ops.session import versions
+
     meta = session.state.meta
     return {
         "schema": SCHEMA,

@@ -13,7 +13,8 @@ from more_cli.errors import StateError
 from more_cli.journal import Ledger
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import ask_anchors
-from more_cli.ops.session import Progress, Session, versions
+from more_cli.ops.progress import Progress
+from more_cli.ops.session import Session, versions
 from more_cli.ops.states import take_over, unedited
 from more_cli.state import State, state_bytes
 from more_cli.target import Target

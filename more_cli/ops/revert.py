@@ -21,7 +21,8 @@ from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
 from more_cli.ops.edit_report import FAILED
-from more_cli.ops.session import Every, Progress, Session, no_progress, open_session, versions
+from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.session import Every, Session, open_session, versions
 from more_cli.ops.states import draft_path, keep_snapshot, nearest
 from more_cli.ops.stop import Stop, stoppable
 from more_cli.state import save_state

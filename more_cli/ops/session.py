@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -27,21 +26,11 @@ from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.opening import open_base
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.states import current, take_over
 from more_cli.state import State, StateMeta, load_state, save_state
 from more_cli.target import Target as Target
 from more_cli.target import locate as locate
-
-
-class Progress(Protocol):
-    """Where a command reports how far it is; the terminal decides what to show."""
-
-    def __call__(self, done: int, total: int | None, text: str) -> None:
-        """Report `done` of `total` units (None when unknown) and what is being worked on."""
-
-
-def no_progress(done: int, total: int | None, text: str) -> None:
-    """Report nothing."""
 
 
 class Session:

@@ -15,7 +15,7 @@ from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import MEASURED, measured, stream_digest
 from more_cli.ops.editors import Entry, Wish
-from more_cli.ops.session import Progress
+from more_cli.ops.progress import Progress
 from more_cli.ops.suite_anchors import HeldAnchors
 
 EDITS = 20

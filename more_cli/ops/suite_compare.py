@@ -11,7 +11,7 @@ from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.files import shorten
 from more_cli.model.machine import Machine
 from more_cli.ops.editors import Wish, entry_of
-from more_cli.ops.session import Progress, no_progress
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.suite_anchors import takes_anchors
 from more_cli.ops.suite_report import SHOWN, SuiteReport
 from more_cli.ops.suite_run import RunOptions, run_suite

@@ -26,8 +26,9 @@ from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
 from more_cli.ops.editors import Entry, Wish, entry_of
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.runs import RunJournal
-from more_cli.ops.session import Every, Progress, no_progress, versions
+from more_cli.ops.session import Every, versions
 from more_cli.ops.suite_anchors import HeldAnchors, choose_anchors
 from more_cli.ops.suite_calibrate import EDITS, Calibrations, try_settings
 from more_cli.ops.suite_report import SuiteReport, report

@@ -19,7 +19,7 @@ from more_cli.suites.check import SuiteCheck, check_suite
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
 
 if TYPE_CHECKING:
-    from more_cli.ops.session import Progress
+    from more_cli.ops.progress import Progress
 
 _FIRST = 3
 """Lines that `show` quotes."""

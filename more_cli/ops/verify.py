@@ -25,9 +25,9 @@ from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.export import ADAPTER
 from more_cli.ops.opening import open_base
+from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import PROVENANCE, compare_copies, compare_files, read_provenance
 from more_cli.ops.retrace import retrace
-from more_cli.ops.session import Progress, no_progress
 from more_cli.ops.states import current
 from more_cli.recipe import Recipe
 from more_cli.state import SiteRecord, State, load_state

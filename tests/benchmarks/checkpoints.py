@@ -43,6 +43,8 @@ VISION = {
 SMALL_TEXT = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16}
 SMALL_TEXT |= {"num_key_value_heads": 16}
 SMALL_VISION = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 8}
+THIN_TEXT = {"hidden_size": 768, "intermediate_size": 2064, "num_attention_heads": 12, "num_key_value_heads": 12}
+THIN_VISION = {"hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 3}
 DEEP_TEXT = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 42, "num_attention_heads": 32}
 DEEP_TEXT |= {"num_key_value_heads": 4}
 BLIND = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4, "image_size": 28}
@@ -63,6 +65,7 @@ class Shape:
 SHAPES = {
     "270M": Shape(SMALL_TEXT, SMALL_VISION | {"image_size": 168}),
     "270M-576": Shape(SMALL_TEXT, SMALL_VISION),  # 336 pixels, 576 image tokens
+    "290M-576": Shape(THIN_TEXT, THIN_VISION),  # the proportions of 7B: 32 layers, 24 of vision, and their widths
     "7B": Shape(),
     "4GB": Shape(DEEP_TEXT, BLIND | {"projection_dim": 32}, shard=1_500_000_000, repeated=True),
 }

@@ -60,7 +60,7 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
     for _ in range(ROUNDS):
         for cache, (way, work) in ((cache, item) for cache in ("cold", "warm") for item in ways.items()):
             found[cache][way].append(seconds(work, model, out, cold=cache == "cold"))
-    _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.merge")
+    _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.session, more_cli.ops.folding")
     found["merge, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
     shutil.rmtree(adapter, ignore_errors=True)
     assert more(["export", str(model), "-o", str(adapter), "-q"]) == 0
