@@ -76,3 +76,22 @@ def test_edits_are_learnt_in_every_precision(tmp_path: Path, disk: str, dtype: s
     assert {P.dtype for P in state.P.values()} == {torch.float64}
     scored = run("eval", world.model, "--dtype", dtype, "--json").json["metrics"]
     assert scored["rel.tf_exact"]["value"] == 1.0
+
+
+def test_a_branch_beside_bfloat16_adds_what_one_in_float32_would() -> None:
+    generator = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(256, 192, bias=False).bfloat16().requires_grad_(False)
+    A = basis.draw_basis(64, 256, 0)
+    B = 0.01 * torch.randn(192, 64, generator=generator)
+    x = torch.randn(300, 256, generator=generator).bfloat16()
+    exact = (2.0 * (x.double() @ A.double().T @ B.double().T)).float()
+    branch = Branch("site", "0", A, B, 2.0)
+    branch.insert(torch.nn.Sequential(linear))
+    added = branch(linear, (x,), torch.zeros(300, 192, dtype=torch.bfloat16))
+    assert added.dtype == branch.dtype == torch.bfloat16
+    assert branch.B.dtype == torch.float32
+    assert 0.001 < float((added.float() - exact).norm() / exact.norm()) < 0.005
+    # Many small writes add up, though each is below what bfloat16 can add to an entry.
+    for _ in range(100):
+        branch.B = branch.B + 1e-4 * B
+    torch.testing.assert_close(branch.B, 1.01 * B)

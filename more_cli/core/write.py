@@ -32,10 +32,11 @@ class Gradient:
 
     @staticmethod
     def of(D: Tensor, Z: Tensor, scale: float) -> Gradient:
-        """Keep whichever form is cheaper: D (n, d_out) output gradients, Z (n, r) coordinates, both float32."""
+        """Keep whichever form is cheaper: D (n, d_out) output gradients, Z (n, r) coordinates, in a pass's dtype."""
+        # float32 from here on: G P is added to B, whose small writes must not be rounded away.
         if factored_is_cheaper(D.shape[0], D.shape[1], Z.shape[1]):
-            return Gradient(scale, D=D, Z=Z)
-        return Gradient(scale, built=scale * (D.T @ Z))
+            return Gradient(scale, D=D.float(), Z=Z.float())
+        return Gradient(scale, built=scale * (D.T @ Z).float())
 
     def __add__(self, other: Gradient) -> Gradient:
         """Return the gradient of both losses together; as factors only while these are few rows."""

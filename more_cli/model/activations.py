@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
+from more_cli.model.branches import computes_in
 from more_cli.model.structure import find_backbone, text_layers
 
 BATCH = 32
@@ -18,7 +19,7 @@ BATCH = 32
 PART = 4 << 30
 """Bytes of activations that one pass may hold, where it has more than one sample."""
 FLOAT = 4
-"""Bytes of a float32, in which norms and branches run."""
+"""Bytes of a float32, in which norms run."""
 
 Pass = Literal["forward", "both ways", "answer"]
 """Scoring; scoring to be differentiated; generating an answer."""
@@ -82,4 +83,4 @@ def _layer(layer: nn.Module, size: int) -> int:
 def _branch(site: nn.Module) -> int:
     """Return the bytes per token that a site's branch needs beside it: input, output, update and their sum."""
     weight = next(site.parameters())
-    return FLOAT * (weight.shape[-1] + 3 * weight.shape[0])
+    return computes_in(weight.dtype).itemsize * (weight.shape[-1] + 3 * weight.shape[0])

@@ -33,11 +33,21 @@ class Part(Protocol):
         """Take effect in a model, and return what takes all of it out again."""
 
 
-class Branch:
-    """One site's branch: A (r, d_in) and B (d_out, r), both float32 on the site's device.
+def computes_in(dtype: torch.dtype) -> torch.dtype:
+    """Return what a branch beside weights of this dtype computes in: bfloat16 beside bfloat16, else float32.
 
-    With `recording` on, a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of
-    B. With B = 0 and no recording the branch costs nothing: the site runs as it was found.
+    What a bfloat16 branch adds is wrong by some 0.3 % of itself, far less than the rounding of the Linear's own output,
+    and where there are units for bfloat16 it takes a fraction of the time. float16 has too little range for A x.
+    """
+    return dtype if dtype == torch.bfloat16 else torch.float32
+
+
+class Branch:
+    """One site's branch: A (r, d_in) and B (d_out, r), given in float32 on the site's device.
+
+    B stays in float32, where small writes add up, and is rounded for a pass as `computes_in` says. With `recording` on,
+    a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of B. With B = 0 and no
+    recording the branch costs nothing: the site runs as it was found.
     """
 
     def __init__(self, name: str, module: str, A: Tensor, B: Tensor, scale: float) -> None:
@@ -45,6 +55,8 @@ class Branch:
         self.module = module
         self.A = A
         self.scale = scale
+        self.dtype = torch.float32
+        """What it computes in."""
         self.B = B
         self.recording = False
         self.enabled = True
@@ -61,11 +73,16 @@ class Branch:
     @B.setter
     def B(self, value: Tensor) -> None:
         self._B = value
+        self._rounded = value.to(self.dtype)
         self._written = bool(value.any())
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
         """Stand beside the Linear."""
-        return model.get_submodule(self.module).register_forward_hook(self).remove
+        linear: Any = model.get_submodule(self.module)
+        self.dtype = computes_in(linear.weight.dtype)
+        self.A, self._rounded = self.A.to(self.dtype), self._B.to(self.dtype)
+        hook: Callable[[], None] = linear.register_forward_hook(self).remove
+        return hook
 
     def start_recording(self, *, add: bool = False) -> None:
         """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
@@ -98,16 +115,16 @@ class Branch:
         """Forward hook: add the branch to the Linear's output."""
         if not self.enabled or not (self._written or self.recording):
             return output
-        # float32: B's entries are far smaller than W's, in bf16 most of their effect would be rounded away.
-        x = args[0].to(output.device, torch.float32)
+        x = args[0].to(output.device, self.dtype)
         if self.recording and torch.is_grad_enabled():
-            delta: Tensor = _RecordedBranch.apply(x, self.B.detach().requires_grad_(), self)  # type: ignore[no-untyped-call]
+            delta: Tensor = _RecordedBranch.apply(x, self._rounded.detach().requires_grad_(), self)  # type: ignore[no-untyped-call]
         else:
             Z = x @ self.A.T
             if self.recording:
                 self._Z.append(Z)
-            delta = self.scale * (Z @ self.B.T)
-        return (output.float() + delta).to(output.dtype)
+            delta = self.scale * (Z @ self._rounded.T)
+        # Added before it is rounded to the Linear's dtype: a sum in float16 would round twice.
+        return (output.to(self.dtype) + delta).to(output.dtype)
 
     def _zero(self) -> Gradient:
         return Gradient.of(self.B.new_zeros(0, self.B.shape[0]), self.B.new_zeros(0, self.B.shape[1]), self.scale)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from more_cli.editors.sites import rebuild_basis
 from more_cli.errors import UsageError
 from more_cli.model.batches import Batch
+from more_cli.model.branches import computes_in
 from more_cli.model.keymap import quiet
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.model.structure import find_backbone, text_layers
@@ -43,8 +44,9 @@ class Floor:
 
     def _branch(self, record: SiteRecord) -> tuple[Tensor, Tensor]:
         device = self._runtime.device_of(record.module)
-        B = torch.zeros(record.shape[0], record.rank, device=device, requires_grad=True)
-        return rebuild_basis(record).to(device), B
+        dtype = computes_in(self._model.get_submodule(record.module).weight.dtype)
+        B = torch.zeros(record.shape[0], record.rank, device=device, dtype=dtype, requires_grad=True)
+        return rebuild_basis(record).to(device, dtype), B
 
     def seconds(self, batches: Sequence[Batch]) -> float:
         """Return what these batches take."""
@@ -110,8 +112,8 @@ class _Seen(Exception):
 
 
 def _beside(A: Tensor, B: Tensor, scale: float, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Add s B (A x), in float32 as the editor does."""
-    return (output.float() + scale * (args[0].float() @ A.T @ B.T)).to(output.dtype)
+    """Add s B (A x), in the dtype that the editor does it in."""
+    return (output.to(B.dtype) + scale * (args[0].to(B.dtype) @ A.T @ B.T)).to(output.dtype)
 
 
 class Peer:
