@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -177,10 +178,11 @@ def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, s
         with _reading(checkpoint.path / shard), FileIO(checkpoint.path / shard) as file:
             headers.update(shard.encode() + b"\0" + _header_bytes(file))
     found["headers"] = headers.hexdigest()
-    for key in sorted(site_keys):
-        entry = checkpoint.tensors[key]
-        found[f"tensor:{key}"] = _sha256(checkpoint.path / entry.shard, entry.start, entry.stop)
-    return found
+    keys = sorted(site_keys)
+    entries = [checkpoint.tensors[key] for key in keys]
+    with ThreadPoolExecutor() as pool:  # hashing is what takes time, and lets other threads run
+        hashes = pool.map(lambda entry: _sha256(checkpoint.path / entry.shard, entry.start, entry.stop), entries)
+        return found | {f"tensor:{key}": sha256 for key, sha256 in zip(keys, hashes, strict=True)}
 
 
 def _require_checkpoint(path: Path) -> None:
