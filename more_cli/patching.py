@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from more_cli.checkpoint import INDEX, PICKLES, Checkpoint
+from more_cli.checkpoint import INDEX, PICKLES, Checkpoint, TensorEntry
 from more_cli.errors import ResourceError, StateError
 
 if TYPE_CHECKING:  # files are copied while it is imported
@@ -85,22 +85,23 @@ def copy_patched(
         with ThreadPoolExecutor(SIDE_BY_SIDE) as writers, ThreadPoolExecutor(SIDE_BY_SIDE) as readers:
             try:
                 copies = {name: writers.submit(_copy_file, checkpoint.path / name, out / name, count) for name in names}
-                ready = _known(checkpoint, patches())
-                written = {name: [copy] for name, copy in copies.items()}
-                for key, patch in ready.items():
-                    before = written[checkpoint.tensors[key].shard]
-                    job = writers.submit(_overwrite, before[0], checkpoint, out, key, patch, chunk_bytes)
-                    before.append(job)
+                ready = patches()
+                patched = {
+                    entry.key: writers.submit(
+                        _overwrite, copies[entry.shard], checkpoint, out, entry, ready[entry.key], chunk_bytes
+                    )
+                    for entry in _in_order(checkpoint, ready)
+                }
                 # Begun here, so that the disk has work meanwhile; the caller's own sync waits for what is left.
-                flushed = [writers.submit(_flush, written[name], out / name) for name in names]
+                flushed = [writers.submit(_flush, copy, out / name) for name, copy in copies.items()]
                 shards = [name for name in names if name in checkpoint.shards]
                 read = [
-                    readers.submit(_read_back, written[name], checkpoint, out, name, ready, count) for name in shards
+                    readers.submit(_read_back, copies[name], patched, checkpoint, out, name, count) for name in shards
                 ]
                 _wait(copies.values())
                 if count.done != count.total:
                     raise StateError(f"{checkpoint.path}: changed while it was copied", "copy it again")
-                _wait(job for jobs in written.values() for job in jobs)
+                _wait(patched.values())
                 sha256 = dict(zip(shards, _wait(read), strict=True))
                 _wait(flushed)
             except BaseException:
@@ -111,10 +112,11 @@ def copy_patched(
     return Copied(left, sha256)
 
 
-def _known(checkpoint: Checkpoint, patches: Mapping[str, Patch]) -> Mapping[str, Patch]:
-    if unknown := sorted(set(patches) - set(checkpoint.tensors)):
+def _in_order(checkpoint: Checkpoint, keys: Iterable[str]) -> list[TensorEntry]:
+    """Return tensors as they lie in the shards."""
+    if unknown := sorted(set(keys) - set(checkpoint.tensors)):
         raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
-    return patches
+    return sorted((checkpoint.tensors[key] for key in keys), key=lambda entry: (entry.shard, entry.start))
 
 
 def link_shards(checkpoint: Checkpoint, out: Path, patched: Collection[str]) -> tuple[list[str], str]:
@@ -170,53 +172,55 @@ def _copy_file(source: Path, target: Path, count: _Count) -> None:
 
 
 def _overwrite(
-    copied: Future[None], checkpoint: Checkpoint, out: Path, key: str, patch: Patch, chunk_bytes: int
+    copied: Future[None], checkpoint: Checkpoint, out: Path, entry: TensorEntry, patch: Patch, chunk_bytes: int
 ) -> None:
     import torch
 
     copied.result()
-    entry = checkpoint.tensors[key]
     step = max(1, chunk_bytes // max(1, entry.row_bytes))
     with FileIO(out / entry.shard, "r+") as target:
         for first in range(0, entry.shape[0], step):
             old = checkpoint.read_rows(entry, first, min(first + step, entry.shape[0]))
             new = patch(old, first)
             if new.shape != old.shape or new.dtype != old.dtype:
-                raise TypeError(f"{key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
+                raise TypeError(f"{entry.key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
             target.seek(entry.start + first * entry.row_bytes)
             _write_all(target, new.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _flush(written: Sequence[Future[None]], file: Path) -> None:
-    _wait(written)
+def _flush(copied: Future[None], file: Path) -> None:
+    copied.result()
     with FileIO(file, "r+") as changed:
         os.fsync(changed.fileno())
 
 
 def _read_back(
-    written: Sequence[Future[None]],
+    copied: Future[None],
+    patched: Mapping[str, Future[None]],
     checkpoint: Checkpoint,
     out: Path,
     shard: str,
-    patched: Collection[str],
     count: _Count,
 ) -> str:
     """Read a shard of the copy once: compare what was not patched with the base, and return its SHA-256.
 
+    A tensor that is patched is waited for when its turn comes.
+
     Raises:
         StateError: a byte outside the patched ranges is not the base's.
     """
-    _wait(written)
-    entries = (entry for entry in checkpoint.tensors.values() if entry.shard == shard and entry.key in patched)
-    spans = sorted((entry.start, entry.stop) for entry in entries)
+    copied.result()
+    entries = [entry for entry in _in_order(checkpoint, patched) if entry.shard == shard]
     size, digest = (checkpoint.path / shard).stat().st_size, hashlib.sha256()
-    bounds = [0, *(bound for span in spans for bound in span), size]
+    bounds = [0, *(bound for entry in entries for bound in (entry.start, entry.stop)), size]
     # Filled again and again: fresh buffers cost page faults.
     old, new, changed = bytearray(_COMPARED), bytearray(_COMPARED), bytearray(_COMPARED)
     with FileIO(checkpoint.path / shard) as ours, FileIO(out / shard) as theirs:
         same = os.fstat(theirs.fileno()).st_size == size
         for place, (start, stop) in enumerate(pairwise(bounds)):
             kept = place % 2 == 0  # every other range is a patched one
+            if not kept:
+                patched[entries[place // 2].key].result()
             buffer = new if kept else changed
             ours.seek(start)
             for first in range(start, stop, _COMPARED):
