@@ -173,9 +173,8 @@ def test_lora_has_the_same_sites_and_ranks(world: World, tmp_path: Path, monkeyp
         assert torch.equal(value, before[name])
 
 
-def test_parts_are_counted_without_those_inside_and_on_one_thread_only(monkeypatch) -> None:
+def test_parts_are_counted_without_those_inside_and_on_one_thread_only() -> None:
     now = 0.0
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now)
 
     def wait(seconds: float) -> None:
         nonlocal now
@@ -193,7 +192,7 @@ def test_parts_are_counted_without_those_inside_and_on_one_thread_only(monkeypat
         thread.start()
         thread.join()
 
-    watch = stopwatch.Stopwatch("cpu")
+    watch = stopwatch.Stopwatch("cpu", lambda: now)
     inner()
     with clock.running(watch):
         watch.start()

@@ -32,12 +32,17 @@ def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> 
         command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(BENCHMARKS.parents[1])}
     )
     made = json.loads(out.read_text())
-    assert len(made["per_edit"]) == made["edits"] == sum(made["statuses"].values()) == 30
-    assert sum(writes > 0 for writes, *_ in made["per_edit"]) >= 27, "the stream is one of real writes"
+    taken = made["per_edit"]
+    assert {len(values) for values in taken.values()} == {30}
+    assert made["edits"] == sum(made["statuses"].values()) == 30
+    assert sum(writes > 0 for writes in taken["writes"]) >= 27, "the stream is one of real writes"
+    for writes, cpu, alone, bare in zip(*(taken[name] for name in ("writes", "cpu", "alone", "bare")), strict=True):
+        assert 0 < bare < alone < cpu if writes else bare == alone == 0
     assert made["P_error"] < 1e-11
     first, *_, last = made["held"]
     assert (first["descriptors"], first["hooks"]) == (last["descriptors"], last["hooks"])
-    assert (made["before"]["descriptors"], made["before"]["hooks"]) == (made["after"]["descriptors"], 0)
+    assert made["before"]["descriptors"] == made["after"]["descriptors"]
+    assert (made["before"]["hooks"], made["after"]["hooks"]) == (0, 10), "transformers' own, two a vision layer"
     # Its header counts edits and keys, in decimal digits.
     assert abs(made["state_bytes"][1] - made["state_bytes"][0]) < 200
     monkeypatch.setattr(long, "RESULTS", out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,15 +45,19 @@ class Lap:
 
 
 class Stopwatch:
-    """Measures the parts of the lap that runs, on the thread that made it, synchronised with a GPU."""
+    """Measures the parts of the lap that runs, on the thread that made it, synchronised with a GPU.
 
-    def __init__(self, device: str) -> None:
+    `clock` counts seconds: those of the wall or, where all work is on this thread, `time.thread_time`.
+    """
+
+    def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lap = Lap()
         self.runtime: Runtime | None = None
         """The model, as soon as a pass has gone through it."""
         self.saving = 0.0
         """Seconds of writing the sidecar, which is between edits."""
         self._cuda = torch.device(device).type == "cuda"
+        self._clock = clock
         self._thread = threading.get_ident()
         self._inner: list[float] = []
         self._mix: Counter[str] = Counter({"": 1})
@@ -119,7 +123,7 @@ class Stopwatch:
     def _now(self) -> float:
         if self._cuda:
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self._clock()
 
 
 def _mix(name: str, passes: Passes, numbers: Sequence[int], *_: object) -> Counter[str]:

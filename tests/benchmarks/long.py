@@ -30,21 +30,28 @@ import torch
 from streams import growth, model_of, suite_of
 from torch import nn
 
+from more_cli.clock import running
 from more_cli.editors.sites import Sites
 from more_cli.entry import START, Entry, Status, sealed
 from more_cli.feeds import Pipe
 from more_cli.files import sha256_bytes
 from more_cli.journal import Ledger, content_digest
+from more_cli.model.batches import Batch
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_stream
+from more_cli.ops.floor import Floor
 from more_cli.ops.init import Inputs, initialise
 from more_cli.ops.session import Target, open_session
+from more_cli.ops.stopwatch import Stopwatch
 from more_cli.state import load_state, save_state
 
 RESULTS = Path(__file__).parent / "results" / "long.json"
 LEDGER = Path(__file__).parent / "results" / "ledger.json"
 SUITE = suite_of("llava", "e-vqa-mini")
 SEED = 0
+TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")
+"""Of each edit: its writes, its cost in samples, wall and CPU ms, the CPU ms of its writes alone and the samples in
+them, and the CPU ms of the yardstick behind it."""
 SETTLED = 336
 """From this edit on every question was asked once, so that rehearsal draws from as many past edits as it ever will."""
 
@@ -73,18 +80,39 @@ def lines(count: int) -> Iterator[dict[str, Any]]:
 class Watching(Listener):
     """Notes every edit as it becomes durable, and every so often what the process holds."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, target: Target) -> None:
         self.every = every
-        self.edits: list[tuple[int, float, float, float]] = []
-        """Writes, cost, wall ms and CPU ms of each edit."""
+        self.target = target
+        self.watch = Stopwatch("cpu", time.thread_time)
+        self.edits: dict[str, list[float]] = {name: [] for name in TAKEN}
         self.held: list[dict[str, int]] = []
-        self._cpu = time.process_time()
+        self._yardstick: tuple[Floor, Batch] | None = None
+        self._restart()
 
     def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
-        now = time.process_time()
-        self.edits.append((entry.writes, entry.cost or 0.0, entry.wall_ms or 0.0, round(1000 * (now - self._cpu), 1)))
-        if (len(self.edits) - 1) % self.every == 0:
-            self.held.append({"edit": len(self.edits), **held()})
+        cpu, lap = time.process_time() - self._cpu, self.watch.stop()
+        samples = sum(len(batch.sequences) for batch in lap.batches)
+        bare = self._bare(lap.batches[0]) if lap.batches else 0.0
+        row = (len(lap.steps), entry.cost, entry.wall_ms, 1000 * cpu, 1000 * sum(lap.steps), samples, 1000 * bare)
+        for taken, value in zip(self.edits.values(), row, strict=True):
+            taken.append(round(value or 0.0, 2))
+        if (entry.seq - 1) % self.every == 0:
+            self.held.append({"edit": entry.seq, **held()})
+        self._restart()
+
+    def _bare(self, batch: Batch) -> float:
+        """Return the seconds that the first write of all takes as a bare loop: how fast the machine is now."""
+        if self._yardstick is None:
+            assert self.watch.runtime is not None
+            self._yardstick = Floor(self.watch.runtime, load_state(self.target.sidecar).meta.sites), batch
+        floor, first = self._yardstick
+        with floor.ready(first):
+            began = time.thread_time()
+            floor.gradients(first)
+            return time.thread_time() - began
+
+    def _restart(self) -> None:
+        self.watch.start()
         self._cpu = time.process_time()
 
 
@@ -129,12 +157,13 @@ def run(count: int, folder: Path) -> dict[str, Any]:
     """Apply the stream and return what was measured."""
     torch.set_num_threads(1)
     target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
-    keys, listener = Keys(), Watching(max(1, count // 50))
+    keys, listener = Keys(), Watching(max(1, count // 50), target)
     initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
     before, size = held(), target.sidecar.stat().st_size
     stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(count)))
     started = time.perf_counter()
-    report = edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine, listener=listener)
+    with running(listener.watch):
+        report = edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine, listener=listener)
     seconds = time.perf_counter() - started
     gc.collect()
     return {
@@ -205,27 +234,31 @@ def open_long(count: int, folder: Path) -> dict[str, Any]:
 
 def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]:
     """Return what each edit after the `first` ones took; a write's time where there was one."""
-    writes, cost, wall, cpu = np.asarray(made["per_edit"], dtype=float)[first:].T
-    wrote = writes > 0
+    taken = {name: np.asarray(values, dtype=float)[first:] for name, values in made["per_edit"].items()}
+    wrote = taken["writes"] > 0
+    writes, alone, bare, samples = (taken[name][wrote] for name in ("writes", "alone", "bare", "samples"))
     return {
-        "cost, samples": cost,
-        "writes": writes,
-        "wall ms": wall,
-        "wall ms a write": wall[wrote] / writes[wrote],
-        "CPU ms": cpu,
-        "CPU ms a sample": cpu / cost,
-        "CPU ms a write": cpu[wrote] / writes[wrote],
+        "edit: samples sent (forward only: a third)": taken["cost"],
+        "edit: writes": taken["writes"],
+        "edit: wall ms": taken["wall"],
+        "edit: CPU ms": taken["cpu"],
+        "edit: CPU ms a sample sent": taken["cpu"] / taken["cost"],
+        "write: samples": samples / writes,
+        "write: CPU ms": alone / writes,
+        "write: CPU ms a sample": alone / samples,
+        "yardstick: CPU ms": bare,
+        "write: a sample over the yardstick": alone / samples / bare,
     }
 
 
 def show() -> Iterator[str]:
     """Yield LONG.md."""
     made = json.loads(RESULTS.read_text(encoding="utf-8"))
-    count = len(made["per_edit"])
+    count = made["edits"]
     long = count > 2 * SETTLED
     first = SETTLED if long else 1  # the first edit loads the model
     rows = columns(made, first)
-    wrote = np.mean([edit[0] > 0 for edit in made["per_edit"]])
+    wrote = np.mean(np.asarray(made["per_edit"]["writes"]) > 0)
     yield f"# A stream of {made['edits']:,} edits"
     yield ""
     yield __doc__.strip().split("\n\n", 2)[2].replace("\n", " ")
@@ -241,9 +274,10 @@ def show() -> Iterator[str]:
         yield f"| {name} | {np.median(values):.2f} | {found} |"
     yield ""
     yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
-    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at. Edits"
-    yield "differ in how many writes and looks they take, and a write's time has the looks of its edit in it: the time"
-    yield "per sample sent through the model (forward only: a third) tells whether the same work gets slower."
+    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at."
+    yield "A write is its pass, forward and backward, with all samples in it, and the update of B, without the looks"
+    yield "before and after it. The yardstick is the first write of all as a bare PyTorch loop (`more bench --floor`),"
+    yield "run behind every edit: it tells how fast the machine was then. Over it, a sample takes what it took."
     yield ""
     yield "| | before | first edit | last looked at | after |"
     yield "|---|---|---|---|---|"
@@ -251,6 +285,8 @@ def show() -> Iterator[str]:
     yield "| resident, MiB | " + " | ".join(f"{place['resident'] / 2**20:.0f}" for place in places) + " |"
     for name in ("descriptors", "hooks"):
         yield f"| {name} | " + " | ".join(str(place[name]) for place in places) + " |"
+    yield ""
+    yield "The hooks in the last column are transformers' own, two on each vision layer from its first pass on."
     yield ""
     shown = ", ".join(f"{count} {status}" for status, count in made["statuses"].items())
     stand = ", ".join(f"{count} {status}" for status, count in made["standing"].items())

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ from checkpoints import build
 from processes import SETTLE, run
 
 from more_cli.cli.app import main as more
+from more_cli.files import sha256_file
+from more_cli.model.machine import Machine
+from more_cli.ops.folding import patches_of
+from more_cli.ops.session import open_session
 from more_cli.state import load_state, save_state
+from more_cli.target import locate
 
-ROUNDS = 5
+ROUNDS = 4
 RECIPE = 'sites = ["text.ffn_out"]\nlast = 9\nrank = 64\n'
 PEFT = """
 import sys
@@ -57,14 +63,49 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
         "merge --link": lambda: more([*command, "--link"]),
     }
     found: dict[str, Any] = {"cold": {way: [] for way in ways}, "warm": {way: [] for way in ways}}
-    for _ in range(ROUNDS):
-        for cache, (way, work) in ((cache, item) for cache in ("cold", "warm") for item in ways.items()):
-            found[cache][way].append(seconds(work, model, out, cold=cache == "cold"))
+    for turn in range(ROUNDS):
+        # Each way comes behind each other one: what it finds in memory is what the one before has left.
+        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
+        for cache, way in ((cache, way) for cache in ("cold", "warm") for way in order):
+            found[cache][way].append(seconds(ways[way], model, out, cold=cache == "cold"))
+    found["one core"] = parts(model)
     _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.session, more_cli.ops.folding")
     found["merge, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
     shutil.rmtree(adapter, ignore_errors=True)
     assert more(["export", str(model), "-o", str(adapter), "-q"]) == 0
     found["PEFT, process"] = timed(out, sys.executable, "-c", PEFT, str(model), str(adapter), str(out))
+    return found
+
+
+def parts(model: Path) -> dict[str, float]:
+    """Return the seconds of one core for what a merge does beyond a copy, with the base in the page cache."""
+    session = open_session(locate(model, None), Machine())
+    _, patches = patches_of(session.editor, "nearest", 0)
+    checkpoint, shards = session.checkpoint, sorted(model.glob("*.safetensors"))
+
+    def compare() -> None:
+        old, new = bytearray(1 << 20), bytearray(1 << 20)
+        for shard in shards:
+            with FileIO(shard) as ours, FileIO(shard) as theirs:
+                while ours.readinto(old):
+                    theirs.readinto(new)
+                    assert old == new
+
+    def fold() -> None:
+        for key, patch in patches.items():
+            entry = checkpoint.tensors[key]
+            for first in range(0, entry.shape[0], 46):
+                patch(checkpoint.read_rows(entry, first, min(first + 46, entry.shape[0])), first)
+
+    found = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    works = {"SHA-256": lambda: [sha256_file(shard) for shard in shards], "comparing": compare, "folding": fold}
+    for name, work in works.items():
+        started = time.perf_counter()
+        work()
+        found[name] = round(time.perf_counter() - started, 2)
+    torch.set_num_threads(threads)
     return found
 
 

@@ -1,6 +1,6 @@
 """How fast `more` is: the page tests/bench/RESULTS.md, from results that each come from one command.
 
-python tests/benchmarks/speed.py FOLDER [demo] [270M] [eval] [merge] [start]    # FOLDER: 20 GB of scratch space
+python tests/benchmarks/speed.py FOLDER [demo] [270M] [290M] [ladder] [eval] [merge] [start]    # 20 GB of scratch space
 python tests/benchmarks/speed.py show > tests/bench/RESULTS.md
 """
 
@@ -40,6 +40,12 @@ SMALL: dict[str, tuple[str, ...]] = {
     "text alone": (*SHORT, *TEXT),
     "paper-llava": ("--recipe", "paper-llava"),
 }
+PROPORTIONED = ("--set", "rank=96")
+"""512 of 4096, as in the paper, for a width of 768."""
+THIN: dict[str, tuple[str, ...]] = {
+    "projector and text": (*SHORT, *PROPORTIONED),
+    "text alone": (*SHORT, *PROPORTIONED, *TEXT),
+}
 RATIOS = {
     "edit_over_floor": "edit over floor",
     "step_over_floor": "its writes over floor",
@@ -58,10 +64,26 @@ def demo(folder: Path) -> dict[str, Any]:
 
 def small(folder: Path) -> dict[str, Any]:
     """270 million random parameters, 576 image tokens, drawn edits."""
+    return benches(built(folder, "270M-576"), SMALL, "8")
+
+
+def thin(folder: Path) -> dict[str, Any]:
+    """290 million in the proportions of LLaVA-1.5-7B: 32 layers, the last 7 edited, width 768, rank 96."""
+    return benches(built(folder, "290M-576"), THIN, "8")
+
+
+def ladder(folder: Path) -> dict[str, Any]:
+    """What a LoRA step does beyond a write: the 270 million parameters, one edit, projector and text."""
+    from ladder import measure
+
+    return measure(built(folder, "270M-576"))
+
+
+def built(folder: Path, shape: str) -> Path:
+    """Return a random model, made the first time."""
     from checkpoints import build
 
-    model = folder / "270M-576"
-    return benches(model if model.exists() else build("270M-576", model), SMALL, "8")
+    return folder / shape if (folder / shape).exists() else build(shape, folder / shape)
 
 
 def benches(model: Path, runs: dict[str, tuple[str, ...]], limit: str) -> dict[str, Any]:
@@ -123,6 +145,8 @@ def output(*command: str) -> bytes:
 SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "demo": demo,
     "270M": small,
+    "290M": thin,
+    "ladder": ladder,
     "eval": scoring,
     "merge": merge,
     "start": start,
@@ -144,7 +168,7 @@ def show() -> Iterator[str]:
         yield f"{result['cores']} cores, load average {load}.\n"
         yield from TABLES[name](result["found"])
     yield "\n## A LoRA trained again at every arrival\n"
-    yield "    python tests/benchmarks/retention.py run --table main\n"
+    yield "    python tests/benchmarks/retention.py run --table arrivals\n"
     yield from arrivals.table()
     yield "\n## A long stream, rehearsal on\n"
     yield "    python tests/benchmarks/long.py run\n"
@@ -172,6 +196,18 @@ def bench_table(found: dict[str, Any]) -> Iterator[str]:
 def cell(ratio: dict[str, float] | None) -> str:
     """A median with its interval; empty where it was not measured."""
     return "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def ladder_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield seconds, and shares."""
+    bare = median(found["seconds"]["the bare loop"])
+    yield f"{found['tokens']} tokens; medians of {len(found['seconds']['the bare loop'])} rounds.\n"
+    yield "| way | s (lowest to highest) | over the bare loop |"
+    yield "|---|---|---|"
+    for way, times in found["seconds"].items():
+        yield f"| {way} | {median(times):.2f} ({min(times):.2f}-{max(times):.2f}) | {median(times) / bare:.2f} |"
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in found["kinds"].items())
+    yield f"\nThe bare loop's time by kind of operation: {shares}."
 
 
 def eval_table(found: dict[str, Any]) -> Iterator[str]:
@@ -208,6 +244,8 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
         f"\nWhole processes: `more merge` {ours[0]:.1f} s and {ours[1]:.0f} MB, {ours[1] - empty:.0f} MB of it above "
         f"imports; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
     )
+    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found["one core"].items())
+    yield f"\nBeyond the copy a merge takes, on one core: {parts}."
 
 
 def start_table(found: dict[str, Any]) -> Iterator[str]:
@@ -226,7 +264,7 @@ def long_table(made: dict[str, Any]) -> Iterator[str]:
     rows = columns(made) | {"resident MiB": held}
     yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
     yield f"1,000 is the slope from edit {SETTLED + 1} on (before, not every question was asked), in % of the median"
-    yield "(95 % interval). A write takes the looks of its edit along: per sample tells whether passes get slower.\n"
+    yield "(95 % interval). What the rows are is said in LONG.md.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
     for name, values in rows.items():
@@ -234,12 +272,20 @@ def long_table(made: dict[str, Any]) -> Iterator[str]:
             continue
         share = 100_000 / (made["edits"] - SETTLED)
         cells = f"{share * found.growth:+.1f} ({share * found.low:+.1f} to {share * found.high:+.1f})"
-        yield f"| {name} | {found.median:.1f} | {cells} |"
+        yield f"| {name} | {found.median:.4g} | {cells} |"
     first, last = made["state_bytes"]
     yield f"\nThe state has {first:,} bytes before the first edit and {last:,} after the last; its header counts edits."
 
 
-TABLES = {"demo": bench_table, "270M": bench_table, "eval": eval_table, "merge": merge_table, "start": start_table}
+TABLES = {
+    "demo": bench_table,
+    "270M": bench_table,
+    "290M": bench_table,
+    "ladder": ladder_table,
+    "eval": eval_table,
+    "merge": merge_table,
+    "start": start_table,
+}
 
 
 def main() -> None:
