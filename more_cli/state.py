@@ -131,6 +131,7 @@ def load_meta(path: Path) -> StateMeta:
     Raises:
         StateError: as `load_state`.
     """
+    _require_file(path)
     with _damage(path), FileIO(path) as file:
         return _read_header(path, file)[0]
 
@@ -141,8 +142,7 @@ def load_state(path: Path) -> State:
     Raises:
         StateError: no such file, not a sidecar, newer schema, or damaged.
     """
-    if not path.is_file():
-        raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+    _require_file(path)
     from safetensors.torch import load
 
     # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
@@ -165,6 +165,11 @@ _RESTORE = "delete it and run `more edit` again: the ledger beside it replays ev
 _ZEROS = "0" * 64
 _CHECKSUM = rb"\"checksum\":\""
 """What stands before the checksum: JSON inside a string of the header's JSON."""
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
 
 
 @contextmanager

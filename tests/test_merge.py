@@ -116,6 +116,13 @@ def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkey
     assert not (world.root / "out").exists()
 
 
+def test_without_a_state_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(merging, "copy_patched", lambda *_, **__: pytest.fail("copied"))
+    result = merge(world, out=tmp_path / "out")
+    assert (result.code, "no state at" in result.err, "run `more init MODEL` first" in result.err) == (5, True, True)
+
+
 def test_a_state_without_edits_gives_the_base(tmp_path: Path) -> None:
     world = World(tmp_path)
     run("init", world.model)
