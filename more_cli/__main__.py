@@ -10,7 +10,7 @@ def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
 
-    # Importing torch makes half a million objects that stay: to search them for garbage every 700 of them, and once
+    # Importing torch makes half a million objects that stay: to search them for garbage every few hundred, and once
     # more when all is over, takes half a second.
     gc.set_threshold(20_000, *gc.get_threshold()[1:])
     code = main()

@@ -158,3 +158,20 @@ def test_a_gold_answer_is_a_guess_at_what_a_model_says(runtime, sites, tmp_path,
     for one, same in zip(few, every, strict=True):
         assert one.tokens == same.tokens
         assert torch.equal(one.logits, same.logits), "measured in the same batch"
+
+
+def test_a_guess_is_made_once_where_there_are_few(runtime, sites, tmp_path, monkeypatch) -> None:
+    """Three golds, one of them wrong: all are tried at once, and what is said is measured in one more pass."""
+    scored: list[int] = []
+    score = type(runtime).score
+    monkeypatch.setattr(
+        type(runtime), "score", lambda self, batch, **kind: scored.append(len(batch)) or score(self, batch, **kind)
+    )
+    query = Query((picture(tmp_path),), "what is it ?")
+    editor, edit = MoreEditor.fresh(recipe(), sites), requests(tmp_path, 1)[0]
+    with editor.attach(runtime):
+        editor.edit(edit, EditContext())
+        scored.clear()
+        golds = [edit.target, edit.target, "no such answer"]
+        ask(runtime, [edit.query] * 3, [Probe("e", "loc_image", query, gold=gold) for gold in golds], Yardstick())
+    assert scored == [3, 3]

@@ -27,7 +27,7 @@ from more_cli.evaluation.streams import request_of
 from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
-from more_cli.ops import folding
+from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
 from more_cli.ops.session import locate, open_session
 from more_cli.state import load_state
@@ -301,9 +301,13 @@ def test_a_second_merge_needs_force_and_gives_the_same_bytes(world: World) -> No
     assert tree(world.root / "out") == first
 
 
-def test_a_dry_run_writes_nothing(world: World) -> None:
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--link"]])
+def test_a_dry_run_writes_nothing_and_loads_no_model(
+    world: World, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "load_runtime", lambda *_, **__: pytest.fail("loaded"))
     before = tree(world.root)
-    shown = merge(world, "--dry-run")
+    shown = merge(world, "--dry-run", *options)
     assert (shown.code, "would change 14 tensors" in shown.out) == (0, True)
     assert tree(world.root) == before
 

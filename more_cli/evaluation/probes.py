@@ -215,18 +215,19 @@ def _ask_for_own(
     golds = _golds(runtime, queries, probes) if runtime.picks_most_likely else {}
     own: dict[int, Sequence[int]] = {}
     for places in (list(golds)[:TRIED], list(golds)):
-        if 2 * sum(own[place] == golds[place] for place in own) < len(own):
+        said = sum(own[place] == golds[place] for place in own)
+        if len(own) == len(golds) or 2 * said < len(own):
             break
-        references = on({place: golds[place] for place in places}) if places else []
+        references = on({place: golds[place] for place in places})
         own |= {place: reference.tokens for place, reference in zip(places, references, strict=True)}
         if len(references) == len(queries) and own == golds:
             return references
     if untold := [place for place in range(len(queries)) if place not in own]:
         answers = runtime.generate([queries[place] for place in untold], ANSWER_TOKENS)
         own |= dict(zip(untold, answers, strict=True))
-    said = [own[place] for place in range(len(queries))]
-    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, said, strict=True)]
-    return _references(runtime, encoded, _scored(runtime, encoded), said, yardstick)
+    tokens = [own[place] for place in range(len(queries))]
+    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, tokens, strict=True)]
+    return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
 
 
 def _golds(runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe]) -> dict[int, tuple[int, ...]]:

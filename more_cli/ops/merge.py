@@ -82,7 +82,7 @@ def merge(
 
     @cache
     def ready() -> _Ready:
-        made = _prepare(target, machine, verify, rounding, seed, progress)
+        made = _prepare(target, machine, verify and not dry_run, rounding, seed, progress)
         report.folds, report.replayed = made.folds, made.replayed
         report.edits = len(made.session.ledger.standing())
         return made
