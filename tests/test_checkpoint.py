@@ -1,30 +1,23 @@
-"""Bytes against bytes: what is read, fingerprinted and copied, and what is refused."""
+"""Bytes against bytes: what is read and fingerprinted, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from helpers import wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from more_cli import checkpoint as module
 from more_cli.checkpoint import fingerprint, open_checkpoint, quantisation
-from more_cli.errors import ResourceError, StateError
-from more_cli.files import sha256_file
-from more_cli.patching import copy_patched
+from more_cli.errors import StateError
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 LINEAR = "language_model.model.layers.1.mlp.down_proj.weight"
@@ -43,15 +36,6 @@ def refused(path: Path) -> StateError:
     return caught.value
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    files = (file for file in directory.rglob("*") if file.is_file())
-    return {file.relative_to(directory).as_posix(): file.read_bytes() for file in files}
-
-
-def raw(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
 # ------------------------------------------------------------------------------------------------ opening
 
 
@@ -65,10 +49,10 @@ def test_tensors_are_those_safetensors_reads(tmp_path: Path, shards: int, dtype:
     assert len(opened.shards) == shards
     for key, entry in opened.tensors.items():
         assert entry.shape == tuple(theirs[key].shape)
-        assert raw(opened.read_tensor(entry)) == raw(theirs[key])
+        assert tiny.raw(opened.read_tensor(entry)) == tiny.raw(theirs[key])
         on_disk = (path / entry.shard).read_bytes()[entry.start : entry.stop]
-        assert on_disk == raw(theirs[key])
-    assert raw(opened.read_rows(opened.tensors[LINEAR], 3, 10)) == raw(theirs[LINEAR][3:10])
+        assert on_disk == tiny.raw(theirs[key])
+    assert tiny.raw(opened.read_rows(opened.tensors[LINEAR], 3, 10)) == tiny.raw(theirs[LINEAR][3:10])
 
 
 def test_scalars_and_empty_tensors_are_read(tmp_path: Path) -> None:
@@ -318,183 +302,3 @@ def test_fingerprint_sees_site_bytes_and_headers(base: Path) -> None:
     assert fingerprint(opened, []) == {key: after[key] for key in after if not key.startswith("tensor:")}
     tiny.write_weights(base, {**tensors, "extra": torch.zeros(1)}, 2)
     assert fingerprint(open_checkpoint(base), [])["headers"] != after["headers"]
-
-
-# ------------------------------------------------------------------------------------------------ copying
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> None:
-    base = tiny.tiny_llava(tmp_path / "base", shards=shards, dtype=dtype, layout="old_hub")
-    opened = open_checkpoint(base)
-    before = tiny.read_weights(base)
-    keys = [LINEAR, "multi_modal_projector.linear_1.weight", "multi_modal_projector.linear_1.bias"]
-    added = {key: torch.randn(before[key].shape) for key in keys}
-
-    def patch(key: str) -> Callable[[torch.Tensor, int], torch.Tensor]:
-        return lambda rows, first: (rows.float() + added[key][first : first + len(rows)]).to(rows.dtype)
-
-    copied = copy_patched(opened, tmp_path / "out", lambda: {key: patch(key) for key in keys}, chunk_bytes=1000)
-    assert copied.left_out == []
-    assert copied.sha256 == {name: sha256_file(tmp_path / "out" / name) for name in opened.shards}
-    old, new = contents(base), contents(tmp_path / "out")
-    assert old.keys() == new.keys()
-    for key in keys:
-        entry = opened.tensors[key]
-        wanted = raw((before[key].float() + added[key]).to(before[key].dtype))
-        assert new[entry.shard][entry.start : entry.stop] == wanted
-        # Put the old bytes back: then not one byte may differ.
-        spliced = bytearray(new[entry.shard])
-        spliced[entry.start : entry.stop] = old[entry.shard][entry.start : entry.stop]
-        new[entry.shard] = bytes(spliced)
-    assert old == new
-    assert open_checkpoint(tmp_path / "out").tensors == opened.tensors
-
-
-def test_chunks_are_all_rows_in_order(base: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(base)
-    seen: list[tuple[int, int]] = []
-
-    def patch(rows: torch.Tensor, first: int) -> torch.Tensor:
-        seen.append((first, len(rows)))
-        return rows
-
-    copy_patched(opened, tmp_path / "out", lambda: {LINEAR: patch}, chunk_bytes=7 * 96 * 4 + 1)
-    assert seen == [(first, min(7, 64 - first)) for first in range(0, 64, 7)]
-    assert contents(base) == contents(tmp_path / "out")
-
-
-def test_files_are_copied_while_patches_are_made(base: Path, tmp_path: Path) -> None:
-    def patches() -> dict[str, Callable[[torch.Tensor, int], torch.Tensor]]:
-        wait_for(lambda: contents(tmp_path / "out") == contents(base))
-        return {LINEAR: lambda rows, first: rows + 1}
-
-    copy_patched(open_checkpoint(base), tmp_path / "out", patches)
-    assert contents(tmp_path / "out") != contents(base)
-
-
-def test_a_copy_whose_patches_cannot_be_had_ends(base: Path, tmp_path: Path) -> None:
-    def patches() -> dict[str, Callable[[torch.Tensor, int], torch.Tensor]]:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        copy_patched(open_checkpoint(base), tmp_path / "out", patches)
-
-
-def test_progress_ends_at_the_whole(base: Path, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    copy_patched(open_checkpoint(base), tmp_path / "out", dict, on_bytes=lambda *args: seen.append(args))
-    total = sum(len(content) for content in contents(base).values())
-    assert seen == sorted(seen)
-    assert seen[-1] == (total, total)
-
-
-def test_copy_without_kernel_help(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def part_then_fail(source: int, target: int, size: int) -> int:
-        calls.append(size)
-        if len(calls) % 2:
-            return os.write(target, os.read(source, 100))
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "copy_file_range", part_then_fail, raising=False)
-    copy_patched(open_checkpoint(base), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows})
-    assert calls
-    assert contents(base) == contents(tmp_path / "out")
-
-
-def test_hub_cache_snapshot(base: Path, tmp_path: Path) -> None:
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
-    blobs.mkdir()
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted(base.iterdir())):
-        shutil.copy(file, blobs / str(number))
-        (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
-    before = contents(blobs)
-    copy_patched(open_checkpoint(snapshot), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows + 1})
-    assert contents(blobs) == before
-    assert not any(file.is_symlink() for file in (tmp_path / "out").iterdir())
-    assert contents(tmp_path / "out").keys() == contents(base).keys()
-    assert contents(tmp_path / "out") != contents(base)
-
-
-def test_stale_copies_stay_behind(base: Path, tmp_path: Path) -> None:
-    stale = ["pytorch_model.bin", "consolidated.00.pth", "model.gguf", "model.fp16.safetensors", "training.pt"]
-    stale += ["original/params.json", ".git/HEAD", "onnx/model.onnx", "sub/extra.safetensors", "flax.msgpack"]
-    kept = ["chat_templates/tool.jinja", "README.md", ".gitattributes", "empty.txt"]
-    for name in [*stale, *kept]:
-        (base / name).parent.mkdir(exist_ok=True)
-        (base / name).write_text("" if name == "empty.txt" else name)
-    (base / "dead.txt").symlink_to("nowhere")
-    (base / "loop").symlink_to(".")
-    left = copy_patched(open_checkpoint(base), tmp_path / "out", dict).left_out
-    folders = {"original/params.json": "original/", ".git/HEAD": ".git/", "onnx/model.onnx": "onnx/"}
-    assert left == sorted([*(folders.get(name, name) for name in stale), "dead.txt", "loop/"])
-    assert contents(tmp_path / "out").keys() == contents(base).keys() - set(stale)
-    assert (tmp_path / "out" / "chat_templates" / "tool.jinja").read_text() == "chat_templates/tool.jinja"
-
-
-def test_copy_refusals(base: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(base)
-    with pytest.raises(StateError, match=r"no tensor 'x'"):
-        copy_patched(opened, tmp_path / "unknown", lambda: {"x": lambda rows, first: rows})
-    with pytest.raises(StateError, match="inside the checkpoint"):
-        copy_patched(opened, base / "merged", dict)
-    assert not (tmp_path / "out").exists()
-    copy_patched(opened, tmp_path / "out", dict)
-    with pytest.raises(StateError, match="exists"):
-        copy_patched(opened, tmp_path / "out", dict)
-    with pytest.raises(TypeError, match="patched to"):
-        copy_patched(opened, tmp_path / "other", lambda: {LINEAR: lambda rows, first: rows.double()})
-
-
-def test_copy_of_a_checkpoint_that_changed(base: Path, tmp_path: Path) -> None:
-    opened = open_checkpoint(base)
-    entry = opened.tensors[LINEAR]
-    tensors = {**opened.tensors, LINEAR: replace(entry, stop=1 << 40, start=(1 << 40) - entry.stop + entry.start)}
-    with pytest.raises(StateError, match="shorter"):
-        copy_patched(replace(opened, tensors=tensors), tmp_path / "out", lambda: {LINEAR: lambda rows, first: rows})
-
-
-def test_full_disk(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ResourceError, match="No space left") as caught:
-        copy_patched(open_checkpoint(base), tmp_path / "out", dict)
-    assert caught.value.hint
-
-
-def test_files_get_the_users_mode(base: Path, tmp_path: Path) -> None:
-    for file in base.iterdir():
-        file.chmod(0o400)
-    copy_patched(open_checkpoint(base), tmp_path / "out", dict)
-    umask = os.umask(0)
-    os.umask(umask)
-    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()} == {0o666 & ~umask}
-
-
-def test_patching_holds_a_chunk_not_a_tensor(tmp_path: Path) -> None:
-    """One 256 MB tensor, patched in a process of its own: peak memory grows by less than 100 MB."""
-    (tmp_path / "config.json").write_text("{}")
-    save_file({"w": torch.zeros(4096, 32768, dtype=torch.bfloat16)}, tmp_path / tiny.SINGLE)
-    script = f"""
-import resource, pathlib, torch
-from more_cli.checkpoint import open_checkpoint
-from more_cli.patching import copy_patched
-torch.set_num_threads(1)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-opened = open_checkpoint(pathlib.Path({str(tmp_path)!r}))
-low = torch.ones(4096, 8), torch.ones(8, 32768)
-before = peak()
-fold = lambda rows, first: (rows.float() + low[0][first:first + len(rows)] @ low[1]).to(rows.dtype)
-copy_patched(opened, pathlib.Path({str(tmp_path.parent / "big_out")!r}), lambda: {{"w": fold}})
-print(peak() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    shutil.rmtree(tmp_path.parent / "big_out")
-    unit = 1 if sys.platform == "darwin" else 1024
-    assert int(done.stdout) * unit < 100_000_000

@@ -103,8 +103,8 @@ def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkey
     """A byte behind what was patched is another one when the copy is read again."""
     overwrite = patching._overwrite
 
-    def spoilt(copied: Any, checkpoint: Any, out: Path, *rest: Any) -> None:
-        overwrite(copied, checkpoint, out, *rest)
+    def spoilt(checkpoint: Any, out: Path, *rest: Any) -> None:
+        overwrite(checkpoint, out, *rest)
         base = (checkpoint.path / "model.safetensors").read_bytes()
         with open(out / "model.safetensors", "r+b") as shard:
             shard.seek(-1, os.SEEK_END)

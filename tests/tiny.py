@@ -223,6 +223,11 @@ def old_hub_name(name: str) -> str:
     return renamed(name, _OLD_HUB)
 
 
+def raw(tensor: torch.Tensor) -> bytes:
+    """A tensor's bytes, as they lie in a shard."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
 def read_weights(directory: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint, read by safetensors itself."""
     tensors: dict[str, torch.Tensor] = {}

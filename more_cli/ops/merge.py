@@ -19,7 +19,7 @@ from more_cli.errors import UsageError
 from more_cli.files import check_free, replacing_directory
 from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import PROVENANCE, write_provenance
-from more_cli.patching import Patch, copy_patched, link_shards
+from more_cli.patching import Patch, copy_patched
 from more_cli.state import load_meta
 from more_cli.target import Target
 
@@ -75,7 +75,7 @@ def merge(
     """
     if out.resolve() == target.model.resolve() or target.model.resolve() in out.resolve().parents:
         raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
-    load_meta(target.sidecar)  # no state, no copy
+    meta = load_meta(target.sidecar)  # no state, no copy
     checkpoint = open_checkpoint(target.model)
     report = MergeReport(target, out, dry_run=dry_run, shards=len(checkpoint.shards))
     report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
@@ -101,15 +101,16 @@ def merge(
                 on_one_thread.enter_context(one_thread())
                 return found
 
-            if link:
-                report.linked, report.not_linked = link_shards(checkpoint, scratch, ready().patches)
             copied = copy_patched(
                 checkpoint,
                 scratch,
+                # By the sites, not by what was written, which is not known yet.
+                [site.disk_key for site in meta.sites],
                 patches,
-                there=report.linked,
+                link=link,
                 on_bytes=lambda done, total: progress(done, total, "copying shards"),
             )
+        report.linked, report.not_linked = copied.linked, copied.not_linked
         report.left_out = copied.left_out
         _write_provenance(ready().session, scratch, report, copied.sha256)
     if verify:
