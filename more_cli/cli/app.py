@@ -162,7 +162,7 @@ def merge(
         bool,
         typer.Option(
             "--link",
-            help="Hard-link the shards that have no edits: shared with the base, so write into neither afterwards.",
+            help="Hard-link the shards without editable weights: shared with the base, so write into neither.",
         ),
     ] = False,
     device: opt.Device = "cpu",

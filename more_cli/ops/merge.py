@@ -50,7 +50,7 @@ class MergeReport:
     linked: list[str] = field(default_factory=list)
     """Shards that are the base's own files under a second name."""
     not_linked: str = ""
-    """Why a shard without edits was copied though it was to be linked."""
+    """Why a shard was copied though it was to be linked."""
 
 
 def merge(
@@ -66,7 +66,7 @@ def merge(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> MergeReport:
-    """Write the edited checkpoint to `out`, which appears whole or not at all; `link` shards that have no edits.
+    """Write the edited checkpoint to `out`, which appears whole or not at all; `link` shards that hold no site.
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.

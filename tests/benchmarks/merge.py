@@ -68,7 +68,7 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
     }
     found: dict[str, Any] = {"cold": {way: [] for way in ways}, "warm": {way: [] for way in ways}}
     for turn in range(ROUNDS):
-        # Each way comes behind each other one: what it finds in memory is what the one before has left.
+        # The first place goes round: what a way finds in memory is what the one before has left.
         order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for cache, way in ((cache, way) for cache in ("cold", "warm") for way in order):
             know_hashes(folder / "cache", model, known="again" in way)
