@@ -6,18 +6,16 @@ import errno
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, TypeVar
 
-from more_cli.cache import KnownHash
 from more_cli.checkpoint import INDEX, PICKLES, Checkpoint, TensorEntry
 from more_cli.errors import ResourceError, StateError
 
@@ -31,9 +29,10 @@ _OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin
 _OTHER_WEIGHTS = (*PICKLES, *_OTHER_FORMATS, "*.safetensors", "*.safetensors.index.json")
 _OTHER_WEIGHT_FOLDERS = ("original", "onnx")
 _COPY_STEP = 64 << 20  # bytes: few enough steps that no thread waits long for Python while another one imports
-_COMPARED = 1 << 20  # bytes at a time
+_PIECE, _COMPARED = 1 << 28, 1 << 20  # bytes: of what one job compares, and at a time
+_AGAIN = "check the disk, then merge again"
 SIDE_BY_SIDE = 3
-"""Files copied, tensors patched and shards read, at a time."""
+"""Files copied or tensors patched, pieces compared, and files flushed, at a time."""
 
 Patch = Callable[["Tensor", int], "Tensor"]
 """Takes rows (n, ...) of a tensor and the number of the first; returns new ones, same shape and dtype."""
@@ -46,7 +45,7 @@ class Copied:
     left_out: list[str]
     """Files that stayed behind."""
     sha256: dict[str, str]
-    """Of every shard that was written, by name."""
+    """Of the new bytes of every tensor that was patched, by key."""
     linked: list[str]
     """Shards that are the base's own files under a second name."""
     not_linked: str
@@ -63,18 +62,19 @@ def copy_patched(
     on_bytes: Callable[[int, int], None] | None = None,
     chunk_bytes: int = 1 << 19,
 ) -> Copied:
-    """Copy a checkpoint into the scratch folder `out` with some tensors replaced, and read the copy once.
+    """Copy a checkpoint into the scratch folder `out` with some tensors replaced.
 
     Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
     shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is compared
     with the base's. Not atomic: the caller renames `out`.
 
     `patches` is called, on this thread, while files are being copied: whatever it takes to have them costs little time
-    of its own. It has one for each of the tensors `keys`, or for some of them. Within a shard the copy goes ahead,
-    tensors are overwritten behind it and all is read behind them. Rows of a tensor are patched in order; of it at most
-    `chunk_bytes` (at least a row) are held at a time. `on_bytes` is told the bytes copied so far and in all. With
-    `link` a shard without any of the `keys` gets a second name in `out` instead, where that is possible: no byte is
-    copied, both are one file. Other weight copies, hidden and linked folders and dead links stay behind.
+    of its own. It has one for each of the tensors `keys`, or for some of them. Within a shard the copy goes ahead and
+    tensors are overwritten behind it; what is compared is read once nothing is written to its shard any more. Rows of
+    a tensor are patched in order; of it at most `chunk_bytes` (at least a row) are held at a time. `on_bytes` is told
+    the bytes copied so far and in all. With `link` a shard without any of the `keys` gets a second name in `out`
+    instead, where that is possible: no byte is copied, both are one file. Other weight copies, hidden and linked
+    folders and dead links stay behind.
 
     Raises:
         StateError: An unknown tensor, a patch beyond the `keys`, a file already in `out`, one that cannot be read or
@@ -91,37 +91,51 @@ def copy_patched(
         # What is patched takes longest: it comes first.
         names = sorted((name for name in found if name not in linked), key=lambda name: name not in touched)
         tide = _Tide({name: (checkpoint.path / name).stat().st_size for name in names}, on_bytes)
-        jobs: Future[Mapping[str, Future[None]]] = Future()
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-        # A job waits for jobs that were submitted before it, and so never for one that it keeps from running.
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as writers, ThreadPoolExecutor(SIDE_BY_SIDE) as readers:
+        with _pool() as writers, _pool() as readers, _pool() as flushers:
             try:
                 copies = [writers.submit(_copy_file, checkpoint, out, name, tide) for name in names]
-                shards = [name for name in names if name in checkpoint.shards]
-                read = [readers.submit(_read_back, checkpoint, out, name, entries, jobs, tide) for name in shards]
+                # Begun here, so that the disk has work meanwhile; the caller's own sync waits for what is left.
+                flushed = [flushers.submit(_flush, out, name, tide) for name in names]
+                compared = [
+                    readers.submit(_compare, checkpoint, out, name, piece, tide, [])
+                    for name in names
+                    if name in checkpoint.shards and name not in touched
+                    for piece in _pieces([], tide.sizes[name])
+                ]
                 ready = patches()
                 if ready.keys() - keys:
                     raise StateError(f"{checkpoint.path}: the state changed meanwhile", "run the same command again")
                 patched = {
-                    entry.key: writers.submit(_overwrite, checkpoint, out, entry, ready[entry.key], chunk_bytes, tide)
+                    entry: writers.submit(_overwrite, checkpoint, out, entry, ready[entry.key], chunk_bytes, tide)
                     for entry in entries
                     if entry.key in ready
                 }
-                jobs.set_result(patched)
-                # Begun here, so that the disk has work meanwhile; the caller's own sync waits for what is left.
-                flushed = [writers.submit(_flush, out, name, tide) for name in names]
+                for name in (name for name in names if name in touched):
+                    within = {entry: job for entry, job in patched.items() if entry.shard == name}
+                    compared += [
+                        readers.submit(_compare, checkpoint, out, name, piece, tide, within.values())
+                        for piece in _pieces(within, tide.sizes[name])
+                    ]
                 _wait(copies)
-                _wait(patched.values())
-                sha256 = dict(zip(shards, _wait(read), strict=True))
+                sha256 = {entry.key: job.result() for entry, job in patched.items()}
+                _wait(compared)
                 _wait(flushed)
+                for name in names:
+                    if (out / name).stat().st_size != tide.sizes[name]:
+                        raise StateError(f"`{name}` of the copy is not as long as its base", _AGAIN)
             except BaseException:
                 tide.stop()
-                jobs.cancel()  # who waits for it is let go
-                for pool in (writers, readers):
+                for pool in (writers, readers, flushers):
                     pool.shutdown(wait=False, cancel_futures=True)
                 raise
     return Copied(left, sha256, linked, not_linked)
+
+
+def _pool() -> ThreadPoolExecutor:
+    """Each kind of job has threads of its own: one that waits for another then never keeps it from running."""
+    return ThreadPoolExecutor(SIDE_BY_SIDE)
 
 
 def _in_order(checkpoint: Checkpoint, keys: Iterable[str]) -> list[TensorEntry]:
@@ -202,10 +216,12 @@ def _copy_file(checkpoint: Checkpoint, out: Path, name: str, tide: _Tide) -> Non
 
 def _overwrite(
     checkpoint: Checkpoint, out: Path, entry: TensorEntry, patch: Patch, chunk_bytes: int, tide: _Tide
-) -> None:
+) -> str:
+    """Write a tensor's new rows over the copy's, and return the SHA-256 of their bytes."""
     import torch
 
     tide.wait_for(entry.shard, entry.stop)
+    digest = hashlib.sha256()
     step = max(1, chunk_bytes // max(1, entry.row_bytes))
     with FileIO(out / entry.shard, "r+") as target:
         for first in range(0, entry.shape[0], step):
@@ -214,7 +230,10 @@ def _overwrite(
             if new.shape != old.shape or new.dtype != old.dtype:
                 raise TypeError(f"{entry.key}: patched to {new.dtype} {new.shape}, was {old.dtype} {old.shape}")
             target.seek(entry.start + first * entry.row_bytes)
-            _write_all(target, new.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            data = new.contiguous().reshape(-1).view(torch.uint8).numpy().data
+            digest.update(data)
+            _write_all(target, data)
+    return digest.hexdigest()
 
 
 def _flush(out: Path, name: str, tide: _Tide) -> None:
@@ -223,54 +242,38 @@ def _flush(out: Path, name: str, tide: _Tide) -> None:
         os.fsync(changed.fileno())
 
 
-def _read_back(
-    checkpoint: Checkpoint,
-    out: Path,
-    shard: str,
-    entries: Sequence[TensorEntry],
-    jobs: Future[Mapping[str, Future[None]]],
-    tide: _Tide,
-) -> str:
-    """Read a shard of the copy once: compare what was not patched with the base, and return its SHA-256.
+def _compare(
+    checkpoint: Checkpoint, out: Path, shard: str, piece: tuple[int, int], tide: _Tide, writes: Iterable[Future[str]]
+) -> None:
+    """Compare a piece of a shard with the base's once the `writes` to that shard are done.
 
-    What is not copied or patched yet is waited for when its turn comes. A shard in which nothing can be patched
-    hashes to what its base is known to hash to.
+    What is not copied yet is waited for.
 
     Raises:
-        StateError: a byte outside the patched ranges is not the base's.
+        StateError: a byte is not the base's.
     """
-    base = KnownHash.of(checkpoint.path / shard)
-    entries = [entry for entry in entries if entry.shard == shard]
-    known = None if entries else base.sha256
-    size, digest = tide.sizes[shard], hashlib.sha256()
-    bounds = [0, *(bound for entry in entries for bound in (entry.start, entry.stop)), size]
-    # Filled again and again: fresh buffers cost page faults.
-    old, new, changed = bytearray(_COMPARED), bytearray(_COMPARED), bytearray(_COMPARED)
-    tide.wait_for(shard, 1)
+    start, stop = piece
+    _wait(writes)
+    tide.wait_for(shard, start + 1)
+    old, new = bytearray(_COMPARED), bytearray(_COMPARED)  # filled again and again: fresh buffers cost page faults
     with FileIO(checkpoint.path / shard) as ours, FileIO(out / shard) as theirs:
-        same = os.fstat(ours.fileno()).st_size == size
-        for place, (start, stop) in enumerate(pairwise(bounds)):
-            patch = jobs.result().get(entries[place // 2].key) if place % 2 else None  # between entries there is none
-            if patch is not None:
-                patch.result()
-            buffer = new if patch is None else changed
-            ours.seek(start)
-            for first in range(start, stop, _COMPARED):
-                length = min(_COMPARED, stop - first)
-                tide.wait_for(shard, first + length)
-                same = same and theirs.readinto(memoryview(buffer)[:length]) == length
-                # Whole buffers: behind a short last piece both still hold the piece before, which was equal.
-                if patch is None and same:
-                    same = ours.readinto(memoryview(old)[:length]) == length and old == new
-                if not same:
-                    raise StateError(f"`{shard}` of the copy differs from its base", "check the disk, then merge again")
-                if known is None:
-                    digest.update(memoryview(buffer)[:length])
-        if theirs.read(1):
-            raise StateError(f"`{shard}` of the copy is longer than its base", "check the disk, then merge again")
-    if known is None and not entries:
-        base.keep(digest.hexdigest())
-    return known or digest.hexdigest()
+        ours.seek(start)
+        theirs.seek(start)
+        for first in range(start, stop, _COMPARED):
+            length = min(_COMPARED, stop - first)
+            tide.wait_for(shard, first + length)
+            read = [file.readinto(memoryview(buffer)[:length]) for file, buffer in ((ours, old), (theirs, new))]
+            # Whole buffers: behind a short last block both still hold the block before, which was equal.
+            if read != [length, length] or old != new:
+                raise StateError(f"`{shard}` of the copy differs from its base", _AGAIN)
+
+
+def _pieces(entries: Iterable[TensorEntry], size: int) -> Iterator[tuple[int, int]]:
+    """Return where in a shard the bytes lie that belong to none of the tensors `entries`, at most `_PIECE` together."""
+    bounds = [0, *(bound for entry in entries for bound in (entry.start, entry.stop)), size]
+    for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+        for first in range(start, stop, _PIECE):
+            yield first, min(first + _PIECE, stop)
 
 
 def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:

@@ -4,7 +4,6 @@ And a tiny LLaVA with its sites, for the tests of editors.
 """
 
 import os
-from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from tiny import make_model, make_processor, tiny_llava
 
-from more_cli import cache
 from more_cli.checkpoint import open_checkpoint
 from more_cli.model.backbones import Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
@@ -20,14 +18,6 @@ from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    """Merges leave no hash in the user's own cache: every base was made too recently."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "_SETTLED", 86_400.0)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors", "pager", "clock"],
     ["files", "target"],
-    ["cache", "images", "lock", "recipe", "checkpoint", "core"],
+    ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
     ["edits", "feeds", "state", "lines"],
     ["journal", "suites"],

@@ -24,7 +24,7 @@ from more_cli.checkpoint import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.sites import rebuild_basis
 from more_cli.evaluation.streams import request_of
-from more_cli.files import sha256_file
+from more_cli.files import sha256_bytes, sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import folding, session
@@ -99,20 +99,26 @@ def header_bytes(shard: Path) -> bytes:
     return raw[: 8 + int.from_bytes(raw[:8], "little")]
 
 
-def test_an_edited_range_that_was_copied_wrongly_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte behind what was patched is another one when the copy is read again."""
+@pytest.mark.parametrize(
+    ("place", "whence", "said"),
+    [(9, os.SEEK_SET, "differs from its base"), (0, os.SEEK_END, "not as long as its base")],
+)
+def test_a_patch_that_went_astray_is_noticed(
+    world: World, place: int, whence: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte before or behind what was to be patched is another one."""
     overwrite = patching._overwrite
 
-    def spoilt(checkpoint: Any, out: Path, *rest: Any) -> None:
-        overwrite(checkpoint, out, *rest)
-        base = (checkpoint.path / "model.safetensors").read_bytes()
+    def spoilt(checkpoint: Any, out: Path, *rest: Any) -> str:
+        sha256 = overwrite(checkpoint, out, *rest)
         with open(out / "model.safetensors", "r+b") as shard:
-            shard.seek(-1, os.SEEK_END)
-            shard.write(bytes([base[-1] ^ 1]))
+            shard.seek(place, whence)
+            shard.write(b"\0")
+        return sha256
 
     monkeypatch.setattr(patching, "_overwrite", spoilt)
     result = merge(world)
-    assert (result.code, "differs from its base" in result.err) == (5, True)
+    assert (result.code, said in result.err) == (5, True)
     assert not (world.root / "out").exists()
 
 
@@ -245,8 +251,10 @@ def test_provenance_says_what_the_weights_come_from(world: World) -> None:
     assert sum(provenance["statuses"].values()) == 4
     assert provenance["base"] == load_state(world.sidecar).meta.base
     assert {"torch", "transformers", "more", "threads"} <= set(provenance["versions"])
-    assert provenance["files"] == {tiny.SINGLE: sha256_file(world.root / "out" / tiny.SINGLE)}
-    assert {fold["disk_key"] for fold in provenance["folds"]} == set(exact(world))
+    assert provenance["files"] == {}
+    written = tiny.read_weights(world.root / "out")
+    hashes = {fold["disk_key"]: fold["sha256"] for fold in provenance["folds"]}
+    assert hashes == {key: sha256_bytes(tiny.raw(written[key])) for key in exact(world)}
     assert str(world.root) not in json.dumps(provenance)
     assert provenance["previous"] is None
 
@@ -314,7 +322,7 @@ def test_a_dry_run_writes_nothing_and_loads_no_model(
 
 def test_the_base_and_the_state_are_left_alone(world: World) -> None:
     before = tree(world.root)
-    merge(world, "--verify")
+    merge(world, "--verify", "--sha256")
     after = {name: content for name, content in tree(world.root).items() if Path(name).parts[0] != "out"}
     assert after == before
 
@@ -342,7 +350,7 @@ def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: Wor
 
 
 def killed(world: World, step: int) -> Result:
-    moments = [(patching, "_overwrite"), (patching, "_read_back"), (merging, "_write_provenance")]
+    moments = [(patching, "_overwrite"), (patching, "_compare"), (merging, "_write_provenance")]
     at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
     return merge(world, "--force")
 
@@ -395,17 +403,18 @@ def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
 
 def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
     world = edited(World(tmp_path / "world", shards=3), 4, *ONE_SHARD)
-    assert merge(world, out=tmp_path / "copied").code == 0
+    assert merge(world, "--sha256", out=tmp_path / "copied").code == 0
     before, times = tree(world.model), {path: path.stat().st_mtime_ns for path in world.model.iterdir()}
-    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    result = merge(world, "--link", "--sha256", "--json", out=tmp_path / "linked")
     assert result.code == 0, result.err
     linked, copied = tree(tmp_path / "linked"), tree(tmp_path / "copied")
     told, all_told = (json.loads(made.pop("more.json") or b"") for made in (linked, copied))
     assert linked == copied
     # What is the base's own file is named and not read.
-    assert told["files"] == {name: all_told["files"][name] for name in told["files"]}
-    assert told["linked"] == result.json["linked"] == sorted(all_told["files"].keys() - told["files"].keys())
-    assert all_told["linked"] == []
+    own = result.json["linked"]
+    assert (told["linked"], all_told["linked"]) == (own, [])
+    assert all_told["files"] == {shard: sha256_file(tmp_path / "copied" / shard) for shard in shards_of(world.model)}
+    assert told["files"] == {shard: sha256 for shard, sha256 in all_told["files"].items() if shard not in own}
     touched = {fold["disk_key"] for fold in result.json["folds"]}
     shards = shards_of(world.model)
     assert result.json["linked"] == sorted(shards.keys() - {shard for shard in shards if shards[shard] & touched})

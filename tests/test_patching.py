@@ -1,8 +1,7 @@
-"""Copies of a checkpoint, bytes against bytes: only what is patched differs, and what is hashed once stays known."""
+"""Copies of a checkpoint, bytes against bytes: only what is patched differs."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -19,10 +17,10 @@ import torch
 from helpers import wait_for
 from safetensors.torch import save_file
 
-from more_cli import cache, patching
+from more_cli import patching
 from more_cli.checkpoint import open_checkpoint
 from more_cli.errors import ResourceError, StateError
-from more_cli.files import sha256_file
+from more_cli.files import sha256_bytes
 from more_cli.patching import copy_patched
 
 LINEAR = "language_model.model.layers.1.mlp.down_proj.weight"
@@ -55,18 +53,19 @@ def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> 
 
     copied = copy_patched(opened, tmp_path / "out", keys, lambda: {key: patch(key) for key in keys}, chunk_bytes=1000)
     assert copied.left_out == []
-    assert copied.sha256 == {name: sha256_file(tmp_path / "out" / name) for name in opened.shards}
     old, new = contents(base), contents(tmp_path / "out")
     assert old.keys() == new.keys()
     for key in keys:
         entry = opened.tensors[key]
         wanted = tiny.raw((before[key].float() + added[key]).to(before[key].dtype))
         assert new[entry.shard][entry.start : entry.stop] == wanted
+        assert copied.sha256.pop(key) == sha256_bytes(wanted)
         # Put the old bytes back: then not one byte may differ.
         spliced = bytearray(new[entry.shard])
         spliced[entry.start : entry.stop] = old[entry.shard][entry.start : entry.stop]
         new[entry.shard] = bytes(spliced)
     assert old == new
+    assert copied.sha256 == {}
     assert open_checkpoint(tmp_path / "out").tensors == opened.tensors
 
 
@@ -193,6 +192,32 @@ def test_a_shard_that_shrinks_while_it_is_copied(
         copy_patched(open_checkpoint(base), tmp_path / "out", [LINEAR], lambda: {LINEAR: lambda rows, first: rows})
 
 
+@pytest.mark.parametrize("piece", [1 << 28, 5000])
+@pytest.mark.parametrize("patched", [True, False])
+def test_every_byte_that_is_not_patched_is_compared(
+    base: Path, tmp_path: Path, piece: int, patched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One byte of a copy is another, wherever it is: also in a tensor that might have been patched and was not."""
+    opened = open_checkpoint(base)
+    entry = opened.tensors[LINEAR]
+    size = (base / entry.shard).stat().st_size
+    inside, outside = [entry.start, entry.stop - 1], [0, entry.start - 1, entry.stop, size - 1]
+    copy = patching._copy_bytes
+
+    def spoilt(source: FileIO, target: FileIO) -> Iterator[int]:
+        copied = sum(copy(source, target))
+        if copied == size:
+            os.pwrite(target.fileno(), bytes([os.pread(source.fileno(), 1, place)[0] ^ 1]), place)
+        yield copied
+
+    monkeypatch.setattr(patching, "_PIECE", piece)
+    monkeypatch.setattr(patching, "_copy_bytes", spoilt)
+    for place in outside if patched else outside + inside:
+        patches = {LINEAR: lambda rows, first: rows + 1} if patched else {}
+        with pytest.raises(StateError, match="differs from its base"):
+            copy_patched(opened, tmp_path / str(place), [LINEAR], lambda patches=patches: patches)
+
+
 def test_what_was_not_named_is_not_patched(base: Path, tmp_path: Path) -> None:
     """Its shard may be linked: then a patch would change the base itself."""
     opened, out = open_checkpoint(base), tmp_path / "out"
@@ -208,100 +233,7 @@ def test_what_was_not_named_is_not_patched(base: Path, tmp_path: Path) -> None:
 def test_what_is_named_need_not_be_patched(base: Path, tmp_path: Path) -> None:
     copied = copy_patched(open_checkpoint(base), tmp_path / "out", [LINEAR], dict)
     assert contents(tmp_path / "out") == contents(base)
-    assert copied.sha256 == {shard: sha256_file(base / shard) for shard in open_checkpoint(base).shards}
-
-
-# ------------------------------------------------------------------------------------------------ known hashes
-
-
-@pytest.fixture
-def hashed(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An old base and a cache of its own; the bytes that copies have hashed are counted."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_SETTLED", -1.0)
-    counted: list[int] = []
-
-    class Counting:
-        def __init__(self) -> None:
-            self._digest = hashlib.sha256()
-
-        def update(self, data: memoryview) -> None:
-            counted.append(len(data))
-            self._digest.update(data)
-
-        def hexdigest(self) -> str:
-            return self._digest.hexdigest()
-
-    monkeypatch.setattr(patching, "hashlib", SimpleNamespace(sha256=Counting))
-    return counted
-
-
-def test_a_shard_without_patches_is_hashed_once_and_for_all(base: Path, tmp_path: Path, hashed: list[int]) -> None:
-    opened = open_checkpoint(base)
-    patched = opened.tensors[LINEAR].shard
-    copies = []
-    for name in ("first", "second", "third"):
-        copies.append(copy_patched(opened, tmp_path / name, [LINEAR], lambda: {LINEAR: lambda rows, first: rows + 1}))
-        read, hashed[:] = sum(hashed), []
-        wanted = opened.shards if name == "first" else [patched]
-        assert read == sum((base / shard).stat().st_size for shard in wanted)
-    assert copies[0] == copies[1] == copies[2]
-    assert copies[0].sha256 == {shard: sha256_file(tmp_path / "third" / shard) for shard in opened.shards}
-
-
-def rewritten(shard: Path) -> None:
-    data = shard.read_bytes()
-    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-
-
-def backdated(shard: Path) -> None:
-    """Written to, with the time of modification put back: the time of the change of that cannot be."""
-    times = shard.stat()
-    rewritten(shard)
-    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def replaced(shard: Path) -> None:
-    shutil.copy2(shard, shard.with_name("copy"))
-    rewritten(shard.with_name("copy"))
-    shard.with_name("copy").replace(shard)
-
-
-@pytest.mark.parametrize("change", [rewritten, backdated, replaced])
-def test_a_shard_that_was_touched_is_hashed_again(
-    base: Path, tmp_path: Path, hashed: list[int], change: Callable[[Path], None]
-) -> None:
-    first = copy_patched(open_checkpoint(base), tmp_path / "first", [], dict)
-    shard = open_checkpoint(base).shards[0]
-    change(base / shard)
-    second = copy_patched(open_checkpoint(base), tmp_path / "second", [], dict)
-    assert second.sha256[shard] == sha256_file(base / shard) != first.sha256[shard]
-
-
-def test_a_shard_that_has_just_changed_is_not_remembered(
-    base: Path, tmp_path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "_SETTLED", 3600.0)
-    copy_patched(open_checkpoint(base), tmp_path / "out", [], dict)
-    assert hashed
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize("noted", [b"", b"x" * 64, b"\xff" * 64, b"A" * 65])
-def test_a_damaged_note_is_not_believed(base: Path, tmp_path: Path, hashed: list[int], noted: bytes) -> None:
-    first = copy_patched(open_checkpoint(base), tmp_path / "first", [], dict)
-    for note in (tmp_path / "cache" / "more" / "sha256").iterdir():
-        note.write_bytes(noted)
-    assert copy_patched(open_checkpoint(base), tmp_path / "second", [], dict) == first
-
-
-def test_without_a_place_for_notes_every_shard_is_hashed(
-    base: Path, tmp_path: Path, hashed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cache").write_text("a file")
-    for name in ("first", "second"):
-        copied = copy_patched(open_checkpoint(base), tmp_path / name, [], dict)
-        assert copied.sha256 == {shard: sha256_file(base / shard) for shard in open_checkpoint(base).shards}
+    assert copied.sha256 == {}
 
 
 # ------------------------------------------------------------------------------------------------ the disk

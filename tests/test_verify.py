@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers import LEARNING, QUESTION, Result, World, forks, line, run, tree
 
+from more_cli.checkpoint import open_checkpoint
 from more_cli.core import recursion
 from more_cli.entry import parse_entry, sealed
 from more_cli.files import sha256_bytes
@@ -334,13 +335,13 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
 
 # --- what was made of a state ---
 
-WRITTEN = ["origin", "files", "copies"]
+WRITTEN = ["origin", "files", "copies", "tensors"]
 
 
 @pytest.fixture
 def merged(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(world.root)
-    assert run("merge", world.model, "-o", "merged").code == 0
+    assert run("merge", world.model, "-o", "merged", "--sha256").code == 0
     return world.root / "merged"
 
 
@@ -348,6 +349,7 @@ def test_a_merged_folder_has_what_was_written(merged: Path) -> None:
     found = run("verify", merged, "--deep", "--json")
     assert (found.code, verdicts(found), found.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
     assert details(found)["files"] == "1 that were written have the recorded hashes"
+    assert details(found)["tensors"] == "5 that were edited have the recorded hashes"
     assert details(found)["origin"].startswith("4 ledger lines up to ")
 
 
@@ -356,6 +358,8 @@ def test_a_merged_folder_has_what_was_written(merged: Path) -> None:
     [
         ("config.json", b"{", b"{ ", ["copies"], "`config.json` is not the base's"),
         ("model.safetensors", b"F32", b"U32", ["files", "copies"], "`headers` is not the base's"),
+        ("more.json", b'"folds":[{', b'"folds":[[],{', ["origin"], "does not name the edited tensors"),
+        ("more.json", b'"disk_key":"', b'"disk_key":"\\u2028', ["tensors"], "has changed since it was written"),
         ("more.json", b'"files"', b'"fils"', ["origin"], "names no files and base"),
         ("more.json", b"provenance/1", b"provenance/2", ["origin"], "is not of the schema"),
         ("more.json", b"{", b"[", ["origin"], "cannot be read: not JSON"),
@@ -369,15 +373,32 @@ def test_a_merged_folder_that_was_changed(
     found = run("verify", merged, "--deep", "--json")
     assert (found.code, [name for name, verdict in verdicts(found).items() if verdict == "FAILED"]) == (5, failing)
     assert any(said in details(found)[name] for name in failing), details(found)
-    assert found.err.startswith(f"error: `{merged}` failed {len(failing)} of 3 checks")
+    assert found.err.startswith(f"error: `{merged}` failed {len(failing)} of 4 checks")
 
 
 def test_only_deep_reads_the_weights(merged: Path) -> None:
-    raw = bytearray((merged / "model.safetensors").read_bytes())
-    raw[-1] ^= 1
-    (merged / "model.safetensors").write_bytes(raw)
+    flip(merged / "model.safetensors", -1)
     assert run("verify", merged).code == 0
     assert "`model.safetensors` has changed since it was written" in run("verify", merged, "--deep").out
+
+
+def flip(path: Path, place: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 1
+    path.write_bytes(raw)
+
+
+def test_without_hashes_of_shards_the_edited_tensors_are_compared(world: World) -> None:
+    out = world.root / "out"
+    run("merge", world.model, "-o", out)
+    found = run("verify", out, "--deep", "--json")
+    assert (found.code, verdicts(found)) == (0, {**dict.fromkeys(WRITTEN, "ok"), "files": "skipped"})
+    assert "`more merge --sha256`" in details(found)["files"]
+    key = json.loads((out / "more.json").read_text())["folds"][-1]["disk_key"]
+    flip(out / "model.safetensors", open_checkpoint(out).tensors[key].start)
+    assert run("verify", out).code == 0
+    damaged = run("verify", out, "--deep", "--json")
+    assert (damaged.code, details(damaged)["tensors"]) == (5, f"`{key}` has changed since it was written")
 
 
 def test_an_adapter_has_what_was_written(world: World, tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def merge(
             help="Hard-link the shards without editable weights: shared with the base, so write into neither.",
         ),
     ] = False,
+    sha256: Annotated[
+        bool, typer.Option("--sha256", help="Note what each shard hashes to: `more verify OUT --deep` reads it again.")
+    ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -179,7 +182,7 @@ def merge(
     \b
     Examples:
       more merge llava/ -o llava-edited/
-      more merge llava/ -o llava-edited/ --verify
+      more merge llava/ -o llava-edited/ --verify --sha256
       more merge llava/ -o llava-edited/ --link
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -197,6 +200,7 @@ def merge(
             rounding=rounding.value,
             seed=seed,
             link=link,
+            sha256=sha256,
             dry_run=dry_run,
             progress=progress,
         )

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class Fold:
     dtype: str
     entries: int = 0
     changed: int = 0
-    """Entries of W that are another number now."""
+    """Entries of W whose bits are others now."""
     update: float = 0.0
     """|s B A|^2."""
     error: float = 0.0
@@ -77,7 +79,7 @@ def _patch(
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()
-        stats.changed += int(torch.count_nonzero(folded != W))
+        stats.changed += int(np.count_nonzero(_bits(folded) != _bits(W)))
         stats.update += record.scale**2 * _energy(rows)  # |s B A| = s |B|: A's rows are orthonormal
         stats.error += _energy(folded.float() - exact)
         if not math.isfinite(stats.error):
@@ -87,6 +89,11 @@ def _patch(
         return folded
 
     return patch
+
+
+def _bits(values: Tensor) -> npt.NDArray[Any]:
+    """Return the bits of numbers: numpy compares and counts those nine times as fast as torch does bfloat16."""
+    return values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]).numpy()
 
 
 def _energy(values: Tensor) -> float:

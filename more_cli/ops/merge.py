@@ -7,7 +7,8 @@ What needs torch is imported here only once the files are being copied: on a lar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint import open_checkpoint
 from more_cli.errors import UsageError
-from more_cli.files import check_free, replacing_directory
+from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
 from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import PROVENANCE, write_provenance
-from more_cli.patching import Patch, copy_patched
+from more_cli.patching import Copied, Patch, copy_patched
 from more_cli.state import load_meta
 from more_cli.target import Target
 
@@ -63,10 +64,24 @@ def merge(
     rounding: Rounding = "nearest",
     seed: int = 0,
     link: bool = False,
+    sha256: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> MergeReport:
-    """Write the edited checkpoint to `out`, which appears whole or not at all; `link` shards that hold no site.
+    """Write the edited checkpoint to `out`, which appears whole or not at all.
+
+    Args:
+        target: The base and its state.
+        out: A folder that is not there yet, or with `force` one that an earlier merge wrote.
+        machine: What `verify` runs on.
+        force: Replace `out`.
+        verify: Load the result and compare its verdict on every edit with the live state's.
+        rounding: From float32 to the dtype of the weights.
+        seed: Of stochastic rounding.
+        link: Give shards that hold no site a second name instead of a copy.
+        sha256: Note in `more.json` what every shard that was written hashes to, beside the edited tensors.
+        dry_run: Write nothing.
+        progress: Told the bytes copied.
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
@@ -112,7 +127,8 @@ def merge(
             )
         report.linked, report.not_linked = copied.linked, copied.not_linked
         report.left_out = copied.left_out
-        _write_provenance(ready().session, scratch, report, copied.sha256)
+        own = [shard for shard in checkpoint.shards if shard not in copied.linked]
+        _write_provenance(ready().session, scratch, report, copied, _hashes(scratch, own) if sha256 else {})
     if verify:
         from more_cli.ops.merged import verify_merged
 
@@ -150,10 +166,19 @@ def _prepare(
     return _Ready(session, replayed, live, folds, patches)
 
 
-def _write_provenance(session: Session, scratch: Path, report: MergeReport, files: Mapping[str, str]) -> None:
-    folds = [{"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6)} for f in report.folds]
+def _hashes(folder: Path, shards: Sequence[str]) -> dict[str, str]:
+    with disk_errors(folder), ThreadPoolExecutor() as pool:
+        return dict(zip(shards, pool.map(lambda shard: sha256_file(folder / shard), shards), strict=True))
+
+
+def _write_provenance(
+    session: Session, scratch: Path, report: MergeReport, copied: Copied, files: Mapping[str, str]
+) -> None:
+    folds = [
+        {"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6), "sha256": copied.sha256[f.disk_key]}
+        for f in report.folds
+    ]
     facts = {"tensors changed": str(len(folds))}
     if folds:
         facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
-    own = [shard for shard in session.checkpoint.shards if shard not in files]
-    write_provenance(session, scratch, "these weights", files, facts=facts, folds=folds, linked=own)
+    write_provenance(session, scratch, "these weights", files, facts=facts, folds=folds, linked=copied.linked)

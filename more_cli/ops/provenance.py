@@ -88,7 +88,7 @@ def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
     return (
         f"## Corrected with more\n\n{standing} corrections were written into {what} with M-ORE.\n\n"
         f"| what | value |\n|---|---|\n{table}\n"
-        f"`{PROVENANCE}` has the hashes of base and files, the recipe in full, the ledger's head and the versions; "
+        f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and the versions; "
         "`more verify` on this folder compares them.\n"
     )
 
@@ -116,7 +116,19 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     hashes = (values.get("files"), values.get("base"))
     if not all(isinstance(part, dict) and all(isinstance(item, str) for item in part.values()) for part in hashes):
         raise StateError(f"`{path}` names no files and base", _AGAIN)
+    folds = values.get("folds", [])
+    if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
+        raise StateError(f"`{path}` does not name the edited tensors", _AGAIN)
     return values
+
+
+def _named(fold: Mapping[str, Any]) -> bool:
+    return isinstance(fold.get("disk_key"), str) and isinstance(fold.get("sha256", ""), str)
+
+
+def tensor_hashes(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of every edited tensor of a merged checkpoint, by key; older merges noted none."""
+    return {fold["disk_key"]: fold["sha256"] for fold in values.get("folds", []) if "sha256" in fold}
 
 
 def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[str]:
@@ -132,6 +144,18 @@ def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[s
         except OSError as error:
             flaws.append(f"`{shorten(name)}` cannot be read: {(error.strerror or str(error)).lower()}")
     return flaws
+
+
+def compare_tensors(folder: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Say which edited tensors of a merged checkpoint are not as they were written; they are read whole.
+
+    Raises:
+        StateError: it is no checkpoint.
+    """
+    checkpoint = open_checkpoint(folder)
+    actual = fingerprint(checkpoint, hashes.keys() & checkpoint.tensors.keys())
+    changed = [key for key, sha256 in hashes.items() if actual.get(f"tensor:{key}") != sha256]
+    return [f"`{shorten(key)}` has changed since it was written" for key in changed]
 
 
 def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from more_cli.cache import default_cache
 from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
 from more_cli.editors.base import Editor, EditOutcome
 from more_cli.editors.memory import Memory
@@ -71,6 +71,12 @@ class RunOptions:
     def yardstick(self) -> Yardstick:
         """How locality is measured."""
         return self.preset.yardstick if self.preset else Yardstick()
+
+
+def default_cache() -> Path:
+    """Return where caches lie by the XDG rule."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "more"
 
 
 def run_suite(

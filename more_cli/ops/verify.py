@@ -26,7 +26,14 @@ from more_cli.ops.anchors import load_anchors
 from more_cli.ops.export import ADAPTER
 from more_cli.ops.opening import open_base
 from more_cli.ops.progress import Progress, no_progress
-from more_cli.ops.provenance import PROVENANCE, compare_copies, compare_files, read_provenance
+from more_cli.ops.provenance import (
+    PROVENANCE,
+    compare_copies,
+    compare_files,
+    compare_tensors,
+    read_provenance,
+    tensor_hashes,
+)
 from more_cli.ops.retrace import retrace
 from more_cli.ops.states import current
 from more_cli.recipe import Recipe
@@ -41,11 +48,11 @@ Found = TypeVar("Found")
 
 
 class _Unavailable(Exception):
-    """What a check needs was not opened."""
+    """What a check needs was not opened, or was never noted."""
 
 
 def _unavailable() -> NoReturn:
-    raise _Unavailable
+    raise _Unavailable("what it needs failed above")
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,12 @@ class VerifyReport:
     def run(self, name: str, check: Callable[[], tuple[str, Found]]) -> Callable[[], Found]:
         """Note what a check says or why it failed; what it opened is had by calling the result.
 
-        A check that calls for what was not opened is skipped.
+        A check that calls for what was not opened or noted is skipped.
         """
         try:
             detail, found = check()
-        except _Unavailable:
-            self.checks.append(Check(name, "skipped", "what it needs failed above"))
+        except _Unavailable as reason:
+            self.checks.append(Check(name, "skipped", str(reason)))
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
         else:
@@ -128,6 +135,8 @@ def _verify_output(report: VerifyReport) -> None:
     report.run("files", lambda: _files(folder, origin(), report.deep))
     if not (folder / ADAPTER).is_file():
         report.run("copies", lambda: _copies(folder, origin()))
+        if report.deep:
+            report.run("tensors", lambda: _tensors(folder, origin()))
 
 
 def _verify_state(report: VerifyReport, machine: Machine, progress: Progress) -> None:
@@ -152,6 +161,8 @@ def _origin(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, None]:
+    if not values["files"]:
+        raise _Unavailable("whole shards were not hashed: `more merge --sha256` does that")
     _raise_all(compare_files(folder, values, deep))
     how = "have the recorded hashes" if deep else "are there; --deep compares their hashes"
     return f"{len(values['files'])} that were written {how}", None
@@ -160,6 +171,12 @@ def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, No
 def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
     _raise_all(compare_copies(folder, values))
     return "config, tokenizer, processor files and shard headers are the base's", None
+
+
+def _tensors(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
+    hashes = tensor_hashes(values)
+    _raise_all(compare_tensors(folder, hashes))
+    return f"{len(hashes)} that were edited have the recorded hashes", None
 
 
 def _state(target: Target) -> tuple[str, State]:

@@ -1,8 +1,7 @@
 """Time and memory of a merge on a synthetic 4 GB checkpoint with nine (2048, 5632) sites, r = 64; see speed.py.
 
 Beside it, in this process: `shutil.copytree`, with the base in the page cache and not. In whole processes: PEFT's
-`merge_and_unload` and `save_pretrained` of the same update. A first merge knows no hash of the base's shards; one
-again knows those of the shards that it does not change.
+`merge_and_unload` and `save_pretrained` of the same update.
 """
 
 import os
@@ -18,7 +17,6 @@ import torch
 from checkpoints import build
 from processes import SETTLE, run
 
-from more_cli.cache import KnownHash
 from more_cli.cli.app import main as more
 from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
@@ -58,40 +56,26 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
     if not model.with_name("model.more").exists():
         edited_state(folder, model)
     command = ["merge", str(model), "-o", str(out), "-q"]
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     ways: dict[str, Callable[[], object]] = {
         "copytree": lambda: shutil.copytree(model, out),
         "copytree, on disk": lambda: (shutil.copytree(model, out), os.sync()),
         "merge": lambda: more(command),
-        "merge again": lambda: more(command),
         "merge --link": lambda: more([*command, "--link"]),
+        "merge --sha256": lambda: more([*command, "--sha256"]),
     }
     found: dict[str, Any] = {"cold": {way: [] for way in ways}, "warm": {way: [] for way in ways}}
     for turn in range(ROUNDS):
         # The first place goes round: what a way finds in memory is what the one before has left.
         order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for cache, way in ((cache, way) for cache in ("cold", "warm") for way in order):
-            know_hashes(folder / "cache", model, known="again" in way)
             found[cache][way].append(seconds(ways[way], model, out, cold=cache == "cold"))
     found["one core"] = parts(model)
     _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.session, more_cli.ops.folding")
-    for way in ("merge", "merge again"):
-        know_hashes(folder / "cache", model, known="again" in way)
-        found[f"{way}, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
+    found["merge, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
     shutil.rmtree(adapter, ignore_errors=True)
     assert more(["export", str(model), "-o", str(adapter), "-q"]) == 0
     found["PEFT, process"] = timed(out, sys.executable, "-c", PEFT, str(model), str(adapter), str(out))
     return found
-
-
-def know_hashes(cache: Path, model: Path, *, known: bool) -> None:
-    """Forget the hashes of all shards, or let them be known as after a merge: a link made since is a change too."""
-    shutil.rmtree(cache, ignore_errors=True)
-    if known:
-        time.sleep(SETTLE)  # a file that was just changed is not remembered
-        for shard in model.glob("*.safetensors"):
-            KnownHash.of(shard).keep(sha256_file(shard))
-        assert all(KnownHash.of(shard).sha256 for shard in model.glob("*.safetensors"))
 
 
 def parts(model: Path) -> dict[str, float]:

@@ -231,23 +231,20 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds and memory."""
     ways = list(found["warm"])
     yield "Median seconds (lowest to highest), in one process:\n"
-    yield "| base | " + " | ".join(ways) + " | merge over copytree | again | with `--link` |"
+    yield "| base | " + " | ".join(ways) + " | merge over copytree | with `--link` | with `--sha256` |"
     yield "|---" * (4 + len(ways)) + "|"
     for cache in ("cold", "warm"):
         times = found[cache]
         cells = [f"{median(times[way]):.2f} ({min(times[way]):.2f}-{max(times[way]):.2f})" for way in ways]
         copy = median(times["copytree"])
-        over = [f"{median(times[way]) / copy:.2f}" for way in ("merge", "merge again", "merge --link")]
+        over = [f"{median(times[way]) / copy:.2f}" for way in ("merge", "merge --link", "merge --sha256")]
         yield "| " + " | ".join((cache, *cells, *over)) + " |"
     ours, theirs, empty = found["merge, process"], found["PEFT, process"], found["imports MB"]
     yield (
         f"\nWhole processes: `more merge` {ours[0]:.1f} s and {ours[1]:.0f} MB, {ours[1] - empty:.0f} MB of it above "
-        f"imports, again {found['merge again, process'][0]:.1f} s; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
+        f"imports; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
     )
-    yield (
-        "\n`merge`: no hash of the base is known. `merge again`: those of the shards it does not change are, as after "
-        "any merge of that base that was not linked."
-    )
+    yield "\n`--sha256`: the shards that were written are hashed too, for `more.json`."
     parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found["one core"].items())
     yield f"\nBeyond the copy a merge takes, on one core: {parts}."
 
