@@ -88,8 +88,8 @@ def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
     return (
         f"## Corrected with more\n\n{standing} corrections were written into {what} with M-ORE.\n\n"
         f"| what | value |\n|---|---|\n{table}\n"
-        f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and the versions; "
-        "`more verify` on this folder compares them.\n"
+        f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and "
+        "the versions; `more verify` on this folder compares them.\n"
     )
 
 

@@ -17,8 +17,8 @@ import torch
 from checkpoints import build
 from processes import SETTLE, run
 
+from more_cli.checkpoint import fingerprint
 from more_cli.cli.app import main as more
-from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.ops.folding import patches_of
 from more_cli.ops.session import open_session
@@ -69,7 +69,7 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
         order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for cache, way in ((cache, way) for cache in ("cold", "warm") for way in order):
             found[cache][way].append(seconds(ways[way], model, out, cold=cache == "cold"))
-    found["one core"] = parts(model)
+    found["cores"] = parts(model, out)
     _, found["imports MB"] = run(sys.executable, "-c", "import more_cli.ops.session, more_cli.ops.folding")
     found["merge, process"] = timed(out, sys.executable, "-m", "more_cli", *command)
     shutil.rmtree(adapter, ignore_errors=True)
@@ -78,19 +78,19 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
     return found
 
 
-def parts(model: Path) -> dict[str, float]:
-    """Return the seconds of one core for what a merge does beyond a copy, with the base in the page cache."""
+def parts(model: Path, out: Path) -> dict[str, float]:
+    """Return the core seconds of what a merge with `--link` does, with the base in the page cache."""
     session = open_session(locate(model, None), Machine())
     _, patches = patches_of(session.editor, "nearest", 0)
-    checkpoint, shards = session.checkpoint, sorted(model.glob("*.safetensors"))
+    checkpoint = session.checkpoint
+    (shard,) = {checkpoint.tensors[key].shard for key in patches}
 
     def compare() -> None:
         old, new = bytearray(1 << 20), bytearray(1 << 20)
-        for shard in shards:
-            with FileIO(shard) as ours, FileIO(shard) as theirs:
-                while ours.readinto(old):
-                    theirs.readinto(new)
-                    assert old == new
+        with FileIO(model / shard) as ours, FileIO(out) as theirs:
+            while ours.readinto(old):
+                theirs.readinto(new)
+                assert old == new
 
     def fold() -> None:
         for key, patch in patches.items():
@@ -98,15 +98,21 @@ def parts(model: Path) -> dict[str, float]:
             for first in range(0, entry.shape[0], 46):
                 patch(checkpoint.read_rows(entry, first, min(first + 46, entry.shape[0])), first)
 
-    found = {}
-    threads = torch.get_num_threads()
+    works: dict[str, Callable[[], object]] = {
+        "opening the state and hashing the tensors of its base": lambda: open_session(locate(model, None), Machine()),
+        f"copying {(model / shard).stat().st_size / 1e9:.1f} GB": lambda: shutil.copyfile(model / shard, out),
+        "comparing them": compare,
+        "folding": fold,
+        "hashing what was folded": lambda: fingerprint(checkpoint, patches),
+    }
+    found, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)
-    works = {"SHA-256": lambda: [sha256_file(shard) for shard in shards], "comparing": compare, "folding": fold}
     for name, work in works.items():
-        started = time.perf_counter()
+        started = time.process_time()
         work()
-        found[name] = round(time.perf_counter() - started, 2)
+        found[name] = round(time.process_time() - started, 2)
     torch.set_num_threads(threads)
+    out.unlink()
     return found
 
 

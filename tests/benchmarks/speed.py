@@ -245,8 +245,8 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
         f"imports; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
     )
     yield "\n`--sha256`: the shards that were written are hashed too, for `more.json`."
-    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found["one core"].items())
-    yield f"\nBeyond the copy a merge takes, on one core: {parts}."
+    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found["cores"].items())
+    yield f"\nCore seconds of a merge with `--link`, {sum(found['cores'].values()):.2f} in all: {parts}."
 
 
 def start_table(found: dict[str, Any]) -> Iterator[str]:
