@@ -90,8 +90,8 @@ def merge(
     """
     if out.resolve() == target.model.resolve() or target.model.resolve() in out.resolve().parents:
         raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
-    meta = load_meta(target.sidecar)  # no state, no copy
     checkpoint = open_checkpoint(target.model)
+    meta = load_meta(target.sidecar)  # no state, no copy
     report = MergeReport(target, out, dry_run=dry_run, shards=len(checkpoint.shards))
     report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
 
