@@ -371,6 +371,22 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
     assert tree(world.root) == before
 
 
+@pytest.mark.parametrize(
+    ("wrong", "code"), [(KeyboardInterrupt(), 130), (OSError(5, "Input/output error"), 5), (OSError(28, "full"), 7)]
+)
+def test_hashing_that_fails_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: BaseException, code: int
+) -> None:
+    def fail(*_: Any) -> str:
+        raise wrong
+
+    before = tree(world.root)
+    monkeypatch.setattr(merging, "sha256_file", fail)
+    assert merge(world, "--sha256").code == code
+    assert tree(world.root) == before
+    assert merge(world).code == 0
+
+
 def test_torch_is_imported_while_files_are_copied(world: World) -> None:
     script = """
 import sys

@@ -81,7 +81,7 @@ def merge(
         link: Give shards that hold no site a second name instead of a copy.
         sha256: Note in `more.json` what every shard that was written hashes to, beside the edited tensors.
         dry_run: Write nothing.
-        progress: Told the bytes copied.
+        progress: Told the bytes copied, then the shards hashed.
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
@@ -128,7 +128,8 @@ def merge(
         report.linked, report.not_linked = copied.linked, copied.not_linked
         report.left_out = copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
-        _write_provenance(ready().session, scratch, report, copied, _hashes(scratch, own) if sha256 else {})
+        files = _hashes(scratch, own, progress) if sha256 else {}
+        _write_provenance(ready().session, scratch, report, copied, files)
     if verify:
         from more_cli.ops.merged import verify_merged
 
@@ -166,9 +167,18 @@ def _prepare(
     return _Ready(session, replayed, live, folds, patches)
 
 
-def _hashes(folder: Path, shards: Sequence[str]) -> dict[str, str]:
+def _hashes(folder: Path, shards: Sequence[str], progress: Progress) -> dict[str, str]:
+    found = {}
     with disk_errors(folder), ThreadPoolExecutor() as pool:
-        return dict(zip(shards, pool.map(lambda shard: sha256_file(folder / shard), shards), strict=True))
+        jobs = {shard: pool.submit(sha256_file, folder / shard) for shard in shards}
+        try:
+            for number, (shard, job) in enumerate(jobs.items()):
+                progress(number, len(shards), "hashing shards")
+                found[shard] = job.result()
+        except BaseException:  # such as Ctrl-C: the rest may be gigabytes
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
 
 
 def _write_provenance(

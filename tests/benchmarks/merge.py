@@ -25,7 +25,7 @@ from more_cli.ops.session import open_session
 from more_cli.state import load_state, save_state
 from more_cli.target import locate
 
-ROUNDS = 3
+ROUNDS = 5
 RECIPE = 'sites = ["text.ffn_out"]\nlast = 9\nrank = 64\n'
 PEFT = """
 import sys
