@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from more_cli.errors import UsageError
+from more_cli.ops.status import extensions
 from more_cli.recipe import Constants, Recipe, load_recipe, parse_recipe, pick_recipe, shipped_recipes
 
 
@@ -14,6 +15,12 @@ def test_every_shipped_recipe_loads_and_survives_the_state(name: str) -> None:
     assert recipe.name == name
     assert recipe.description
     assert parse_recipe(recipe.canonical(), "state") == recipe
+
+
+def test_what_a_recipe_does_beyond_the_paper_is_named() -> None:
+    assert extensions(load_recipe("paper-llava"), 0) == []
+    default, per_token = (extensions(load_recipe(name), 0) for name in ("default", "per-token"))
+    assert set(per_token) - set(default) == {"the key of every token in P"}
 
 
 def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:

@@ -62,6 +62,8 @@ def extensions(recipe: Recipe, anchors: int) -> list[str]:
     found = []
     if recipe.uses_polyak:
         found.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
+    if recipe.pooling == "none":
+        found.append("the key of every token in P")
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
         found.append(f"written until it holds ({limit}, at most {recipe.max_steps} writes)")
