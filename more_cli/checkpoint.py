@@ -117,7 +117,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises:
         StateError: Not a safetensors checkpoint, or its index, headers and files do not fit each other.
     """
-    _require_checkpoint(path)
+    require_checkpoint(path)
     config = _read_object(path / CONFIG)
     named = config.get("transformers_weights")
     if named not in (None, SINGLE, INDEX):
@@ -185,7 +185,12 @@ def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, s
         return found | {f"tensor:{key}": sha256 for key, sha256 in zip(keys, hashes, strict=True)}
 
 
-def _require_checkpoint(path: Path) -> None:
+def require_checkpoint(path: Path) -> None:
+    """Look whether a folder can be a checkpoint, without reading its weights.
+
+    Raises:
+        StateError: no such folder, no config in it, or an adapter beside the weights.
+    """
     hint = "pass the folder that holds config.json and model*.safetensors"
     if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         hint = f"it looks like a hub id and nothing is fetched: hf download {path} --local-dir {path.name}"

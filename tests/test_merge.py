@@ -129,8 +129,10 @@ def test_without_a_state_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.M
     assert (result.code, "no state at" in result.err, "run `more init MODEL` first" in result.err) == (5, True, True)
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    result = run("merge", tmp_path / "nowhere", "-o", tmp_path / "out")
+@pytest.mark.parametrize("command", ["merge", "export", "eval", "edit"])
+def test_a_model_that_is_not_there_is_named(command: str, world: World, tmp_path: Path) -> None:
+    more = {"edit": [world.root / "edits.jsonl"], "eval": []}.get(command, ["-o", tmp_path / "out"])
+    result = run(command, tmp_path / "nowhere", *more)
     assert (result.code, result.err.splitlines()[0]) == (5, f"error: {tmp_path / 'nowhere'}: no such directory")
 
 

@@ -333,6 +333,19 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
     assert "another state on another machine" in details(verify(world, "--deep", "--json"))["replay"]
 
 
+@pytest.mark.slow
+def test_a_key_of_every_token_is_resumed_and_replayed_to_the_same_bytes(tmp_path: Path) -> None:
+    at_once, in_parts = (World(tmp_path / name) for name in ("at-once", "in-parts"))
+    options = ("--recipe", "per-token", *LEARNING)
+    for world in (at_once, in_parts):
+        world.edits(4)
+    assert in_parts.edit(*options, "--limit", 2).code in (0, 3)
+    assert in_parts.edit(*options, "--consolidate", "all").code in (0, 3)
+    at_once.edit(*options, "--consolidate", "all")
+    assert in_parts.sidecar.read_bytes() == at_once.sidecar.read_bytes()
+    assert run("verify", in_parts.model, "--deep").code == 0
+
+
 # --- what was made of a state ---
 
 WRITTEN = ["origin", "files", "copies", "tensors"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from more_cli import __version__
+from more_cli.checkpoint import require_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.memory import Memory
@@ -186,8 +187,9 @@ def open_session(target: Target, machine: Machine, progress: Progress = no_progr
     """Open an existing state with its base and ledger.
 
     Raises:
-        StateError: no state, another base, or a damaged ledger.
+        StateError: no checkpoint, no state, another base, or a damaged ledger.
     """
+    require_checkpoint(target.model)  # before the state: a mistyped folder has neither
     return Session(target, load_state(target.sidecar), machine, progress)
 
 
