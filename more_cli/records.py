@@ -5,6 +5,8 @@ Reading never fails on a record: what is wrong with one is said with its line, a
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,9 +76,19 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError:
-        raise DataError(f"file not found: `{path}`") from None
+        raise not_found(path) from None
     except OSError as error:
         raise DataError(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def not_found(path: Path) -> DataError:
+    """Return the error for a user's file that is not there, with the name that may have been meant."""
+    folder = path.parent
+    if not folder.is_dir():
+        return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")
+    near = difflib.get_close_matches(path.name, os.listdir(folder), 1)
+    hint = f"did you mean `{folder / near[0]}`?" if near else f"looked for in `{folder.absolute()}`"
+    return DataError(f"file not found: `{path}`", hint)
 
 
 def records(file: BinaryIO, name: str) -> Iterator[Record]:

@@ -72,10 +72,28 @@ def test_recursion_stays_positive_definite_and_shrinks(ridge: float, scale: floa
     assert float(torch.linalg.eigvalsh(P).min()) > 0
 
 
-def test_a_matrix_of_keys_is_absorbed_row_by_row() -> None:
-    Z = keys(6, 5)
-    P = recursion.absorb(recursion.initial(5, 3.0, "unit"), Z, 3.0, "unit")
-    torch.testing.assert_close(P, recursion.closed_form(Z, 3.0, "unit"), atol=1e-12, rtol=1e-12)
+@pytest.mark.parametrize("normalisation", ["unit", "paper"])
+@pytest.mark.parametrize("count", [1, 6, recursion.BLOCK, 576])
+@pytest.mark.parametrize("length", [1.0, 40.0, 1e4])  # the last loses too many digits at once
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_matrix_of_keys_is_absorbed_as_if_row_by_row(normalisation, count: int, length: float, alike: bool) -> None:
+    Z = keys(count, 48, scale=length / 48**0.5)
+    Z = Z[:1].expand(count, -1) + 1e-9 * Z if alike else Z
+    P = rows = recursion.initial(48, 3.0, normalisation)
+    P = recursion.absorb(P, Z.float(), 3.0, normalisation)  # keys of single tokens come as the model computes them
+    for z in Z.float():
+        rows = recursion.absorb(rows, z, 3.0, normalisation)
+    torch.testing.assert_close(P, rows, atol=1e-9 * float(rows.diagonal().max()), rtol=0)
+    if length < 1e4:  # beyond it the inversion is what loses digits
+        torch.testing.assert_close(P, recursion.closed_form(Z.float(), 3.0, normalisation), atol=1e-9, rtol=0)
+    assert not recursion.flaw(P, count, 3.0, normalisation)
+
+
+def test_blocks_are_left_where_keys_are_too_long_for_them() -> None:
+    P = recursion.initial(24, 1.0, "unit")
+    assert recursion._absorb_block(P, keys(8, 24), 1.0) is not None
+    assert recursion._absorb_block(P, keys(8, 24, scale=1e4), 1.0) is None
+    assert recursion._absorb_block(P, keys(1, 24, scale=1e9).expand(8, -1), 1e-12) is None
 
 
 def test_both_normalisations_are_one_editor_once_eta_is_rescaled() -> None:

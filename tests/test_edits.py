@@ -229,8 +229,14 @@ def test_whole_file_problems(root: Path) -> None:
         with pytest.raises(StreamErrors, match=expected) as caught:
             read_edits(root / "edits.jsonl")
         assert len(caught.value.problems) == 1
-    with pytest.raises(DataError, match="file not found"):
-        read_edits(root / "absent.jsonl")
+    for absent, hint in [
+        ("edit.jsonl", f"did you mean `{root}/edits.jsonl`?"),
+        ("absent", f"looked for in `{root}`"),
+        ("nowhere/edits.jsonl", f"there is no folder `{root}/nowhere`"),
+    ]:
+        with pytest.raises(DataError, match="file not found") as missing:
+            read_edits(root / absent)
+        assert missing.value.hint == hint
     with pytest.raises(DataError, match="cannot be read"):
         read_edits(root / "img")
 

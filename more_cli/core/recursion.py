@@ -21,7 +21,10 @@ Normalisation = Literal["unit", "paper"]
 Deviation: `unit` is our default, because the printed eta = 0.1 with lambda = 2000 only learns in that form.
 """
 
-
+BLOCK = 64
+"""Keys absorbed at once: as few passes over P as matter, and little work within a block."""
+CONDITION = 1e3
+"""Longest pivot of a block over the shortest it can have: as many digits as that are lost at most, of 16."""
 ROUNDING = 1e-9
 """Relative error of an eigenvalue of P after a long stream; float64 has 2e-16 per key."""
 
@@ -41,14 +44,32 @@ def pool(Z: Tensor, relevant: Tensor) -> Tensor:
 def absorb(P: Tensor, z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor:
     """Return P after one more key z (Eq. sm-update), exactly symmetric: P (r, r), z (r,) -> (r, r).
 
-    A (n, r) matrix of keys is absorbed row by row (`pooling = "none"`, one key per token).
+    A (n, r) matrix of keys (`pooling = "none"`, one key per token) is absorbed in blocks, as if row by row.
     """
     floor = ridge if normalisation == "unit" else 1.0
-    for key in z.reshape(-1, z.shape[-1]).double():
+    for Z in torch.split(z.reshape(-1, z.shape[-1]).double(), BLOCK):
+        together = None if len(Z) == 1 else _absorb_block(P, Z, floor)
+        P = _absorb_rows(P, Z, floor) if together is None else together
+    return P
+
+
+def _absorb_rows(P: Tensor, Z: Tensor, floor: float) -> Tensor:
+    for key in Z:
         Pz = P @ key
         # outer(Pz, Pz) is symmetric to the bit, so P stays so however many keys it has seen.
         P = P - torch.outer(Pz, Pz) / (floor + key @ Pz)
     return P
+
+
+def _absorb_block(P: Tensor, Z: Tensor, floor: float) -> Tensor | None:
+    """Eq. sm-update for several keys (Woodbury); None where the keys are so long or alike that digits would be lost."""
+    PZ = P @ Z.T
+    L, failed = torch.linalg.cholesky_ex(Z @ PZ + floor * torch.eye(len(Z), dtype=P.dtype, device=P.device))
+    if failed or L.diagonal().max() > CONDITION * floor**0.5:
+        return None
+    half: Tensor = torch.linalg.solve_triangular(L, PZ.T, upper=False)
+    change = half.T @ half
+    return P - (change + change.T) / 2  # a product need not be symmetric to the bit
 
 
 def closed_form(Z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 from more_cli.errors import DataError, UsageError
 from more_cli.files import shorten
 from more_cli.images import ImageCache
+from more_cli.records import not_found
 from more_cli.suites.annotations import EditPool, read_pool
 from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
 from more_cli.suites.mme import AskedImage, category_folders, read_category
@@ -95,7 +96,7 @@ def _load_file(name: str, image_root: Path | None) -> EditSuite:
     path = Path(name)
     if not path.is_file():
         if path.suffix in (".json", ".jsonl"):
-            raise DataError(f"file not found: `{path}`")
+            raise not_found(path)
         near = difflib.get_close_matches(name, CATALOG, 1)
         hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(CATALOG)}, or a file of edits"
         raise UsageError(f"unknown suite `{shorten(name)}`", hint)
