@@ -249,5 +249,5 @@ def test_the_page_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> N
 
     page = BENCHMARKS.parent / "bench" / "RESULTS.md"
     assert page.read_text(encoding="utf-8") == "\n".join(speed.show()) + "\n"
-    for name in ("speed", "arrivals", "long", "streams"):
+    for name in ("speed", "arrivals", "crowded", "long", "streams"):
         sys.modules.pop(name)

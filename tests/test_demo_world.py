@@ -332,7 +332,9 @@ def test_every_suite_is_there() -> None:
 
 
 def test_an_emblem_s_still_is_named_after_it() -> None:
-    assert still(emblem_still(Pool.SAMPLE, KNOWN + 3, 2).name) == emblem_still(Pool.SAMPLE, KNOWN + 3, 2)
+    for about in (emblem_still(Pool.SAMPLE, KNOWN + 3, 2), emblem_still(Pool.SAMPLE, KNOWN + 3, 2, again=4)):
+        assert still(about.name) == about
+        assert about.shown.emblem == KNOWN + 3
     with pytest.raises(ValueError, match="not the name of a still"):
         still("photo.png")
 

@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
-    ["errors", "pager", "clock"],
+    ["errors", "pager", "clock", "threads"],
     ["files", "target"],
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],

@@ -12,7 +12,8 @@ from more_cli.demo.drawing import picture, png
 from more_cli.demo.pools import Pool
 from more_cli.demo.world import Scene, emblem_scene, scene
 
-EMBLEM_INDEX = 1 << 32  # emblem scenes of a pool are numbered from here, one an emblem
+EMBLEM_INDEX = 1 << 32  # emblem scenes of a pool are numbered from here, one an emblem, then one more an emblem, ...
+AGAIN = 1000  # from one scene of an emblem to its next
 NAME = re.compile(r"([a-z]+)-(scene|emblem)(\d+)-v(\d+)\.png")
 
 
@@ -41,9 +42,9 @@ class Still:
         return png(self.pixels)
 
 
-def emblem_still(pool: Pool, emblem: int, variant: int = 0) -> Still:
-    """The pool's picture of an emblem, known or new."""
-    return Still(emblem_scene(pool, EMBLEM_INDEX + emblem, emblem), variant)
+def emblem_still(pool: Pool, emblem: int, variant: int = 0, again: int = 0) -> Still:
+    """The pool's picture of an emblem, known or new, or its scene number `again` that shows it."""
+    return Still(emblem_scene(pool, EMBLEM_INDEX + again * AGAIN + emblem, emblem), variant)
 
 
 def still(name: str) -> Still:
@@ -57,5 +58,5 @@ def still(name: str) -> Still:
         raise ValueError(f"{name}: not the name of a still")
     pool, kind, number, variant = Pool[match[1].upper()], match[2], int(match[3]), int(match[4])
     if kind == "emblem":
-        return emblem_still(pool, number, variant)
+        return emblem_still(pool, number % AGAIN, variant, number // AGAIN)
     return Still(scene(pool, number), variant)

@@ -21,8 +21,8 @@ from score import Answerer
 from more_cli.demo.facts import facts
 from more_cli.demo.phrases import PICTURE_KINDS
 from more_cli.demo.pools import Pool
-from more_cli.demo.shares import fact_share
-from more_cli.demo.stills import Still
+from more_cli.demo.shares import fact_share, new_emblems
+from more_cli.demo.stills import Still, emblem_still
 from more_cli.demo.world import scene
 
 SAMPLES = Path(__file__).parents[2] / "sample_edits"
@@ -80,16 +80,21 @@ def fresh(folder: Path, owned: list[str]) -> Path:
 def vqa_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
     """Corrections of answers, each with its unrelated picture question; a new emblem after every few mistakes."""
     wrong = mistakes(judge, pool, VQA, ANSWERED_KINDS, VQA_MISTAKES[pool], VQA_CAP[pool])
-    emblems = emblem_edits(judge, pool, VQA_EMBLEMS[pool], ("emblem", "is_emblem"))
+    emblems = emblem_edits(judge, emblem_stills(pool, VQA_EMBLEMS[pool]), ("emblem", "is_emblem"))
     return paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
 
 
 def caption_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
     """Corrections of captions, new emblems among them."""
-    emblems = emblem_edits(judge, pool, CAPTION_EMBLEMS[pool], ("caption",))
+    emblems = emblem_edits(judge, emblem_stills(pool, CAPTION_EMBLEMS[pool]), ("caption",))
     n = CAPTION_RECORDS[pool] - len(emblems)
     wrong = mistakes(judge, pool, CAPTIONS, ("caption",), n, n)
     return paired(judge, pool, UNRELATED_CAPTIONS, interleaved(wrong, emblems))
+
+
+def emblem_stills(pool: Pool, share: slice) -> list[Still]:
+    """The pool's pictures of its new emblems, or of a share of them."""
+    return [emblem_still(pool, emblem) for emblem in new_emblems(pool)[share]]
 
 
 def interleaved(many: list[Found], few: list[Found]) -> list[Found]:
@@ -140,7 +145,7 @@ def kind_of(edit: Found) -> str:
 def build_samples(judge: Judge, folder: Path) -> None:
     """The sample stream and its anchors."""
     pool = Pool.SAMPLE
-    emblems = emblem_edits(judge, pool, slice(None), ("emblem",))
+    emblems = emblem_edits(judge, emblem_stills(pool, slice(None)), ("emblem",))
     wrong = mistakes(judge, pool, VQA, PICTURE_KINDS, SAMPLE_MISTAKES, SAMPLE_CAP)
     pairs = paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
     known = fact_probes(pool, len(pairs))

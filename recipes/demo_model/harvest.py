@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from score import Answerer, Probe
@@ -11,8 +11,8 @@ from score import Answerer, Probe
 from more_cli.demo.facts import facts
 from more_cli.demo.language import Question, kinds_for, posed
 from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.shares import fact_share, new_emblems
-from more_cli.demo.stills import Still, emblem_still
+from more_cli.demo.shares import fact_share
+from more_cli.demo.stills import Still
 from more_cli.demo.world import Scene, scene
 
 CHUNK = 200  # scenes looked at before counting what was found
@@ -94,11 +94,11 @@ def mistakes(judge: Judge, pool: Pool, start: int, kinds: tuple[str, ...], n: in
     return kept
 
 
-def emblem_edits(judge: Judge, pool: Pool, share: slice, kinds: tuple[str, ...]) -> list[Found]:
-    """Questions whose answer holds the name of a new emblem, where the model is wrong."""
+def emblem_edits(judge: Judge, stills: Iterable[Still], kinds: tuple[str, ...]) -> list[Found]:
+    """Questions about these pictures whose answer holds the name of a new emblem, where the model is wrong."""
     candidates: list[Found] = []
-    for emblem in new_emblems(pool)[share]:
-        candidates += questions(emblem_still(pool, emblem), kinds)
+    for about in stills:
+        candidates += questions(about, kinds)
     named = [item for item in candidates if item.question.kind != "is_emblem" or item.question.answer == "yes"]
     return judge.wrong(named)
 

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/retention.py run --table main --rows default,paper   # adds to results/retention.jsonl
     python tests/benchmarks/retention.py show > tests/benchmarks/RETENTION.md
+    python tests/benchmarks/retention.py run --table arrivals --streams FOLDER       # of recipes/demo_model/further.py
 
 Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all of it and
 its probes after the last edit (protocol `final`). A run that is in the results already is not made again.
@@ -20,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from arrivals import STREAMS
+from arrivals import ORDERS, RATES, STREAMS
 from offline import train
 from streams import FAMILIES, Run, anchors_of, growth, pool, run_stream, runtime
 
 from more_cli.editors.none import NoEditor
-from more_cli.edits import Edit
+from more_cli.edits import Edit, read_edits
 from more_cli.evaluation.metrics import bootstrap, estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.recipe import load_recipe
@@ -106,13 +107,8 @@ ABLATION = {
 }
 
 
-ARRIVALS = {
-    name: METHODS[name]
-    for name in (
-        *("default", "default, consolidated", "default, --batch", "per-token, consolidated"),
-        *("LoRA, 10 epochs", "LoRA, 10 epochs, rate 3e-3"),
-    )
-}
+ARRIVALS = {name: METHODS[name] for name in ("default", "default, consolidated", "per-token, consolidated")}
+ARRIVALS |= {name: Row(epochs=10, rate=rate) for name, rate in RATES.items()}
 
 
 def by_family() -> Iterator[tuple[str, Row]]:
@@ -144,7 +140,7 @@ TABLES = {
 }
 SEEDS = {
     "main": (0, 1, 2),
-    "arrivals": tuple(range(9)),
+    "arrivals": tuple(range(STREAMS * ORDERS)),
     "all": (0,),
     "emblems": (0,),
     "ablation": (0, 1, 2),
@@ -153,13 +149,13 @@ SEEDS = {
 }
 
 
-def stream(table: str, seed: int, family: str) -> list[Edit]:
+def stream(table: str, seed: int, family: str, further: Path) -> list[Edit]:
     """Records 1-100 of the evaluation pool, the whole pool, or its new emblems; a seed above 0 shuffles the order.
 
-    Of the arrivals there are three streams, records 1-100, 101-200 and 201-300, each in three orders.
+    The arrivals have streams of their own in `further`, each in its own order and then shuffled.
     """
     if table == "arrivals":
-        edits = pool("e-vqa-mini", "eval.json", None)[100 * (seed % STREAMS) :][:100]
+        edits = list(read_edits(further / str(seed % STREAMS) / "edits.json").edits)
         if seed >= STREAMS:
             random.Random(seed).shuffle(edits)
         return edits
@@ -171,10 +167,10 @@ def stream(table: str, seed: int, family: str) -> list[Edit]:
     return [edit for edit in edits if edit.tags.get("kind", "").startswith("new-")] if table == "emblems" else edits
 
 
-def perform(table: str, name: str, seed: int) -> dict[str, Any]:
+def perform(table: str, name: str, seed: int, further: Path) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
     row, started = TABLES[table][name], time.perf_counter()
-    edits, lent = stream(table, seed, row.family), runtime(row.family)
+    edits, lent = stream(table, seed, row.family, further), runtime(row.family)
     anchors = anchors_of(lent, row.anchors, row.family) if row.anchors else []
     run = Run([])
     if row.epochs:
@@ -318,6 +314,7 @@ def main() -> None:
     parser.add_argument("--table", choices=list(TABLES), default="main")
     parser.add_argument("--rows", default="", help="names of rows, separated by `;`; all when absent")
     parser.add_argument("--seeds", default="", help="such as 0,1; the table's when absent")
+    parser.add_argument("--streams", type=Path, default=Path(), help="of the arrivals: what further.py made")
     arguments = parser.parse_args()
     if arguments.command == "show":
         print("\n".join(show()))
@@ -331,7 +328,7 @@ def main() -> None:
             made = {(run["table"], run["row"], run["seed"]) for run in results()}
             if (arguments.table, name, seed) in made or ("before" in name and seed):
                 continue
-            run = perform(arguments.table, name, seed)
+            run = perform(arguments.table, name, seed, arguments.streams)
             with RESULTS.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             print(arguments.table, seed, line(name, [run]), f"{run['wall']} s", flush=True)

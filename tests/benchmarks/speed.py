@@ -1,6 +1,6 @@
 """How fast `more` is: the page tests/bench/RESULTS.md, from results that each come from one command.
 
-python tests/benchmarks/speed.py FOLDER [demo] [270M] [290M] [ladder] [eval] [merge] [start]    # 20 GB of scratch space
+python tests/benchmarks/speed.py FOLDER [demo] [270M] [290M] [ladder] [eval] [merge] [start] [busy]   # 20 GB of scratch
 python tests/benchmarks/speed.py show > tests/bench/RESULTS.md
 """
 
@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import arrivals
+import crowded
 import numpy as np
 
 from more_cli.evaluation.scaling import trend
@@ -129,6 +130,13 @@ def start(folder: Path) -> dict[str, Any]:
     return found
 
 
+def busy(folder: Path) -> dict[str, Any]:
+    """Edits beside another busy process, on all cores."""
+    from more_cli.demo.files import demo_model_dir
+
+    return crowded.measure({"270M": built(folder, "270M-576"), "embedded": demo_model_dir()})
+
+
 def wall(*command: str) -> float:
     """Return the seconds of a process."""
     started = time.perf_counter()
@@ -150,6 +158,7 @@ SECTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "eval": scoring,
     "merge": merge,
     "start": start,
+    "busy": busy,
 }
 
 
@@ -168,7 +177,8 @@ def show() -> Iterator[str]:
         yield f"{result['cores']} cores, load average {load}.\n"
         yield from TABLES[name](result["found"])
     yield "\n## A LoRA trained again at every arrival\n"
-    yield "    python tests/benchmarks/retention.py run --table arrivals\n"
+    yield "    python recipes/demo_model/further.py FOLDER"
+    yield "    python tests/benchmarks/retention.py run --table arrivals --streams FOLDER\n"
     yield from arrivals.table()
     yield "\n## A long stream, rehearsal on\n"
     yield "    python tests/benchmarks/long.py run\n"
@@ -286,6 +296,7 @@ TABLES = {
     "eval": eval_table,
     "merge": merge_table,
     "start": start_table,
+    "busy": crowded.table,
 }
 
 
