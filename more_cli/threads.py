@@ -12,12 +12,14 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from more_cli.cgroup import groups
+
 SPINS = "1000"
 """What libgomp itself waits where it knows that there are more threads than cores."""
 
 
 def settle(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Say what the user has not; `root` is where `sys` is mounted."""
+    """Say what the user has not; `root` is where `proc` and `sys` are mounted."""
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", SPINS)
     quota = cores_allowed(root)
@@ -26,13 +28,14 @@ def settle(environment: MutableMapping[str, str] = os.environ, root: Path = Path
 
 
 def cores_allowed(root: Path = Path("/")) -> float:
-    """Return how many cores' time the control group may use; infinity where it has no such limit."""
-    groups = root / "sys/fs/cgroup"
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # version 2, version 1
-        try:
-            quota, period = (word for name in files for word in (groups / name).read_text().split())
-            if float(quota) > 0 and float(period) > 0:  # -1 is no limit
-                return float(quota) / float(period)
-        except (OSError, ValueError):  # no such account, or `max`
-            continue
-    return math.inf
+    """Return how many cores' time the control groups leave; infinity where none has such a limit."""
+    found = [math.inf]
+    for group in groups("cpu", root):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # version 2, version 1
+            try:
+                quota, period = (float(word) for name in names for word in (group / name).read_text().split())
+            except (OSError, ValueError):  # no such account, or `max`
+                continue
+            if quota > 0 and period > 0:  # -1 is no limit
+                found.append(quota / period)
+    return min(found)

@@ -119,6 +119,10 @@ def test_free_memory_is_the_least_that_system_and_control_group_leave(tmp_path: 
     (group / "memory.max").write_text("1500000\n")
     (group / "memory.stat").write_text("anon 7\ninactive_file 40000\n")
     assert free_memory(tmp_path) == 1_040_000
+    account(tmp_path, proc__self__cgroup="0::/job/step\n")
+    account(group, **{"job__memory.max": "900000\n", "job__memory.current": "300000\n"})
+    assert free_memory(tmp_path) == 600_000
+    (tmp_path / "proc/self/cgroup").unlink()
     (group / "memory").mkdir()
     (group / "memory/memory.limit_in_bytes").write_text("1000\n")
     (group / "memory/memory.usage_in_bytes").write_text("5000\n")

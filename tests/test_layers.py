@@ -9,8 +9,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
-    ["errors", "pager", "clock", "threads"],
-    ["files", "target"],
+    ["errors", "pager", "clock", "cgroup"],
+    ["files", "target", "threads"],
     ["images", "lock", "recipe", "checkpoint", "core"],
     ["records", "foreign", "patching", "entry"],
     ["edits", "feeds", "state", "lines"],

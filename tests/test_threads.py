@@ -13,11 +13,11 @@ import pytest
 from more_cli.threads import SPINS, cores_allowed, settle
 
 
-def group(root: Path, **files: str) -> Path:
-    for name, content in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+def mounts(root: Path, own: str = "", **files: str) -> Path:
+    """A system whose process is in the groups `own`."""
+    for name, content in {"proc/self/cgroup": own, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
     return root
 
 
@@ -34,8 +34,32 @@ def group(root: Path, **files: str) -> Path:
         ({"cpu/cpu.cfs_quota_us": "50000\n"}, math.inf),
     ],
 )
-def test_cores_are_those_of_the_control_group(tmp_path: Path, files: dict[str, str], cores: float) -> None:
-    assert cores_allowed(group(tmp_path, **files)) == cores
+def test_cores_are_those_of_the_control_mounts(tmp_path: Path, files: dict[str, str], cores: float) -> None:
+    assert cores_allowed(mounts(tmp_path, **files)) == cores
+
+
+V1 = {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "300000 100000"}, 3),
+        ("0::/a/b\n", {"cpu.max": "max 100000", "a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "c/cpu.max": "100000 100000"}, 1.5),
+        ("0::/host/only\n", {"cpu.max": "300000 100000"}, 3),
+        ("0::/../../b\n", {"cpu.max": "300000 100000"}, 3),
+        ("5:cpuset:/x\n2:cpu,cpuacct:/x/y\n0::/\n", V1 | {"cpu/x/cpu.cfs_quota_us": "1\n"}, math.inf),
+        (
+            "2:cpu,cpuacct:/x/y\n0::/\n",
+            V1 | {"cpu/x/cpu.cfs_quota_us": "100000\n", "cpu/x/cpu.cfs_period_us": "50000\n"},
+            2,
+        ),
+        ("nonsense\n", {"cpu.max": "300000 100000"}, 3),
+    ],
+)
+def test_every_group_around_counts(tmp_path: Path, own: str, files: dict[str, str], cores: float) -> None:
+    assert cores_allowed(mounts(tmp_path, own, **files)) == cores
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(0.5, "1"), (1.0, "1"), (2.9, "2"), (4.0, None), (8.0, None)])
@@ -44,14 +68,14 @@ def test_there_are_as_many_threads_as_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     environment: dict[str, str] = {}
-    settle(environment, group(tmp_path, **{"cpu.max": f"{100_000 * quota:.0f} 100000"}))
+    settle(environment, mounts(tmp_path, **{"cpu.max": f"{100_000 * quota:.0f} 100000"}))
     assert environment.get("OMP_NUM_THREADS") == threads
 
 
 def test_what_the_user_says_stays(tmp_path: Path) -> None:
     said = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "5"}
     environment = dict(said)
-    settle(environment, group(tmp_path, **{"cpu.max": "50000 100000"}))
+    settle(environment, mounts(tmp_path, **{"cpu.max": "50000 100000"}))
     assert environment == said
     environment = {"OMP_WAIT_POLICY": "active"}
     settle(environment, tmp_path / "no limits")

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from more_cli.cgroup import groups
 from more_cli.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -79,7 +80,7 @@ class Machine:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of main memory that can be had, by the system's account and that of the control group.
+    """Return the bytes of main memory that can be had, by the system's account and those of the control groups.
 
     `root` is where `proc` and `sys` are mounted. Where there is no such account, all memory counts as free.
     """
@@ -87,14 +88,14 @@ def free_memory(root: Path = Path("/")) -> int:
     fields = _fields(root / "proc/meminfo")
     if "MemAvailable:" in fields:
         found.append(1024 * fields["MemAvailable:"])
-    groups = root / "sys/fs/cgroup"
-    for group, limit, used, cache in (
-        (groups, "memory.max", "memory.current", "inactive_file"),
-        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, now = _number(group / limit), _number(group / used)
-        if most is not None and now is not None:
-            found.append(max(0, most - now + _fields(group / "memory.stat").get(cache, 0)))
+    for group in groups("memory", root):
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),  # version 2
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
+        ):
+            most, now = _number(group / limit), _number(group / used)
+            if most is not None and now is not None:
+                found.append(max(0, most - now + _fields(group / "memory.stat").get(cache, 0)))
     return min(found)
 
 
