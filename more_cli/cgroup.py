@@ -25,6 +25,8 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
 
 def _lines(path: Path) -> list[list[str]]:
     try:
-        return [parts for line in path.read_text().splitlines() if len(parts := line.split(":", 2)) == 3]
+        return [
+            parts for line in path.read_text(errors="replace").splitlines() if len(parts := line.split(":", 2)) == 3
+        ]
     except OSError:
         return []

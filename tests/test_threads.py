@@ -62,6 +62,12 @@ def test_every_group_around_counts(tmp_path: Path, own: str, files: dict[str, st
     assert cores_allowed(mounts(tmp_path, own, **files)) == cores
 
 
+def test_a_group_may_have_any_name(tmp_path: Path) -> None:
+    mounts(tmp_path, **{"cpu.max": "300000 100000"})
+    (tmp_path / "proc/self/cgroup").write_bytes(b"0::/\xff\xfe/x\n")
+    assert cores_allowed(tmp_path) == 3
+
+
 @pytest.mark.parametrize(("quota", "threads"), [(0.5, "1"), (1.0, "1"), (2.9, "2"), (4.0, None), (8.0, None)])
 def test_there_are_as_many_threads_as_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: float, threads: str | None
