@@ -25,8 +25,8 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
 
 def _lines(path: Path) -> list[list[str]]:
     try:
-        return [
-            parts for line in path.read_text(errors="replace").splitlines() if len(parts := line.split(":", 2)) == 3
-        ]
+        text = path.read_text(errors="replace")  # a name may have any bytes
     except OSError:
         return []
+    split = (line.split(":", 2) for line in text.splitlines())
+    return [parts for parts in split if len(parts) == 3]
