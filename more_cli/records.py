@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -86,7 +86,10 @@ def not_found(path: Path) -> DataError:
     folder = path.parent
     if not folder.is_dir():
         return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")
-    near = difflib.get_close_matches(path.name, os.listdir(folder), 1)
+    names: list[str] = []
+    with suppress(OSError):  # a folder that cannot be listed
+        names = [name for name in os.listdir(folder) if name != path.name]  # a link that leads nowhere
+    near = difflib.get_close_matches(path.name, names, 1)
     hint = f"did you mean `{folder / near[0]}`?" if near else f"looked for in `{folder.absolute()}`"
     return DataError(f"file not found: `{path}`", hint)
 

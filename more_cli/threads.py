@@ -1,8 +1,8 @@
 """How many threads torch starts and how long they wait for work: said in the environment, before torch is imported.
 
 What the user has set stays. torch counts the cores it sees, also where a container may use only a part of their time;
-and its threads spin for milliseconds until they have work again, which takes the core from whatever else runs on it: an
-edit beside one busy process takes half the time with the short wait, and as long as before where nothing else runs.
+and its threads spin for milliseconds until they have work again, which takes the core from whatever else runs on it.
+With the short wait an edit beside one busy process takes half to two thirds of the time, and alone as long as before.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ def test_blocks_are_left_where_keys_are_too_long_for_them() -> None:
     assert recursion._absorb_block(P, keys(8, 24), 1.0) is not None
     assert recursion._absorb_block(P, keys(8, 24, scale=1e4), 1.0) is None
     assert recursion._absorb_block(P, keys(1, 24, scale=1e9).expand(8, -1), 1e-12) is None
+    assert recursion._absorb_block(P, keys(8, 24) / 0, 1.0) is None
 
 
 def test_both_normalisations_are_one_editor_once_eta_is_rescaled() -> None:

@@ -217,7 +217,11 @@ def test_going_back_to_an_earlier_answer_is_not_lost_in_silence(root: Path) -> N
     assert len(read_edits(stream(root, LINE, bus, {**LINE, "id": "again"})).edits) == 3
 
 
-def test_whole_file_problems(root: Path) -> None:
+def refuse(*_: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_whole_file_problems(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for content, expected in [
         (b"", "holds no edits"),
         (b"\xef\xbb\xbf\n \r\n", "holds no edits"),
@@ -237,6 +241,14 @@ def test_whole_file_problems(root: Path) -> None:
         with pytest.raises(DataError, match="file not found") as missing:
             read_edits(root / absent)
         assert missing.value.hint == hint
+    (root / "dead.jsonl").symlink_to(root / "nothing")
+    with pytest.raises(DataError, match="file not found") as missing:
+        read_edits(root / "dead.jsonl")
+    assert "dead.jsonl" not in missing.value.hint
+    monkeypatch.setattr("os.listdir", refuse)
+    with pytest.raises(DataError, match="file not found") as missing:
+        read_edits(root / "edit.jsonl")
+    assert missing.value.hint == f"looked for in `{root}`"
     with pytest.raises(DataError, match="cannot be read"):
         read_edits(root / "img")
 

@@ -34,7 +34,7 @@ def mounts(root: Path, own: str = "", **files: str) -> Path:
         ({"cpu/cpu.cfs_quota_us": "50000\n"}, math.inf),
     ],
 )
-def test_cores_are_those_of_the_control_mounts(tmp_path: Path, files: dict[str, str], cores: float) -> None:
+def test_cores_are_those_of_the_control_group(tmp_path: Path, files: dict[str, str], cores: float) -> None:
     assert cores_allowed(mounts(tmp_path, **files)) == cores
 
 

@@ -32,12 +32,12 @@ def table() -> Iterator[str]:
     """Yield the comparison."""
     runs = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     runs = [run for run in runs if run["table"] == "arrivals"]
-    edits, orders = runs[0]["edits"], len({run["seed"] for run in runs}) // STREAMS
+    edits = runs[0]["edits"]
     retrained = EPOCHS * edits * (edits + 1) // 2
     yield f"Samples sent forward and backward over {edits} arrivals, a look forward counted as a third: a LoRA trained"
     yield f"for {EPOCHS} epochs on all corrections so far at each of them takes {retrained:,}. Differences in points at"
     yield f"the end, ours minus LoRA's, over {STREAMS} streams of other corrections, n = {STREAMS * edits}, each edit"
-    yield f"in the mean of {orders} orders of its stream, paired by edit, with the 95 % bootstrap interval.\n"
+    yield f"in the mean of {ORDERS} orders of its stream, paired by edit, with the 95 % bootstrap interval.\n"
     yield "| ours | samples | share | minus | " + " | ".join(FIVE) + " |"
     yield "|---" * (4 + len(FIVE)) + "|"
     for name, ours in OURS.items():
@@ -49,8 +49,8 @@ def table() -> Iterator[str]:
     ends = []
     for theirs in RATES:
         low, label = min((low_of_streams(runs, theirs, OURS[LAST], label), label) for label in FIVE)
-        ends.append(f"{theirs} {100 * low:+.1f} ({label})")
-    yield f"\nWhere streams are drawn too, not only edits, the lowest ends of {LAST} are: {', '.join(ends)}."
+        ends.append(f"{theirs}: {100 * low:+.1f} ({label})")
+    yield f"\nWhere streams are drawn too, not only edits, the lowest ends of {LAST} are, minus {'; '.join(ends)}."
 
 
 def low_of_streams(runs: list[dict[str, Any]], theirs: str, ours: str, label: str, resamples: int = 2000) -> float:
