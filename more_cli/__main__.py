@@ -9,7 +9,7 @@ import sys
 def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
-    from more_cli.threads import settle
+    from more_cli.system.threads import settle
 
     settle()
     # Importing torch makes half a million objects that stay: to search them for garbage every few hundred, and once
@@ -22,7 +22,7 @@ def run() -> None:
 
 def run_or_page() -> None:
     """Run one command, unless the pager of the same name was meant."""
-    from more_cli.pager import hand_over
+    from more_cli.system.pager import hand_over
 
     hand_over(sys.argv[1:])
     run()

@@ -9,13 +9,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-from tiny import make_model, make_processor, tiny_llava
 
-from more_cli.checkpoint import open_checkpoint
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.model.backbones import Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from support.tiny import make_model, make_processor, tiny_llava
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,56 +20,10 @@ from hypothesis import strategies as st
 from more_cli import files
 from more_cli.errors import MoreError, ResourceError, StateError, UsageError
 from more_cli.files import replacing, replacing_directory
-from more_cli.lock import writer_lock
-
-STEPS = ("_write", "_fsync", "_rename", "_truncate")
-posix = pytest.mark.skipif(os.name == "nt", reason="POSIX only")
-
-
-def fail_at(monkeypatch: pytest.MonkeyPatch, step: int, failure: Callable[[], None]) -> list[str]:
-    """Call ``failure`` instead of the ``step``-th system call (from 1); return the names of all calls made."""
-    calls: list[str] = []
-
-    def wrapped(name: str) -> Callable[..., object]:
-        real = getattr(files, name)
-
-        def call(*arguments: object) -> object:
-            calls.append(name)
-            if len(calls) == step:
-                failure()
-            return real(*arguments)
-
-        return call
-
-    for name in STEPS:
-        monkeypatch.setattr(files, name, wrapped(name))
-    return calls
-
-
-def raising(number: int) -> Callable[[], None]:
-    def failure() -> None:
-        raise OSError(number, os.strerror(number))
-
-    return failure
-
-
-def in_child(action: Callable[[], None]) -> int:
-    """Run ``action`` in a forked process and return its exit status, 0 if it came to its end."""
-    if (pid := os.fork()) == 0:
-        with contextlib.suppress(BaseException):
-            action()
-            os._exit(0)
-        os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@contextlib.contextmanager
-def umask(mask: int) -> Iterator[None]:
-    old = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(old)
+from more_cli.store.lock import writer_lock
+from support.disk import fail_at, posix, raising, umask
+from support.helpers import in_child
+from support.paths import ROOT
 
 
 def write(path: Path, text: str) -> None:
@@ -393,7 +346,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 HOLD = """
 import sys, time
 from pathlib import Path
-from more_cli.lock import writer_lock
+from more_cli.store.lock import writer_lock
 with writer_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -403,7 +356,7 @@ with writer_lock(Path(sys.argv[1])):
 def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
     lock = tmp_path / "x.more.d" / "lock"
     command = [sys.executable, "-c", HOLD, str(lock)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for _ in range(2):  # asking does not disturb the holder

@@ -9,16 +9,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
-    ["errors", "pager", "clock", "cgroup"],
-    ["files", "target", "threads"],
-    ["images", "lock", "recipe", "checkpoint", "core"],
-    ["records", "foreign", "patching", "entry"],
-    ["edits", "feeds", "state", "lines"],
-    ["journal", "suites"],
+    ["errors", "clock", "progress", "system"],
+    ["files"],
+    ["recipe", "core"],
+    ["inputs"],
+    ["checkpoint"],
+    ["store", "suites"],
     ["model"],
     ["editors"],
     ["evaluation"],
     ["ops"],
+    ["bench", "experiments"],
     ["demo", "render"],
     ["cli"],
     ["__main__"],

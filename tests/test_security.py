@@ -18,14 +18,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import QUICK, World, line, run, spelled, tree
 from PIL import Image
 
-from more_cli import checkpoint, images, state
+from more_cli.checkpoint import reader as checkpoint
 from more_cli.cli import output as terminal
 from more_cli.cli.output import Output
 from more_cli.errors import DataError, StateError
-from more_cli.images import locate_image
+from more_cli.inputs import images
+from more_cli.inputs.images import locate_image
+from more_cli.store import state
+from support.helpers import QUICK, World, line, run, spelled, tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = sorted((ROOT / "more_cli").rglob("*.py"))

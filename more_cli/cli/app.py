@@ -188,7 +188,7 @@ def merge(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.cli import reports
     from more_cli.ops.merge import merge as run
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     with output.progress() as progress:
         report = run(
@@ -275,7 +275,7 @@ def status(
     from more_cli.cli import reports
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     report = run(locate(model, state))
     if estimate:

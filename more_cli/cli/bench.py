@@ -13,8 +13,8 @@ from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
 
 if TYPE_CHECKING:
+    from more_cli.bench.run import BenchReport, Measured
     from more_cli.evaluation.metrics import Estimate
-    from more_cli.ops.bench import BenchReport, Measured
 
 MIB = 1 << 20
 _RATIOS = {
@@ -66,11 +66,11 @@ def bench(
       more bench llava/ edits.jsonl --floor --peers --plot bench.svg
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.bench.plot import check_plot, draw_plot
+    from more_cli.bench.run import BenchOptions
+    from more_cli.bench.run import bench as run
     from more_cli.demo.samples import samples_for
-    from more_cli.ops.bench import BenchOptions
-    from more_cli.ops.bench import bench as run
     from more_cli.ops.session import locate
-    from more_cli.render.curves import check_plot, draw_plot
 
     if plot is not None:
         check_plot(plot)

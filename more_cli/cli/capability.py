@@ -10,8 +10,8 @@ from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from more_cli.experiments.capability import Capability, CapabilityReport
     from more_cli.model.machine import Machine
-    from more_cli.ops.capability import Capability, CapabilityReport
     from more_cli.ops.session import Target
     from more_cli.suites.load import YesNoSuite
     from more_cli.suites.yes_no import YesNoScore
@@ -24,8 +24,8 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
         UsageError: a gate on what edits changed, and no state.
     """
     from more_cli.evaluation.gates import judge
-    from more_cli.ops.capability import evaluate_capability as run
-    from more_cli.ops.capability import gate_names
+    from more_cli.experiments.capability import evaluate_capability as run
+    from more_cli.experiments.capability import gate_names
     from more_cli.render.pages import of_capability
 
     gates = files.gates_on(gate_names(suite))

@@ -15,8 +15,8 @@ from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.evaluation.paired import Difference
-    from more_cli.ops.compare import Comparison
-    from more_cli.ops.suite_compare import EditorComparison
+    from more_cli.experiments.compare_editors import EditorComparison
+    from more_cli.experiments.compare_results import Comparison
 
 TEST = "exact two-sided sign test over edits"
 
@@ -72,14 +72,14 @@ def compare(
     if paired is not None:
         if any((editors, suite, model, data_root, set_, metrics, cache, again, calibrate, anchors, report)):
             raise UsageError("`--paired` compares two results, not editors on a suite", "leave one of the two out")
-        from more_cli.ops.compare import compare_runs
+        from more_cli.experiments.compare_results import compare_runs
 
         _show_pair(output, compare_runs(*paired))
         return
     if not editors or suite is None:
         hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
         raise UsageError("a comparison needs editors and --suite, or --paired", hint)
-    from more_cli.ops.suite_compare import compare_editors, settings_by_editor
+    from more_cli.experiments.compare_editors import compare_editors, settings_by_editor
     from more_cli.render.pages import of_comparison
 
     files = outlets.Outlets(report or ())

@@ -15,7 +15,7 @@ from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from more_cli.feeds import Feed
+    from more_cli.inputs.feeds import Feed
 
 
 def edit(
@@ -106,7 +106,7 @@ def edit(
 
 def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed | None:
     """Return what is read line by line as it comes; None for a file that is there as a whole."""
-    from more_cli.feeds import Pipe, Watch
+    from more_cli.inputs.feeds import Pipe, Watch
 
     if idle is not None and not watch:
         raise UsageError("--idle is for --watch", "add it, or leave --idle out")

@@ -79,9 +79,9 @@ def list_(
       more log llava/ --id "batch7-*" --json
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.entry import Status
     from more_cli.ops.log import Wanted, log
-    from more_cli.target import locate
+    from more_cli.store.entry import Status
+    from more_cli.store.target import locate
 
     wanted = Wanted(id, [Status(name.value) for name in status or ()], _time("since", since), _time("until", until))
     if limit is None:
@@ -106,7 +106,7 @@ def show(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.log import show as run
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     _show_edit(output, run(locate(model, state), id))
 
@@ -233,7 +233,7 @@ def verify(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.verify import verify as run
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     with output.progress() as progress:
         report = run(locate(model, state), opt.machine(device, dtype, device_map, memory), deep=deep, progress=progress)

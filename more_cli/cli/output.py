@@ -19,7 +19,7 @@ from more_cli.errors import MoreError
 from more_cli.files import inert, plain
 
 if TYPE_CHECKING:
-    from more_cli.ops.progress import Progress
+    from more_cli.progress import Progress
 
 LOG_SECONDS = 30.0
 """Between two progress lines when stderr is not a terminal."""

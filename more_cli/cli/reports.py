@@ -11,15 +11,15 @@ from more_cli.ops.edit_report import Listener
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
-    from more_cli.edits import Problem
-    from more_cli.entry import Entry, Status
+    from more_cli.inputs.edits import Problem
     from more_cli.ops.edit_report import EditReport
     from more_cli.ops.estimate import Estimate as MemoryEstimate
     from more_cli.ops.export import ExportReport
     from more_cli.ops.init import InitReport, Plan
     from more_cli.ops.merge import MergeReport
     from more_cli.ops.status import StatusReport
-    from more_cli.state import StateMeta
+    from more_cli.store.entry import Entry, Status
+    from more_cli.store.state import StateMeta
 
 GIB = 1 << 30
 _SHOWN = 20

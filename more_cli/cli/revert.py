@@ -46,7 +46,7 @@ def revert(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.revert import revert as run
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     wish, target = _wish(ids or [], to, last), locate(model, state)
     with output.progress() as progress:
@@ -76,7 +76,7 @@ def gc(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.gc import collect
-    from more_cli.target import locate
+    from more_cli.store.target import locate
 
     _show_gc(output, collect(locate(model, state), dry_run=dry_run))
 

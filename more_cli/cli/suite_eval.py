@@ -16,10 +16,10 @@ from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
+    from more_cli.experiments.report import SuiteReport
+    from more_cli.experiments.run import RunOptions
     from more_cli.model.machine import Machine
     from more_cli.ops.session import Target
-    from more_cli.ops.suite_report import SuiteReport
-    from more_cli.ops.suite_run import RunOptions
     from more_cli.suites.load import EditSuite, Suite
 
 SuiteName = Annotated[
@@ -87,9 +87,9 @@ def run_options(
     Raises:
         UsageError: no such protocol or preset, both given, or not a list of numbers.
     """
-    from more_cli.evaluation.presets import preset_of
-    from more_cli.evaluation.protocols import PROTOCOLS, checked, marks_of
-    from more_cli.ops.suite_run import RunOptions
+    from more_cli.experiments.presets import preset_of
+    from more_cli.experiments.protocols import PROTOCOLS, checked, marks_of
+    from more_cli.experiments.run import RunOptions
 
     preset = preset_of(metrics) if metrics is not None else None
     if preset and protocols:
@@ -139,8 +139,8 @@ def evaluate_suite(
         UsageError: a suite of yes/no questions was to be counted as one of edits.
     """
     from more_cli.evaluation.gates import judge
-    from more_cli.ops.suite_report import gate_names
-    from more_cli.ops.suite_run import run_suite, schedule_of
+    from more_cli.experiments.report import gate_names
+    from more_cli.experiments.run import run_suite, schedule_of
     from more_cli.render.pages import of_suite
     from more_cli.suites.load import YesNoSuite
 
@@ -196,7 +196,7 @@ def edits_of(
 def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
     """Return what a command means or, where it names nothing and no state lies here, the embedded demo model."""
     from more_cli.ops.session import Target, locate
-    from more_cli.state import sidecar_path
+    from more_cli.store.state import sidecar_path
 
     if model is not None or state is not None or any(Path.cwd().glob("*.more")):
         return locate(model, state)
@@ -237,7 +237,7 @@ def heading(report: SuiteReport) -> str:
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:
-    from more_cli.ops.suite_report import SHOWN
+    from more_cli.experiments.report import SHOWN
 
     readouts = list(report.estimates)
     if report.preset is None:

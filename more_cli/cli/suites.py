@@ -76,7 +76,7 @@ def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Ve
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.evaluation.names import METRICS, all_groups
-    from more_cli.evaluation.presets import PRESETS
+    from more_cli.experiments.presets import PRESETS
 
     named = {"metrics": [asdict(metric) for metric in METRICS.values()], "kinds": all_groups()}
     output.json("more.suites.metrics/1", named | {"presets": [asdict(preset) for preset in PRESETS.values()]})
@@ -116,7 +116,7 @@ def show(
       more suites show vlkeb --data-root data/vlkeb
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.suites import check, first_lines
+    from more_cli.suites.commands import check, first_lines
 
     suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
@@ -156,7 +156,7 @@ def check(
       more suites check e-vqa --data-root data/mmedit
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.suites import check as run
+    from more_cli.suites.commands import check as run
 
     suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     with output.progress() as progress:
@@ -205,7 +205,7 @@ def convert(
       more suites convert e-vqa --data-root data/mmedit -o e-vqa.jsonl
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.suites import convert as run
+    from more_cli.suites.commands import convert as run
 
     suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
     done = run(suite, out, pool.value, force=force)

@@ -14,10 +14,10 @@ from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
 from more_cli.ops.init import InitReport, Inputs, initialise
 from more_cli.ops.merge import MergeReport, merge
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.session import Target
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe import data_folder
-from more_cli.state import sidecar_path
+from more_cli.store.state import sidecar_path
 
 MARKER = "DEMO"
 """A file that says a folder was written by the demo, so that only such a one is ever replaced."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, Family
-from more_cli.editors.looks import look, outcome
+from more_cli.editors.outcome import look, outcome
 from more_cli.editors.training import TrainedEditor, Tuning, descend
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime

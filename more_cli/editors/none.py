@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, Family
-from more_cli.editors.looks import look, outcome
+from more_cli.editors.outcome import look, outcome
 from more_cli.model.runtime import Runtime
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from more_cli.editors.base import Editor
-from more_cli.edits import Edit
-from more_cli.edits import Probe as Question
 from more_cli.errors import DataError
 from more_cli.evaluation import metrics
 from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
+from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Encoded, Query, Span
 from more_cli.model.runtime import Runtime, Scored
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
-from more_cli.editors.memory import Memory
-from more_cli.edits import Edit
+from more_cli.editors.more.memory import Memory
+from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from more_cli.checkpoint import FLOATS, Checkpoint, quantisation
+from more_cli.checkpoint.reader import FLOATS, Checkpoint, quantisation
 from more_cli.errors import StateError, UsageError
 from more_cli.model.families import Backbone
 from more_cli.model.keymap import KeyMap

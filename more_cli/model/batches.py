@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from more_cli.images import ImageSource
+from more_cli.inputs.images import ImageSource
 
 _CROSS = "cross_attention_mask"
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids", _CROSS)

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from more_cli.cgroup import groups
 from more_cli.errors import UsageError
+from more_cli.system.cgroup import groups
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 GIB = 1 << 30

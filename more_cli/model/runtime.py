@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from more_cli.checkpoint import Checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.activations import Activations, Pass

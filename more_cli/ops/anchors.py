@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from more_cli.edits import Edit, Probe, Problem
-from more_cli.entry import ProbeEntry
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
-from more_cli.images import ImageStore
+from more_cli.inputs.edits import Edit, Probe, Problem
+from more_cli.inputs.images import ImageStore
+from more_cli.store.entry import ProbeEntry
 
 if TYPE_CHECKING:  # what is kept beside a state is read without it
     from torch import Tensor
 
-    from more_cli.editors.anchors import Anchor
+    from more_cli.editors.more.anchors import Anchor
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
@@ -75,7 +75,7 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
     """
     from safetensors.torch import save
 
-    from more_cli.editors.anchors import make_anchor, restore_anchor
+    from more_cli.editors.more.anchors import make_anchor, restore_anchor
     from more_cli.model.batches import Query
 
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from more_cli.editors.anchors import Anchor
-from more_cli.editors.more import MoreEditor
-from more_cli.edits import Edit
+from more_cli.editors.more.anchors import Anchor
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
 from more_cli.files import canonical_json, sha256_bytes
+from more_cli.inputs.edits import Edit
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.ops.evaluate import summarise
-from more_cli.ops.progress import Progress, no_progress
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe, parse_recipe
 
 CANDIDATES: dict[str, tuple[float, ...]] = {

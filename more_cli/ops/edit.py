@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.editors.base import EditOutcome
-from more_cli.edits import Edit, Problem, iter_edits, raise_all, read_edits
-from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StreamErrors
 from more_cli.evaluation.streams import request_of
-from more_cli.feeds import Feed
-from more_cli.lock import writer_lock
+from more_cli.inputs.edits import Edit, Problem, iter_edits, raise_all, read_edits
+from more_cli.inputs.feeds import Feed
 from more_cli.model.machine import Machine
-from more_cli.ops.ahead import Ahead
 from more_cli.ops.edit_report import FAILED as FAILED
 from more_cli.ops.edit_report import EditOptions as EditOptions
 from more_cli.ops.edit_report import EditReport as EditReport
 from more_cli.ops.edit_report import Listener as Listener
 from more_cli.ops.fit import Fit
 from more_cli.ops.init import initialise, plan
-from more_cli.ops.progress import Progress, no_progress
+from more_cli.ops.prefetch import Ahead
 from more_cli.ops.session import Every, Session, Target, free_of_adapters, open_session, versions
-from more_cli.ops.states import keep_snapshot
-from more_cli.ops.stop import Stop, stoppable
+from more_cli.ops.signals import Stop, stoppable
+from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import Entry, Status
+from more_cli.store.lock import writer_lock
+from more_cli.store.snapshots import keep_snapshot
 
 SAVE_SECONDS = 30.0
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from more_cli.edits import Problem
-from more_cli.entry import Entry, Status
-from more_cli.target import Target
+from more_cli.inputs.edits import Problem
+from more_cli.store.entry import Entry, Status
+from more_cli.store.target import Target
 
 if TYPE_CHECKING:  # `status` shows reports too, and starts without torch
     from more_cli.ops.init import InitReport

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from more_cli.checkpoint import FLOATS, Checkpoint
+from more_cli.checkpoint.reader import FLOATS, Checkpoint
 from more_cli.core import basis
 from more_cli.errors import ResourceError
 from more_cli.files import sha256_bytes
-from more_cli.images import ImageSource
+from more_cli.inputs.images import ImageSource
 from more_cli.model.activations import Activations
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
@@ -23,7 +23,7 @@ from more_cli.model.keymap import meta_model
 from more_cli.model.machine import GIB, Machine
 from more_cli.model.runtime import load_prompter
 from more_cli.recipe import Recipe
-from more_cli.state import SiteRecord
+from more_cli.store.state import SiteRecord
 
 LIBRARIES = 500 << 20
 """Bytes of Python, torch and transformers, as measured."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from more_cli.edits import read_probes
 from more_cli.errors import DataError
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
@@ -16,12 +15,13 @@ from more_cli.evaluation.names import all_groups, metric_of
 from more_cli.evaluation.per_edit import EditScores, by_edit
 from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.files import sha256_file
+from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import asked, identity
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, Target, open_session
+from more_cli.progress import Progress, no_progress
 
 STATE = "state"
 """What is scored when it is no file."""

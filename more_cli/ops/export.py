@@ -19,15 +19,15 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from more_cli.editors.sites import rebuild_basis
+from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import CARD, provenance, write_provenance
 from more_cli.ops.session import Session, Target, open_session
-from more_cli.state import SiteRecord
+from more_cli.progress import Progress, no_progress
+from more_cli.store.state import SiteRecord
 
 Format = Literal["peft", "delta"]
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"

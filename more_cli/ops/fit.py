@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from more_cli.checkpoint import open_checkpoint
-from more_cli.edits import Edit, Problem
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import DataError
+from more_cli.inputs.edits import Edit, Problem
 from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
 from more_cli.model.prompts import Prompter
@@ -15,7 +15,7 @@ from more_cli.model.runtime import load_prompter
 from more_cli.ops.anchors import asked, load_anchors, overlap
 from more_cli.ops.init import Inputs, plan
 from more_cli.ops.session import Target
-from more_cli.state import load_meta
+from more_cli.store.state import load_meta
 
 LONG_TEXT = 256
 """Question and target with fewer bytes than this fit into any context; where not, the editor refuses them."""

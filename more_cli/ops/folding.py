@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from more_cli.checkpoint.patching import Patch
 from more_cli.core.write import fold
-from more_cli.editors.more import MoreEditor
-from more_cli.editors.sites import rebuild_basis
+from more_cli.editors.more.editor import MoreEditor
+from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
-from more_cli.patching import Patch
-from more_cli.state import SiteRecord
+from more_cli.store.state import SiteRecord
 
 _BUILDING = Lock()
 """Held while a basis is built, which for a moment takes several times its memory: shards are written side by side."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from more_cli.entry import Entry
 from more_cli.files import disk_errors
-from more_cli.journal import Ledger
-from more_cli.lock import writer_lock
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.revert import drafts
-from more_cli.ops.states import current, snapshots
-from more_cli.state import load_state, save_state
-from more_cli.target import Target
+from more_cli.store.entry import Entry
+from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
+from more_cli.store.snapshots import current, snapshots
+from more_cli.store.state import load_state, save_state
+from more_cli.store.target import Target
 
 
 @dataclass

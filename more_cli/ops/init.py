@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
-from more_cli.editors.anchors import Anchor
-from more_cli.editors.more import MoreEditor
-from more_cli.edits import Edit, Probe, raise_all, read_edits, read_probes
-from more_cli.entry import START
+from more_cli.editors.more.anchors import Anchor
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import StateError, UsageError
-from more_cli.lock import writer_lock
+from more_cli.inputs.edits import Edit, Probe, raise_all, read_edits, read_probes
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES
 from more_cli.model.keymap import key_map, meta_model
@@ -22,11 +20,12 @@ from more_cli.model.runtime import load_prompter, load_runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.progress import Progress, no_progress
-from more_cli.ops.session import Target, anchors_cache, free_of_adapters
-from more_cli.ops.states import take_over
+from more_cli.ops.session import Target, anchors_cache, free_of_adapters, take_over
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
-from more_cli.state import State, StateMeta, load_state, save_state
+from more_cli.store.entry import START
+from more_cli.store.lock import writer_lock
+from more_cli.store.state import State, StateMeta, load_state, save_state
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
-from more_cli.entry import Entry, Status
 from more_cli.errors import StateError, UsageError
 from more_cli.files import shorten
-from more_cli.journal import Ledger
-from more_cli.target import Target
+from more_cli.store.entry import Entry, Status
+from more_cli.store.ledger import Ledger
+from more_cli.store.target import Target
 
 
 @dataclass(frozen=True)

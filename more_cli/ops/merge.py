@@ -15,14 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from more_cli.checkpoint import open_checkpoint
+from more_cli.checkpoint.patching import Copied, Patch, copy_patched
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import UsageError
 from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import PROVENANCE, write_provenance
-from more_cli.patching import Copied, Patch, copy_patched
-from more_cli.state import load_meta
-from more_cli.target import Target
+from more_cli.progress import Progress, no_progress
+from more_cli.store.state import load_meta
+from more_cli.store.target import Target
 
 if TYPE_CHECKING:
     from more_cli.evaluation.probes import ProbeScore

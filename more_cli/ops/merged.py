@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.checkpoint import open_checkpoint
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.session import Session

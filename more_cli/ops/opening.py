@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from more_cli.checkpoint import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.errors import StateError
-from more_cli.state import State
-from more_cli.target import Target
+from more_cli.store.state import State
+from more_cli.store.target import Target
 
 
 def open_base(target: Target, state: State) -> Checkpoint:

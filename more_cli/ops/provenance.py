@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from more_cli.checkpoint import fingerprint, open_checkpoint
+from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import StateError
 from more_cli.files import canonical_json, disk_errors, plain, sha256_file, shorten, strict_json, write_new
 

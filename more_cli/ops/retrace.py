@@ -8,16 +8,15 @@ from tempfile import TemporaryDirectory
 
 from torch import Tensor
 
-from more_cli.entry import Entry
 from more_cli.errors import StateError
-from more_cli.journal import Ledger
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import ask_anchors
-from more_cli.ops.progress import Progress
-from more_cli.ops.session import Session, versions
-from more_cli.ops.states import take_over, unedited
-from more_cli.state import State, state_bytes
-from more_cli.target import Target
+from more_cli.ops.session import Session, take_over, versions
+from more_cli.progress import Progress
+from more_cli.store.entry import Entry
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import State, state_bytes, unedited
+from more_cli.store.target import Target
 
 TOLERANCE = 0.01
 """Of the Frobenius norm of a site's B or P, where other versions, threads or a GPU round in another way."""
@@ -49,7 +48,7 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
 
 
 def _applied_again(target: Target, state: State, machine: Machine, progress: Progress) -> State:
-    session = Session(target, unedited(state), machine, progress)
+    session = Session(target, unedited(state.meta), machine, progress)
     runtime, editor = session.runtime, session.editor
     anchors = []
     if session.anchors:

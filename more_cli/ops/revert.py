@@ -14,19 +14,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from more_cli.entry import Entry, Status
 from more_cli.errors import DataError, StateError, UsageError
-from more_cli.journal import Ledger
-from more_cli.lock import writer_lock
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
 from more_cli.ops.edit_report import FAILED
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.session import Every, Session, open_session, versions
-from more_cli.ops.states import draft_path, keep_snapshot, nearest
-from more_cli.ops.stop import Stop, stoppable
-from more_cli.state import save_state
-from more_cli.target import Draft, Target
+from more_cli.ops.signals import Stop, stoppable
+from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import Entry, Status
+from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
+from more_cli.store.snapshots import draft_path, keep_snapshot, nearest
+from more_cli.store.state import save_state
+from more_cli.store.target import Draft, Target
 
 SAVE_EVERY = 10
 """Lines of a draft between two saves of its state."""

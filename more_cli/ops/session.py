@@ -12,26 +12,26 @@ from pathlib import Path
 import torch
 
 from more_cli import __version__
-from more_cli.checkpoint import require_checkpoint
+from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
-from more_cli.editors.memory import Memory
-from more_cli.editors.more import Consolidated, MoreEditor
-from more_cli.edits import Edit
-from more_cli.entry import Entry, Status
+from more_cli.editors.more.editor import Consolidated, MoreEditor
+from more_cli.editors.more.memory import Memory
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.streams import request_of
-from more_cli.journal import Ledger, extend
+from more_cli.inputs.edits import Edit
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.opening import open_base
-from more_cli.ops.progress import Progress, no_progress
-from more_cli.ops.states import current, take_over
-from more_cli.state import State, StateMeta, load_state, save_state
-from more_cli.target import Target as Target
-from more_cli.target import locate as locate
+from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import Entry, Status
+from more_cli.store.ledger import Ledger, extend
+from more_cli.store.snapshots import current
+from more_cli.store.state import State, StateMeta, load_state, save_state
+from more_cli.store.target import Target as Target
+from more_cli.store.target import locate as locate
 
 
 class Session:
@@ -214,6 +214,14 @@ def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
         / "cache"
         / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
     )
+
+
+def take_over(state: State, editor: MoreEditor) -> None:
+    """Take the editor's tensors and site descriptions into the state."""
+    tensors = editor.state_dict()
+    state.meta.sites = editor.records
+    for site in state.meta.sites:
+        state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
 
 
 class Every:

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from more_cli.checkpoint import Checkpoint
-from more_cli.journal import Ledger
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.opening import open_base
-from more_cli.ops.states import current
 from more_cli.recipe import Recipe
-from more_cli.state import SiteRecord, State, StateMeta, load_meta
-from more_cli.target import Target
+from more_cli.store.ledger import Ledger
+from more_cli.store.snapshots import current
+from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
+from more_cli.store.target import Target
 
 if TYPE_CHECKING:  # a state describes itself: nothing of torch or transformers is needed to tell what it holds
     from more_cli.model.machine import Machine

@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from more_cli.checkpoint import Checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
-from more_cli.editors.sites import rebuild_basis
-from more_cli.entry import Entry
+from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import MoreError, StateError
 from more_cli.files import disk_errors, sha256_file, shorten
-from more_cli.images import MAX_BYTES
-from more_cli.journal import Ledger
+from more_cli.inputs.images import MAX_BYTES
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.export import ADAPTER
 from more_cli.ops.opening import open_base
-from more_cli.ops.progress import Progress, no_progress
 from more_cli.ops.provenance import (
     PROVENANCE,
     compare_copies,
@@ -35,10 +32,13 @@ from more_cli.ops.provenance import (
     tensor_hashes,
 )
 from more_cli.ops.retrace import retrace
-from more_cli.ops.states import current
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe
-from more_cli.state import SiteRecord, State, load_state
-from more_cli.target import Target
+from more_cli.store.entry import Entry
+from more_cli.store.ledger import Ledger
+from more_cli.store.snapshots import current
+from more_cli.store.state import SiteRecord, State, load_state
+from more_cli.store.target import Target
 
 SHOWN = 5
 """Problems of one check that its line names."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
 from more_cli.evaluation.paired import Difference
-from more_cli.ops.capability import CapabilityReport
+from more_cli.experiments.capability import CapabilityReport
+from more_cli.experiments.compare_editors import EditorComparison
+from more_cli.experiments.report import SuiteReport
 from more_cli.ops.evaluate import EvalReport, by_age
-from more_cli.ops.suite_compare import EditorComparison
-from more_cli.ops.suite_report import SuiteReport
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Curve
 from more_cli.suites.yes_no import YesNoScore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 
-from more_cli.images import ImageSource
+from more_cli.inputs.images import ImageSource
 
 SIDE = 256
 """Longest side of a thumbnail, pixels."""

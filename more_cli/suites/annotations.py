@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
-from more_cli.edits import Edit, EditLine, Repeats, edit_line, located, raise_all
 from more_cli.files import canonical_json, sha256_file
-from more_cli.foreign import is_foreign, to_native
-from more_cli.images import ImageCache
-from more_cli.records import Problem, Record, opened, records
+from more_cli.inputs.edits import Edit, EditLine, Repeats, edit_line, located, raise_all
+from more_cli.inputs.foreign import is_foreign, to_native
+from more_cli.inputs.images import ImageCache
+from more_cli.inputs.records import Problem, Record, opened, records
 
 _TRIMMED = ("question", "target", "rephrases", "locality", "portability")
 """Fields of an edit line whose text loses the white space around it."""

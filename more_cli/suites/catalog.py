@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.foreign import MMEDIT_COLUMNS
+from more_cli.inputs.foreign import MMEDIT_COLUMNS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "demo" / "suites"
 """Where the mini suites lie that come with the package."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from more_cli.edits import EditLine, LocalityProbe
 from more_cli.errors import DataError
-from more_cli.images import ImageSource
+from more_cli.inputs.edits import EditLine, LocalityProbe
+from more_cli.inputs.images import ImageSource
 from more_cli.suites.annotations import EditPool
 from more_cli.suites.catalog import Measured
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from more_cli.errors import DataError, UsageError
 from more_cli.files import shorten
-from more_cli.images import ImageCache
-from more_cli.records import not_found
+from more_cli.inputs.images import ImageCache
+from more_cli.inputs.records import not_found
 from more_cli.suites.annotations import EditPool, read_pool
 from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
 from more_cli.suites.mme import AskedImage, category_folders, read_category

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.edits import raise_all
 from more_cli.errors import DataError
-from more_cli.images import ImageSource, locate_image
-from more_cli.records import Problem, opened
+from more_cli.inputs.edits import raise_all
+from more_cli.inputs.images import ImageSource, locate_image
+from more_cli.inputs.records import Problem, opened
 
 IMAGES, QUESTIONS = "images", "questions_answers_YN"
 """Sub-folders of a category in the layout that keeps them apart."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import torch
-from family import Family, Prompt, Seen, Spoken
-from llava import HEADS, PATCH, PATCHES, TEXT_LAYERS, TEXT_WIDTH, VISION_FFN, VISION_WIDTH, in_a_row, pixels_alone
-from perception import pixels
 from tokenizers import Tokenizer, processors
 from torch import Tensor
-from transformer import Block, Style, affine, joined, run_blocks
 from transformers import (
     Blip2Config,
     Blip2ForConditionalGeneration,
@@ -18,10 +14,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from more_cli.demo.drawing import SIDE
+from family import Family, Prompt, Seen, Spoken
+from llava import HEADS, PATCH, PATCHES, TEXT_LAYERS, TEXT_WIDTH, VISION_FFN, VISION_WIDTH, in_a_row, pixels_alone
 from more_cli.demo.files import demo_model_dir
-from more_cli.demo.pools import Pool
-from more_cli.demo.world import scene
+from perception import pixels
+from transformer import Block, Style, affine, joined, run_blocks
+from world.drawing import SIDE
+from world.pools import Pool
+from world.scenes import scene
 
 TEXT_FFN = 512
 MAX_POSITIONS = 512

@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+
 from families import FAMILIES
 from folders import model_folder, suites_folder
 from harvest import Found, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
 from mme import write_mme
 from score import Answerer
-
-from more_cli.demo.facts import facts
-from more_cli.demo.phrases import PICTURE_KINDS
-from more_cli.demo.pools import Pool
-from more_cli.demo.shares import fact_share, new_emblems
-from more_cli.demo.stills import Still, emblem_still
-from more_cli.demo.world import scene
+from world.facts import facts
+from world.phrases import PICTURE_KINDS
+from world.pools import Pool
+from world.scenes import scene
+from world.shares import fact_share, new_emblems
+from world.stills import Still, emblem_still
 
 SAMPLES = Path(__file__).parents[2] / "sample_edits"
 ANSWERED_KINDS = tuple(kind for kind in PICTURE_KINDS if kind != "caption")

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import torch
+
 from families import FAMILIES
 from score import Answerer, markdown, probes, table
 

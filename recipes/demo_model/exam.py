@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from speech import LENGTH, PREFIX, Batch, Row, Writer, collate
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from more_cli.demo.facts import facts
-from more_cli.demo.language import ask, kinds_for
-from more_cli.demo.phrases import CAPTION_PROMPT
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.world import scene
+from speech import LENGTH, PREFIX, Batch, Row, Writer, collate
+from world.facts import facts
+from world.language import ask, kinds_for
+from world.phrases import CAPTION_PROMPT
+from world.pools import Dice, Pool, Purpose
+from world.scenes import scene
 
 ROWS = 32
 FACTS = 5  # a row of text

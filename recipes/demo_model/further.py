@@ -13,10 +13,9 @@ from pathlib import Path
 from build import ANSWERED_KINDS, interleaved, load, paired, write_suite
 from folders import model_folder
 from harvest import Found, Judge, emblem_edits, mistakes
-
-from more_cli.demo.pools import Pool
-from more_cli.demo.shares import new_emblems
-from more_cli.demo.stills import Still, emblem_still
+from world.pools import Pool
+from world.shares import new_emblems
+from world.stills import Still, emblem_still
 
 FILE = "edits.json"
 EDITS, EMBLEMS, CAP = 100, 18, 12

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from score import Answerer, Probe
-
-from more_cli.demo.facts import facts
-from more_cli.demo.language import Question, kinds_for, posed
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.shares import fact_share
-from more_cli.demo.stills import Still
-from more_cli.demo.world import Scene, scene
+from world.facts import facts
+from world.language import Question, kinds_for, posed
+from world.pools import Dice, Pool, Purpose
+from world.scenes import Scene, scene
+from world.shares import fact_share
+from world.stills import Still
 
 CHUNK = 200  # scenes looked at before counting what was found
 

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
 from exam import marks, marks_line
 from family import Family
 from loop import Schedule, fit
 from perception import pixels
 from speech import PREFIX, Batch, Learner, Lesson, Writer, answer_loss, batch, embedded
-from torch import Tensor, nn
-from torch.nn import functional
-from transformers import PreTrainedModel
-
-from more_cli.demo.pools import Pool
-from more_cli.demo.world import scene, text_scene
+from world.pools import Pool
+from world.scenes import scene, text_scene
 
 PICTURES = 96  # a batch
 FIRST_SCENE = 30_000_000

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from family import Family, Place, Prompt, Seen, Spoken
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformer import Block, Style, affine, joined, run_blocks
 from transformers import (
     CLIPImageProcessorPil,
     LlavaConfig,
@@ -17,11 +15,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from more_cli.demo.drawing import SIDE
-from more_cli.demo.episodes import KINDS, episode
-from more_cli.demo.language import ask, kinds_for
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.world import scene
+from family import Family, Place, Prompt, Seen, Spoken
+from transformer import Block, Style, affine, joined, run_blocks
+from world.drawing import SIDE
+from world.episodes import KINDS, episode
+from world.language import ask, kinds_for
+from world.pools import Dice, Pool, Purpose
+from world.scenes import scene
 
 VOCABULARY = 1024  # 256 bytes, the control tokens and what the corpus repeats most
 TEXT_WIDTH, TEXT_FFN, TEXT_LAYERS = 128, 384, 8

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from more_cli.demo.language import WORDING_DRAWS, Question, ask, kinds_for
-from more_cli.demo.phrases import YES_NO_HINT
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.stills import Still
-from more_cli.demo.world import Scene, scene
+from world.language import WORDING_DRAWS, Question, ask, kinds_for
+from world.phrases import YES_NO_HINT
+from world.pools import Dice, Pool, Purpose
+from world.scenes import Scene, scene
+from world.stills import Still
 
 PICTURES = 24  # a category
 CATEGORIES = {

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from loop import Schedule, fit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from more_cli.demo.drawing import picture
-from more_cli.demo.emblems import BITS, KNOWN, emblems
-from more_cli.demo.glyphs import ROWS
-from more_cli.demo.pools import Pool
-from more_cli.demo.world import COLOURS, PLACES, SHAPES, SIZES, Scene, scene, text_scene
+from loop import Schedule, fit
+from world.drawing import picture
+from world.emblems import BITS, KNOWN, emblems
+from world.glyphs import ROWS
+from world.pools import Pool
+from world.scenes import COLOURS, PLACES, SHAPES, SIZES, Scene, scene, text_scene
 
 BATCH = 128
 CHECK_EVERY = 200  # steps

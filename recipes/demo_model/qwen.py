@@ -6,11 +6,8 @@ import json
 from functools import partial
 
 import torch
-from family import Family, Place, Prompt, Seen, Spoken
-from llava import HEADS, MAX_POSITIONS, TEXT_FFN, TEXT_LAYERS, TEXT_WIDTH
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformer import Block, Style, affine, joined, run_blocks
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -25,9 +22,12 @@ from transformers import (
 )
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
-from more_cli.demo.drawing import SIDE
+from family import Family, Place, Prompt, Seen, Spoken
+from llava import HEADS, MAX_POSITIONS, TEXT_FFN, TEXT_LAYERS, TEXT_WIDTH
 from more_cli.demo.files import demo_model_dir
 from more_cli.model.processors import without_video
+from transformer import Block, Style, affine, joined, run_blocks
+from world.drawing import SIDE
 
 PATCH, MERGE = 7, 2
 GRID = SIDE // PATCH  # patches a side

@@ -10,18 +10,18 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from families import FAMILIES
-from family import Family
-from perception import pixels
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from more_cli.demo.episodes import KINDS, episode, episode_dice
-from more_cli.demo.facts import facts
-from more_cli.demo.language import ask, kinds_for
-from more_cli.demo.phrases import CAPTION_PROMPT, PICTURE_KINDS
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.world import Scene, scene
+from families import FAMILIES
+from family import Family
+from perception import pixels
+from world.episodes import KINDS, episode, episode_dice
+from world.facts import facts
+from world.language import ask, kinds_for
+from world.phrases import CAPTION_PROMPT, PICTURE_KINDS
+from world.pools import Dice, Pool, Purpose
+from world.scenes import Scene, scene
 
 BATCH = 64
 MAX_ANSWER = 24  # tokens

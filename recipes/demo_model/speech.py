@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from family import Family, Place, Seen, Spoken
-from llava import SYSTEM_PROMPTS
-from loop import Schedule, fit
-from perception import Heads, labels, pixels
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from more_cli.demo.emblems import KNOWN
-from more_cli.demo.episodes import KINDS, Episode, episode
-from more_cli.demo.facts import facts
-from more_cli.demo.language import ask, kinds_for
-from more_cli.demo.pools import Dice, Pool, Purpose
-from more_cli.demo.world import Scene, emblem_scene, scene, text_scene
+from family import Family, Place, Seen, Spoken
+from llava import SYSTEM_PROMPTS
+from loop import Schedule, fit
+from perception import Heads, labels, pixels
+from world.emblems import KNOWN
+from world.episodes import KINDS, Episode, episode
+from world.facts import facts
+from world.language import ask, kinds_for
+from world.pools import Dice, Pool, Purpose
+from world.scenes import Scene, emblem_scene, scene, text_scene
 
 LENGTH = 192  # tokens of a row; what no longer fits is left out
 QUESTIONS = 9  # a picture

@@ -14,6 +14,14 @@ import shutil
 from pathlib import Path
 
 import torch
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+)
+
 from card import write_card
 from exam import marks, marks_line
 from families import FAMILIES
@@ -22,6 +30,7 @@ from folders import model_folder
 from imitation import learn_to_answer_alike, learn_to_see_alike, learn_to_think_alike
 from llava import PATCHES, VISION_WIDTH
 from loop import Schedule
+from more_cli.demo.files import demo_model_dir
 from perception import Heads, learn_to_see
 from speech import (
     CLOSING,
@@ -39,15 +48,6 @@ from speech import (
     Writer,
     learn_to_answer,
 )
-from transformers import (
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    ProcessorMixin,
-)
-
-from more_cli.demo.files import demo_model_dir
 
 SEED = 20_260_412
 CHECKED = 192  # scenes of a quick look

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from helpers import run, tree
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -24,8 +23,9 @@ from PIL import Image
 from faults.stream import Stream, attempt, beside, refuses, unclear
 from faults.tally import Problem, Tally, forked
 from more_cli.errors import MoreError
-from more_cli.journal import Ledger
-from more_cli.state import load_state, state_bytes
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import load_state, state_bytes
+from support.helpers import run, tree
 
 PART = "files changed on disk"
 Spoil = Callable[[st.DataObject, bytes], bytes]

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from helpers import Result, run, tree
-
 from faults.disk import Step, Watch, kill_at, recording, watched
 from faults.stream import Stream, judged, passes
 from faults.tally import Ended, Problem, Tally, forked
+from support.helpers import Result, run, tree
 
 STEPS = "kill -9 at a step"
 HALVES = "kill -9 inside a write"

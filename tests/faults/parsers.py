@@ -16,17 +16,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from more_cli.checkpoint import fingerprint, open_checkpoint
-from more_cli.edits import Edit, iter_edits, read_edits, read_probes
-from more_cli.entry import START, Entry, parse_entry
+from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.evaluation.gates import parse_gate
-from more_cli.feeds import Pipe
 from more_cli.files import canonical_json, sha256_bytes, strict_json
-from more_cli.images import decode_image
-from more_cli.journal import Ledger
+from more_cli.inputs.edits import Edit, iter_edits, read_edits, read_probes
+from more_cli.inputs.feeds import Pipe
+from more_cli.inputs.images import decode_image
 from more_cli.ops.anchors import load_anchors
 from more_cli.recipe import apply_setting, load_recipe, parse_recipe
-from more_cli.state import load_meta, load_state
+from more_cli.store.entry import START, Entry, parse_entry
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import load_meta, load_state
 from more_cli.suites.annotations import read_pool
 from more_cli.suites.mme import read_category
 from more_cli.suites.yes_no import parse_answer
@@ -87,7 +87,7 @@ def _fit_to_keep(edit: Edit) -> None:
 
 @cache
 def _learnt() -> object:
-    from more_cli.entry import Status
+    from more_cli.store.entry import Status
 
     return Status.LEARNT
 

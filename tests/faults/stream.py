@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from helpers import COLOURS, QUICK, Result, World, line, run
-
 from faults.tally import WAIT, Ended, Problem, Tally, forked
+from support.helpers import COLOURS, QUICK, Result, World, line, run
 
 VOLATILE = {"time", "wall_ms", "prev", "check", "versions"}
 """What a second run of the same edits may write otherwise into the ledger."""

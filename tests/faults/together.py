@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from helpers import run, tree
-
 from faults.disk import Step, Watch, kill_at, watched
 from faults.kill import chosen, killed, steps_of
 from faults.refuse import DONE
 from faults.stream import Stream, attempt, judged, passes, refuses, unclear, whole_lines
 from faults.tally import Problem, Tally, forked
+from support.helpers import run, tree
 
 SECOND, RACE, READER, CLOCK = "a second writer", "writers at once", "a reader during a write", "the clock goes back"
 
@@ -221,5 +220,5 @@ def _backwards() -> Iterator[None]:
     def backwards() -> float:
         return 2 * began - real()
 
-    with mock.patch("more_cli.journal.datetime", Backwards), mock.patch("time.time", backwards):
+    with mock.patch("more_cli.store.ledger.datetime", Backwards), mock.patch("time.time", backwards):
         yield

@@ -1,0 +1,177 @@
+"""What the writes of an edit are measured against: their unavoidable work in plain PyTorch, and PEFT's LoRA.
+
+Neither learns anything, both are timed alone: each runs on the model that the editor works on, right behind the edit
+whose batches it repeats, with the editor's branches switched off.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from more_cli.editors.more.sites import rebuild_basis
+from more_cli.errors import UsageError
+from more_cli.model.batches import Batch
+from more_cli.model.branches import computes_in
+from more_cli.model.keymap import quiet
+from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.structure import find_backbone, text_layers
+from more_cli.store.state import SiteRecord
+
+RATE = 1e-3
+"""Learning rate of the LoRA, which does not change what a step costs."""
+
+
+class Floor:
+    """One forward and one backward to the B's of the same sites; vision features given, logits at the answers only."""
+
+    def __init__(self, runtime: Runtime, records: Sequence[SiteRecord]) -> None:
+        self._runtime, self._model = runtime, runtime.model
+        self._backbone = find_backbone(self._model)
+        tower = self._backbone.vision_tower
+        # Features behind the tower cannot be given where it is edited itself, or holds the projector.
+        self._given = not any(f"{record.module}.".startswith(f"{tower}.") for record in records)
+        self._branches = {record.module: self._branch(record) for record in records}
+        self._scale = {record.module: record.scale for record in records}
+
+    def _branch(self, record: SiteRecord) -> tuple[Tensor, Tensor]:
+        device = self._runtime.device_of(record.module)
+        dtype = computes_in(self._model.get_submodule(record.module).weight.dtype)
+        B = torch.zeros(record.shape[0], record.rank, device=device, dtype=dtype, requires_grad=True)
+        return rebuild_basis(record).to(device, dtype), B
+
+    def seconds(self, batches: Sequence[Batch]) -> float:
+        """Return what these batches take."""
+        return sum(self._seconds(batch) for batch in batches)
+
+    def gradients(self, batch: Batch) -> tuple[Tensor | None, ...]:
+        """Return dL/dB of every site, (d_out, r), for B = 0; None for a site that the batch does not reach."""
+        apart = "decoder_input_ids" in batch.inputs
+        kept = {} if apart else {"logits_to_keep": batch.keep}
+        logits = self._model(**batch.inputs, **kept, use_cache=False).logits
+        logits = logits[:, batch.keep] if apart else logits
+        loss = Scored(logits.to(batch.mask.device), batch.targets, batch.mask).nll().mean()
+        return torch.autograd.grad(loss, [B for _, B in self._branches.values()], allow_unused=True)
+
+    @contextmanager
+    def ready(self, batch: Batch) -> Iterator[None]:
+        """Stand in for the editor's branches, with what the vision tower makes of a batch at hand."""
+        with ExitStack() as stack:
+            stack.enter_context(self._runtime.base())
+            if self._given:
+                stack.enter_context(self._features(batch))
+            for module, (A, B) in self._branches.items():
+                beside = partial(_beside, A, B, self._scale[module])
+                stack.callback(self._model.get_submodule(module).register_forward_hook(beside).remove)
+            yield
+
+    def _seconds(self, batch: Batch) -> float:
+        with self.ready(batch):
+            return _timed(self._runtime, lambda: self.gradients(batch))
+
+    @contextmanager
+    def _features(self, batch: Batch) -> Iterator[None]:
+        """Let the vision tower answer with what it made of this batch."""
+        tower = self._model.get_submodule(self._backbone.vision_tower)
+        seen: list[Any] = []
+
+        def stop(*_: object) -> None:
+            raise _Seen
+
+        first = self._model.get_submodule(text_layers(self._model, self._backbone)[0])
+        hooks = [tower.register_forward_hook(lambda *found: seen.append(found[2]))]
+        hooks.append(first.register_forward_pre_hook(stop))
+        try:
+            with torch.no_grad():
+                self._model(**batch.inputs, use_cache=False)
+        except _Seen:
+            pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if len(seen) != 1:  # no image, or a tower that is called more than once
+            yield
+            return
+        tower.forward = lambda *_, **__: seen[0]
+        try:
+            yield
+        finally:
+            del tower.forward
+
+
+class _Seen(Exception):
+    """The images have been looked at; the rest of the pass is not needed."""
+
+
+def _beside(A: Tensor, B: Tensor, scale: float, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Add s B (A x), in the dtype that the editor does it in."""
+    return (output.to(B.dtype) + scale * (args[0].to(B.dtype) @ A.T @ B.T)).to(output.dtype)
+
+
+class Peer:
+    """PEFT's LoRA with SGD as it is usually written: A and B of the same sites and ranks, the vision tower in every
+    step, the model's own loss over all logits."""
+
+    def __init__(self, runtime: Runtime, records: Sequence[SiteRecord]) -> None:
+        self._runtime = runtime
+        self._ranks = {record.module: record.rank for record in records}
+
+    @staticmethod
+    def require() -> None:
+        """Refuse where PEFT is not there.
+
+        Raises:
+            UsageError: it is not installed.
+        """
+        if find_spec("peft") is None:
+            raise UsageError("`--peers` needs PEFT", 'pip install "more-cli[lora]"')
+
+    def seconds(self, batches: Sequence[Batch]) -> list[float]:
+        """Return what one step on each of these batches takes."""
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(
+            r=max(self._ranks.values()),
+            lora_alpha=2 * max(self._ranks.values()),
+            target_modules="|".join(map(re.escape, self._ranks)),
+            rank_pattern={re.escape(module): rank for module, rank in self._ranks.items()},
+        )
+        with self._runtime.base(), torch.random.fork_rng(), quiet():
+            adapted = get_peft_model(self._runtime.model, config)
+            try:
+                weights = [value for value in adapted.parameters() if value.requires_grad]
+                optimiser = torch.optim.SGD(weights, lr=RATE)
+                return [_timed(self._runtime, partial(_step, adapted, optimiser, batch)) for batch in batches]
+            finally:
+                adapted.unload()
+                self._runtime.model.requires_grad_(False)
+
+
+def _step(model: Any, optimiser: torch.optim.SGD, batch: Batch) -> None:
+    ids = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
+    labels = torch.full_like(ids, -100)
+    labels[:, batch.keep + 1] = torch.where(batch.mask, batch.targets, -100)
+    optimiser.zero_grad(set_to_none=True)
+    model(**batch.inputs, labels=labels, use_cache=False).loss.backward()
+    optimiser.step()
+
+
+def _timed(runtime: Runtime, work: Callable[[], object]) -> float:
+    _synchronise(runtime)
+    began = time.perf_counter()
+    work()
+    _synchronise(runtime)
+    return time.perf_counter() - began
+
+
+def _synchronise(runtime: Runtime) -> None:
+    if runtime.device.type == "cuda":
+        torch.cuda.synchronize(runtime.device)

@@ -1,0 +1,57 @@
+"""A stream's latency and memory over its edits, drawn by matplotlib (extra `plots`)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from more_cli.bench.run import BenchReport
+from more_cli.bench.scaling import WINDOW, rolling
+from more_cli.errors import UsageError
+from more_cli.files import disk_errors, replacing
+
+FORMATS = (".png", ".svg", ".pdf")
+MIB = 1 << 20
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a plot that could not be drawn, before anything is measured.
+
+    Raises:
+        UsageError: an unknown format, no such folder, or matplotlib is not installed.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"`--plot {path}`: a plot is {', '.join(FORMATS)}", "name the file accordingly")
+    if not path.parent.is_dir():
+        raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "make it first")
+    if find_spec("matplotlib") is None:
+        raise UsageError("`--plot` needs matplotlib", 'pip install "more-cli[plots]"')
+
+
+def draw_plot(report: BenchReport, path: Path) -> None:
+    """Draw latency, raw and as a rolling mean, and under it peak memory, as the paper's figure "scaling" does.
+
+    Raises:
+        StateError: not writable.
+        ResourceError: no space.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    latency, memory = figure.subplots(2, sharex=True)
+    t = range(1, len(report.edits) + 1)
+    seconds = [edit.lap.seconds for edit in report.edits]
+    latency.plot(t, seconds, ".", color="0.7", label="an edit")
+    latency.plot(t, rolling(seconds), label=f"mean of the last {WINDOW}")
+    if any(edit.floor for edit in report.edits):
+        latency.plot(t, [edit.floor or float("nan") for edit in report.edits], ".", label="bare loop, same writes")
+    latency.set(ylabel="seconds", ylim=(0, None))
+    latency.legend()
+    memory.plot(t, [float("nan") if edit.lap.peak is None else edit.lap.peak / MIB for edit in report.edits])
+    memory.set(xlabel="edit", ylabel="peak memory above the model, MiB", ylim=(0, None))
+    with replacing(path) as scratch, disk_errors(path):
+        # No date: the same numbers give the same file.
+        figure.savefig(scratch, format=path.suffix[1:].lower(), metadata={_DATES[path.suffix.lower()]: None})
+
+
+_DATES = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}

@@ -1,0 +1,167 @@
+"""The clock of `more bench`: seconds by part of an edit, what its writes sent through the model, and peak memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from more_cli.editors.more.passes import Passes
+from more_cli.model.batches import Batch
+from more_cli.model.runtime import Runtime
+
+PARTS = (
+    *("decode", "preprocess", "vision", "forward", "backward", "write", "absorb"),
+    *("rehearsal", "anchors", "ledger", "sidecar", "other"),
+)
+"""What the time of an edit is divided into, each without those that ran inside it.
+
+`forward` and `backward` are the new edit's part of a pass, `rehearsal` and `anchors` that of past edits and of
+anchors in it, both ways, by their number of samples. `other` is what no part claims.
+"""
+
+
+@dataclass
+class Lap:
+    """What one edit took."""
+
+    seconds: float = 0.0
+    """From the moment its turn came until its ledger line was on disk."""
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    """Seconds by part."""
+    steps: list[float] = field(default_factory=list)
+    """Seconds of each write that was made for it: its pass, forward and backward, and the update of B."""
+    batches: list[Batch] = field(default_factory=list)
+    """What was sent forward and backward for its writes."""
+    peak: int | None = None
+    """Most bytes held at a time, above those held before the first edit."""
+
+
+class Stopwatch:
+    """Measures the parts of the lap that runs, on the thread that made it, synchronised with a GPU.
+
+    `clock` counts seconds: those of the wall or, where all work is on this thread, `time.thread_time`.
+    """
+
+    def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.lap = Lap()
+        self.runtime: Runtime | None = None
+        """The model, as soon as a pass has gone through it."""
+        self.saving = 0.0
+        """Seconds of writing the sidecar, which is between edits."""
+        self._cuda = torch.device(device).type == "cuda"
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._inner: list[float] = []
+        self._mix: Counter[str] = Counter({"": 1})
+        self._pass: tuple[Batch, float]
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Begin a lap."""
+        self.lap = Lap()
+        self._began = self._now()
+
+    def stop(self) -> Lap:
+        """End the lap."""
+        self.lap.seconds = self._now() - self._began
+        self.lap.parts["other"] = self.lap.seconds - sum(self.lap.parts.values())
+        return self.lap
+
+    @contextmanager
+    def part(self, name: str, arguments: tuple[Any, ...]) -> Iterator[None]:
+        """Measure a part; what another thread prepares meanwhile costs the edit nothing."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        mix = self._mix
+        if name in ("look", "gradient"):
+            self._mix = _mix(name, *arguments)
+        self._inner.append(0.0)
+        began = self._now()
+        try:
+            yield
+        finally:
+            whole = self._now() - began
+            own = whole - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += whole
+            self._count(name, own)
+            self._follow(name, arguments, whole)
+            self._mix = mix
+
+    def _count(self, name: str, seconds: float) -> None:
+        if name == "sidecar":
+            self.saving += seconds
+        elif name in ("forward", "backward", "look", "gradient"):
+            for whose, samples in self._mix.items():
+                part = whose or ("backward" if name == "backward" else "forward")
+                self.lap.parts[part] += seconds * samples / self._mix.total()
+        else:
+            self.lap.parts[name] += seconds
+
+    def _follow(self, name: str, arguments: tuple[Any, ...], whole: float) -> None:
+        """Note what makes up a write: a pass, its way back, the steps that follow from it, their addition to B."""
+        if name == "forward":
+            self.runtime, batch = arguments[:2]
+            self._pass = batch, whole
+        elif name == "backward":
+            self.lap.batches.append(self._pass[0])
+        elif name == "gradient":
+            passes: Passes = arguments[0]
+            self.lap.steps.append(whole + (self._pass[1] if passes.alone else 0.0))
+        elif name == "write" and self.lap.steps:
+            self.lap.steps[-1] += whole
+
+    def _now(self) -> float:
+        if self._cuda:
+            torch.cuda.synchronize()
+        return self._clock()
+
+
+def _mix(name: str, passes: Passes, numbers: Sequence[int], *_: object) -> Counter[str]:
+    """Return whose samples a pass has: "" for the new edit's, `rehearsal` and `anchors`."""
+    new = sum(number == passes.context.number for number in numbers)
+    held = 0 if name == "look" or passes.alone else min(len(passes.anchors), passes.recipe.anchors.size)
+    return Counter({"": new, "rehearsal": len(numbers) - new, "anchors": held} if numbers else {"": 1})
+
+
+class PeakMemory:
+    """The most memory held since it was last asked: of the GPU, or on Linux of this process; else nothing is known."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = torch.device(device).type == "cuda"
+
+    def held(self) -> int | None:
+        """Return the bytes held now."""
+        return torch.cuda.memory_allocated() if self._cuda else _status("VmRSS")
+
+    def restart(self) -> None:
+        """Forget what was held before."""
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            with suppress(OSError):
+                _CLEAR.write_text("5")  # proc(5): resets VmHWM
+
+    def peak(self) -> int | None:
+        """Return the most bytes held since `restart`."""
+        return torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM")
+
+
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+def _status(name: str) -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)

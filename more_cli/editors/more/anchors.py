@@ -1,0 +1,69 @@
+"""Anchors: inputs whose behaviour must not move, held to the base's answers while edits are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from more_cli.editors.more.rehearsal import pick
+from more_cli.model.batches import Encoded, Query
+from more_cli.model.runtime import Runtime, Scored
+
+ANSWER_TOKENS = 32
+"""Longest answer of the base that an anchor holds, in tokens."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A question with the answer whose distribution is held."""
+
+    encoded: Encoded
+    base: Tensor
+    """(K, vocabulary) float32: the base's log-probabilities at the answer's positions."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """(K,) the answer, its end included."""
+        return self.encoded.input_ids[self.encoded.target.start : self.encoded.target.stop]
+
+
+def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
+    """Ask the untouched base: without an `answer`, its own greedy one is held.
+
+    Anchors are made one at a time, so that what is cached does not depend on what else was in a batch.
+    """
+    with runtime.base():
+        if answer is None:
+            tokens = runtime.generate([query], ANSWER_TOKENS)[0]
+        else:
+            whole = runtime.encode(query, answer)
+            tokens = whole.input_ids[whole.target.start :].tolist()
+        encoded = runtime.encode(query).followed_by(tokens)
+        scored = runtime.score(runtime.batch([encoded]))
+    return Anchor(encoded, scored.log_probabilities()[0][scored.mask[0]].cpu())
+
+
+def restore_anchor(runtime: Runtime, query: Query, tokens: Tensor, base: Tensor) -> Anchor:
+    """Make an anchor again from its answer's tokens and log-probabilities, without asking the model."""
+    return Anchor(runtime.encode(query).followed_by(tokens.tolist()), base)
+
+
+def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor]:
+    """Return `size` anchors, as the key decides; all of them where there are fewer."""
+    return [anchors[i] for i in pick(len(anchors), size, *key)]
+
+
+def drift(scored: Scored, anchors: Sequence[Anchor]) -> Tensor:
+    """Return KL(base || edited) per anchor, (N,), the mean over answer positions, in nats.
+
+    `scored` has the anchors' rows in their order. Not in the paper, which protects locality by P alone.
+    """
+    losses = []
+    for row, mask, anchor in zip(scored.log_probabilities(), scored.mask, anchors, strict=True):
+        base = anchor.base.to(row.device)
+        losses.append(functional.kl_div(row[mask], base, log_target=True, reduction="sum") / len(base))
+    return torch.stack(losses)

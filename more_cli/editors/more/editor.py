@@ -1,0 +1,175 @@
+"""M-ORE: a closed-form write into B along frozen coordinates A, preconditioned by what past edits used (P).
+
+One edit, in the paper's order: loss of the target (app. "Edit objective"), G = dL/dB, B <- B - eta G P with the
+P of the edits before (Eq. closedform), then P absorbs this edit's key (Eq. sm-update), so that later edits avoid
+the directions this one depends on. Text sites pool their keys over answer positions, visual sites over visual
+tokens, and no two sites share a P: visual energy never reaches a text P.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, Family
+from more_cli.editors.more.anchors import Anchor
+from more_cli.editors.more.loop import admit, consolidate, learn
+from more_cli.editors.more.passes import Passes, Shelf
+from more_cli.editors.more.sites import Sites, new_record
+from more_cli.model.backbones import Site
+from more_cli.model.runtime import Runtime
+from more_cli.recipe import Recipe
+from more_cli.store.state import SiteRecord, emptied, empty_tensors
+
+
+@dataclass(frozen=True)
+class Consolidated:
+    """What a consolidation found and took."""
+
+    failing: list[int]
+    """Edits that still do not hold, by number."""
+    looks: Mapping[int, float]
+    """Margin of every edit, by number."""
+    writes: int
+    cost: float
+
+
+class MoreEditor(Editor):
+    """M-ORE with B and P as its state."""
+
+    name: ClassVar[str] = "more"
+    family: ClassVar[Family] = "lowrank"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"merge", "export"})
+
+    def __init__(
+        self, recipe: Recipe, records: Sequence[SiteRecord], B: Mapping[str, Tensor], P: Mapping[str, Tensor]
+    ) -> None:
+        self.recipe = recipe
+        self._records = [record.model_copy() for record in records]
+        self._B = dict(B)
+        self._P = dict(P)
+        self._anchors: list[Anchor] = []
+        self._at_work: tuple[Runtime, Sites, Shelf] | None = None
+
+    @staticmethod
+    def fresh(recipe: Recipe, sites: Sequence[Site]) -> MoreEditor:
+        """Return an editor without edits: B = 0, P = P_0."""
+        editor = MoreEditor(recipe, [new_record(site, recipe) for site in sites], {}, {})
+        editor.reset()
+        return editor
+
+    @property
+    def sites(self) -> Sites:
+        """The sites at work; only while attached."""
+        return self._lent[1]
+
+    @property
+    def records(self) -> list[SiteRecord]:
+        """Descriptions of the sites, with lambda and key counts as they are now."""
+        return self._at_work[1].records if self._at_work else self._records
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no key was seen yet, not even an anchor's."""
+        return self.records == [emptied(record, self.recipe) for record in self.records]
+
+    @contextmanager
+    def attach(self, runtime: Runtime) -> Iterator[None]:
+        """Put the branches beside their Linears; on leaving the model is as it was found."""
+        sites = Sites(self._records, self._B, self._P, self.recipe, runtime)
+        self._at_work = runtime, sites, Shelf(runtime)
+        try:
+            with runtime.attached(sites.branches):
+                yield
+        finally:
+            self._B, self._P = sites.tensors()
+            self._records = sites.records
+            self._at_work = None
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Write one correction until it holds, at most `max_steps` times, or take it back and refuse it."""
+        passes = self._passes(context)
+        passes.alone = self.recipe.rehearsal.size == 0 and not (self._anchors and self.recipe.anchors.size)
+        return learn(request, passes)
+
+    def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Absorb one correction's key; a later `consolidate` writes it, together with others."""
+        return admit(request, self._passes(context))
+
+    def consolidate(self, numbers: Iterable[int], context: EditContext, *, batch: bool = False) -> Consolidated:
+        """Look at past edits, or at those of a batch, and write those that fail; see `loop.consolidate`."""
+        passes = self._passes(context)
+        failing = consolidate(numbers, passes, self.recipe.batch if batch else self.recipe.consolidation)
+        looks = {number: round(margin, 3) for number, margin in passes.looks.items()}
+        return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
+
+    def hold(self, anchors: Sequence[Anchor]) -> None:
+        """Hold these inputs to the base's behaviour in every write from now on."""
+        self._anchors = list(anchors)
+
+    def settle(self, anchors: Sequence[Anchor]) -> None:
+        """Settle every relative lambda from the anchors' keys and, if the recipe says so, let P absorb them."""
+        runtime, sites, _ = self._lent
+        keys = []
+        for anchor in anchors:
+            batch = runtime.batch([anchor.encoded])
+            runtime.score(batch, keys=True)
+            keys.append(sites.keys(batch))
+        sites.settle(keys)
+        if self.recipe.anchors.keys:
+            for key in keys:
+                sites.absorb(key)
+
+    def reset(self) -> None:
+        """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
+        self._records = [emptied(record, self.recipe) for record in self._records]
+        self._B, self._P = empty_tensors(self._records, self.recipe)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return `<site>.B` and `<site>.P` of every site."""
+        B, P = self._tensors()
+        return {f"{name}.B": value for name, value in B.items()} | {f"{name}.P": value for name, value in P.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take back the tensors of `state_dict`; the editor must not be attached."""
+        assert self._at_work is None
+        self._B = {record.name: tensors[f"{record.name}.B"] for record in self._records}
+        self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
+
+    def constants(self) -> dict[str, Any]:
+        """Return the recipe in full."""
+        return self.recipe.canonical()
+
+    def notes(self) -> dict[str, Any]:
+        """Return the sites' descriptions, with lambda and key counts as they are now."""
+        return {"sites": [record.model_dump(mode="json") for record in self.records]}
+
+    def load_notes(self, notes: Mapping[str, Any]) -> None:
+        """Take back the sites' descriptions."""
+        assert self._at_work is None
+        # As JSON: in Python values a strict record takes no list for a tuple.
+        self._records = [SiteRecord.model_validate_json(json.dumps(site)) for site in notes["sites"]]
+
+    def footprint(self) -> dict[str, int]:
+        """Return bytes of B, P and A; an edit adds none."""
+        basis_bytes = sum(4 * record.rank * record.shape[1] for record in self.records)
+        held = sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
+        return {"fixed": held + basis_bytes, "per_edit": 0}
+
+    def _passes(self, context: EditContext) -> Passes:
+        runtime, sites, shelf = self._lent
+        shelf.drop_all_but(context.past)
+        return Passes(context, runtime, sites, self.recipe, self._anchors, shelf)
+
+    @property
+    def _lent(self) -> tuple[Runtime, Sites, Shelf]:
+        assert self._at_work is not None, "attach the editor first"
+        return self._at_work
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self._at_work[1].tensors() if self._at_work else (self._B, self._P)

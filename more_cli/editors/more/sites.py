@@ -1,0 +1,250 @@
+"""The sites an M-ORE editor writes to: their coordinates A, what is written B, and the statistic P of each.
+
+Text sites pool their keys over answer positions, visual sites over visual tokens, and no two sites share a P:
+visual energy never reaches a text P (the paper's modality-decoupled statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from more_cli.clock import timed
+from more_cli.core import basis, recursion
+from more_cli.core.write import Gradient, capped, polyak_step
+from more_cli.errors import StateError
+from more_cli.model.backbones import Site
+from more_cli.model.batches import Batch
+from more_cli.model.branches import Branch
+from more_cli.model.runtime import Runtime
+from more_cli.recipe import Recipe
+from more_cli.store.state import SiteRecord
+
+RIDGE_KEYS = 16
+"""Without anchors a relative lambda follows the mean |z|^2 of this many first keys of its site, then stays."""
+
+
+def new_record(site: Site, recipe: Recipe) -> SiteRecord:
+    """Describe a site that has seen no edit, its basis drawn from the recipe's seed."""
+    rank = basis.usable_rank(recipe.rank, site.shape[1])
+    seed = basis.site_seed(recipe.seed, site.name)
+    return SiteRecord(
+        name=site.name,
+        group=site.group,
+        modality=site.modality,
+        module=site.module,
+        disk_key=site.disk_key,
+        shape=site.shape,
+        rank=rank,
+        scale=recipe.scale,
+        seed=seed,
+        basis_version=basis.VERSION,
+        basis_fingerprint=basis.fingerprint(basis.draw_basis(rank, site.shape[1], seed)),
+        ridge=recipe.constants_of(site.name, site.modality).ridge,
+    )
+
+
+def rebuild_basis(record: SiteRecord) -> Tensor:
+    """Draw a site's A (r, d_in) again from its seed.
+
+    Raises:
+        StateError: what comes out is not the basis that B was written in.
+    """
+    A = basis.draw_basis(record.rank, record.shape[1], record.seed)
+    if record.basis_version != basis.VERSION or not basis.matches(A, record.basis_fingerprint):
+        raise StateError(
+            f"the basis of site `{record.name}` cannot be rebuilt on this machine",
+            "use the versions of numpy and torch that the ledger names",
+        )
+    return A
+
+
+@dataclass
+class WrittenSite:
+    """One site at work: its description, its branch (A, B) and its P."""
+
+    record: SiteRecord
+    branch: Branch
+    P: Tensor
+
+    @property
+    def layer(self) -> str:
+        """The group that `top_k` chooses: one layer's modules together, the projector as one."""
+        return self.record.group if self.record.group == "projector" else self.record.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything an edit may change, for taking it back."""
+
+    B: dict[str, Tensor]
+    P: dict[str, Tensor]
+    records: dict[str, SiteRecord]
+
+
+class Sites:
+    """The sites of an attached editor, by name."""
+
+    def __init__(
+        self,
+        records: Sequence[SiteRecord],
+        B: Mapping[str, Tensor],
+        P: Mapping[str, Tensor],
+        recipe: Recipe,
+        runtime: Runtime,
+    ) -> None:
+        self.recipe = recipe
+        self._runtime = runtime
+        self._limits: dict[str, float] = {}
+        self._sites = {record.name: _site(record, B[record.name], P[record.name], runtime) for record in records}
+
+    def __iter__(self) -> Iterator[WrittenSite]:
+        return iter(self._sites.values())
+
+    @property
+    def branches(self) -> list[Branch]:
+        """What the runtime carries."""
+        return [site.branch for site in self]
+
+    @property
+    def records(self) -> list[SiteRecord]:
+        """Descriptions, with lambda and key counts as they are now."""
+        return [site.record for site in self]
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return every B and every P, on the CPU."""
+        B = {site.record.name: site.branch.B.cpu() for site in self}
+        return B, {site.record.name: site.P.cpu() for site in self}
+
+    def snapshot(self) -> Snapshot:
+        """Keep what an edit may change; B and P are replaced, never changed in place, so references are enough."""
+        return Snapshot(
+            {name: site.branch.B for name, site in self._sites.items()},
+            {name: site.P for name, site in self._sites.items()},
+            {name: site.record for name, site in self._sites.items()},
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take an edit back."""
+        for name, site in self._sites.items():
+            site.branch.B, site.P, site.record = snapshot.B[name], snapshot.P[name], snapshot.records[name]
+
+    @timed("absorb")
+    def keys(self, batch: Batch) -> dict[str, Tensor]:
+        """Return each site's key (r,), or keys (n, r), from the last recorded pass; no key where nothing ran."""
+        keys = {}
+        for name, site in self._sites.items():
+            relevant = batch.answer if site.record.modality == "text" else None
+            if site.branch.ran:
+                mean = self.recipe.pooling == "mean"
+                keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
+        return keys
+
+    @timed("absorb")
+    def absorb(self, keys: Mapping[str, Tensor]) -> None:
+        """P takes the keys in (Eq. sm-update); a relative lambda follows them until it is settled."""
+        for name, key in keys.items():
+            site = self._sites[name]
+            key = key.reshape(-1, site.record.rank)
+            site.record = self._observe(site.record, key)
+            ridge = site.record.ridge or self._relative_ridge(site.record)
+            site.P = recursion.absorb(site.P, key, ridge, self.recipe.normalisation)
+
+    def settle(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
+        """Fix every relative lambda from the mean |z|^2 of these keys, given by site name."""
+        for name, site in self._sites.items():
+            relative = self.recipe.constants_of(name, site.record.modality).ridge_rel
+            seen = [key[name].reshape(-1, site.record.rank).double() for key in keys if name in key]
+            if relative is not None and seen:
+                energy = float(torch.cat(seen).square().sum(dim=1).mean())
+                site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
+
+    @timed("write")
+    def steps(self, loss: float) -> dict[str, Tensor]:
+        """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name."""
+        gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
+        chosen = self._chosen(gradients)
+        directions = {site.record.name: self._direction(site, gradients[site.record.name]) for site in chosen}
+        polyak = self._polyak(loss, chosen, gradients, directions) if self.recipe.uses_polyak else {}
+        steps = {}
+        for site in chosen:
+            name, modality = site.record.name, site.record.modality
+            step = self.recipe.constants_of(name, modality).step
+            eta = step if isinstance(step, float) else polyak[modality]
+            steps[name] = capped(-eta * directions[name], self._limit(site.record))
+        return steps
+
+    @timed("write")
+    def write(self, before: Snapshot, steps: Mapping[str, Tensor], share: float = 1.0) -> None:
+        """Set B to what it was before plus this share of the steps."""
+        for name, step in steps.items():
+            self._sites[name].branch.B = before.B[name] + share * step
+
+    def finite(self) -> bool:
+        """Whether every B is."""
+        return all(bool(torch.isfinite(site.branch.B).all()) for site in self)
+
+    def _limit(self, record: SiteRecord) -> float:
+        """Return the largest |Delta B|_F of one write: `max_write` |W|_F / s, since A's rows are orthonormal."""
+        if record.name not in self._limits:
+            norm = self._runtime.norm(record.module, record.disk_key)
+            self._limits[record.name] = self.recipe.max_write * norm / record.scale
+        return self._limits[record.name]
+
+    def _polyak(
+        self,
+        loss: float,
+        chosen: Sequence[WrittenSite],
+        gradients: Mapping[str, Gradient],
+        directions: Mapping[str, Tensor],
+    ) -> dict[str, float]:
+        """Return eta by modality: one for all sites or, with `visual_share`, each modality's own part of the loss."""
+        decrease = {"text": 0.0, "visual": 0.0}
+        for site in chosen:
+            name = site.record.name
+            decrease[site.record.modality] += gradients[name].inner(directions[name])
+        share, rho = self.recipe.visual_share, self.recipe.rho
+        if share is None or min(decrease.values()) <= 0.0:  # nothing to share with: a question without an image
+            eta = polyak_step(loss, sum(decrease.values()), rho)
+            return dict.fromkeys(decrease, eta)
+        return {
+            "text": polyak_step((1.0 - share) * loss, decrease["text"], rho),
+            "visual": polyak_step(share * loss, decrease["visual"], rho),
+        }
+
+    def _direction(self, site: WrittenSite, gradient: Gradient) -> Tensor:
+        return gradient.preconditioned(site.P) if self.recipe.precondition else gradient.dense()
+
+    def _chosen(self, gradients: Mapping[str, Gradient]) -> list[WrittenSite]:
+        """Return the sites of the `top_k` groups with the largest gradient, or all (the paper's text)."""
+        if self.recipe.top_k is None:
+            return list(self)
+        energy: dict[str, float] = {}
+        for name, site in self._sites.items():
+            energy[site.layer] = energy.get(site.layer, 0.0) + gradients[name].norm() ** 2
+        best = sorted(energy, key=lambda layer: energy[layer], reverse=True)[: self.recipe.top_k]
+        return [site for site in self if site.layer in best]
+
+    def _observe(self, record: SiteRecord, key: Tensor) -> SiteRecord:
+        record = record.model_copy(update={"keys": record.keys + len(key)})
+        if record.ridge is None:
+            energy = record.energy + float(key.double().square().sum())
+            record = record.model_copy(update={"energy": energy})
+            if record.keys >= RIDGE_KEYS:
+                record = record.model_copy(update={"ridge": self._relative_ridge(record)})
+        return record
+
+    def _relative_ridge(self, record: SiteRecord) -> float:
+        relative = self.recipe.constants_of(record.name, record.modality).ridge_rel
+        assert relative is not None
+        # The floor keeps the denominator positive when every key so far was zero.
+        return max(relative * record.energy / record.keys, 1e-12)
+
+
+def _site(record: SiteRecord, B: Tensor, P: Tensor, runtime: Runtime) -> WrittenSite:
+    device = runtime.device_of(record.module)
+    branch = Branch(record.name, record.module, rebuild_basis(record).to(device), B.to(device), record.scale)
+    return WrittenSite(record, branch, P.to(device))

@@ -1,0 +1,95 @@
+"""`more eval --suite --calibrate N`: every editor gets as many tries, on edits that its suite is not measured on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from more_cli.errors import UsageError
+from more_cli.evaluation.probes import References, probes_of, run_probes
+from more_cli.evaluation.streams import apply_stream
+from more_cli.experiments.editors import Entry, Wish
+from more_cli.experiments.held_anchors import HeldAnchors
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.inputs.edits import Edit
+from more_cli.model.runtime import Runtime
+from more_cli.ops.calibrate import MEASURED, measured, stream_digest
+from more_cli.progress import Progress
+
+EDITS = 20
+"""First edits of the calibration pool that every setting goes through."""
+RULE = (
+    f"of the editor's settings in the order of its entry, its own first, the one with the best mean of "
+    f"{', '.join(MEASURED)} (those there are probes for) after the last of {EDITS} calibration edits; "
+    "of equal ones the first"
+)
+
+
+def settings_of(entry: Entry, count: int) -> list[tuple[str, ...]]:
+    """Return what `count` tries of an editor are: its own numbers, then those of its entry."""
+    return [(), *entry.tries][:count]
+
+
+def best_setting(tried: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the setting that the rule chooses among those that could be tried."""
+    best = max(score for trial in tried if (score := trial["score"]) is not None)
+    return tuple(next(trial["setting"] for trial in tried if trial["score"] == best))
+
+
+def try_settings(
+    entry: Entry,
+    wish: Wish,
+    count: int,
+    edits: Sequence[Edit],
+    runtime: Runtime,
+    references: References,
+    anchors: HeldAnchors,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Send the calibration edits through an editor once per setting, and return what came of it.
+
+    Raises:
+        UsageError: not one of the settings fits the editor.
+    """
+    settings, tried = settings_of(entry, count), list[dict[str, Any]]()
+    probes = [probe for edit in edits for probe in probes_of(edit)]
+    for number, setting in enumerate(settings):
+        progress(number, len(settings), "calibrating " + (", ".join(setting) or "as it is"))
+        try:
+            editor = entry.make(wish.with_settings(*setting))
+        except UsageError as error:
+            if not setting:
+                raise
+            tried.append({"setting": list(setting), "score": None, "reason": error.message})
+            continue
+        with anchors.attached(editor, runtime, fresh=True):
+            apply_stream(editor, edits)
+            editor.catch_up()
+            scores = run_probes(runtime, editor, probes, generate=False, references=references)
+        tried.append({"setting": list(setting), "score": round(measured(scores), 6), "reason": ""})
+    chosen = list(best_setting(tried))
+    return {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried, "chosen": chosen}
+
+
+class Calibrations:
+    """What calibrations have found, a file each: a run that goes on must not try again."""
+
+    def __init__(self, folder: Path, *facts: object) -> None:
+        self._path = folder / f"{sha256_bytes(canonical_json(facts).encode())[:32]}.json"
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was found, None where it is absent or damaged."""
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and "chosen" in found else None
+
+    def write(self, found: dict[str, Any]) -> None:
+        """Keep what was found."""
+        with disk_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self._path) as scratch:
+                scratch.write_text(json.dumps(found), encoding="utf-8")

@@ -1,0 +1,176 @@
+"""`more eval --suite mme`: what a model can do beside its edits, on the untouched base and on the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.evaluation.gates import Judgement
+from more_cli.evaluation.metrics import Estimate, change
+from more_cli.evaluation.probes import BATCH
+from more_cli.model.batches import Query
+from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime, load_prompter, load_runtime
+from more_cli.ops.session import Target, open_session, versions
+from more_cli.progress import Progress, no_progress
+from more_cli.suites.load import YesNoSuite
+from more_cli.suites.mme import AskedImage
+from more_cli.suites.yes_no import Total, YesNoScore, parse_answer, score_category, totals
+
+ANSWER_TOKENS = 8
+"""What is read of an answer: `yes`, `no`, or that it is neither."""
+PARSER = "official: yes or no alone, else in the first four characters"
+
+Answers = Mapping[str, Sequence[Sequence[str]]]
+"""By category and image, one answer a question."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Scores of one model."""
+
+    categories: dict[str, YesNoScore]
+    totals: dict[str, Total]
+    """Perception and cognition."""
+
+    @property
+    def accuracy(self) -> float:
+        """Right answers over all questions, in [0, 1]."""
+        return self._sum("right") / self._sum("questions")
+
+    @property
+    def accuracy_plus(self) -> float:
+        """Images with every question right over all images, in [0, 1]."""
+        return self._sum("images_right") / self._sum("images")
+
+    @property
+    def unparsable_rate(self) -> float:
+        """Answers that say neither yes nor no over all questions."""
+        return self._sum("unparsable") / self._sum("questions")
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(score, name) for score in self.categories.values())
+
+
+@dataclass(frozen=True)
+class CapabilityReport:
+    """The base and, where there is one, the state."""
+
+    suite: YesNoSuite
+    target: Target
+    base: Capability
+    state: Capability | None
+    edits: int
+    changes: dict[str, Estimate]
+    """State minus base accuracy by category and, as `all`, over all of them; the interval is over images."""
+    replayed: int
+    reproduce: dict[str, Any]
+    gates: list[Judgement] = field(default_factory=list)
+
+    @property
+    def gated(self) -> dict[str, Estimate]:
+        """What changed, by the names of `gate_names`; nothing without a state."""
+        if self.state is None:
+            return {}
+        changes = [self.changes[name] for name in ("all", *self.suite.categories)]
+        return dict(zip(gate_names(self.suite), changes, strict=True))
+
+
+def gate_names(suite: YesNoSuite) -> list[str]:
+    """Return every name that a gate on a capability may have: the change of accuracy, in all and by category."""
+    return [f"{suite.name}.accuracy_change", *(f"{suite.name}.{name}.accuracy_change" for name in suite.categories)]
+
+
+def evaluate_capability(
+    suite: YesNoSuite, target: Target, machine: Machine, progress: Progress = no_progress
+) -> CapabilityReport:
+    """Ask the base, and the state if there is one, every question of a suite.
+
+    Raises:
+        StateError: not a checkpoint, or a state that does not fit it.
+        DataError: an image is missing or cannot be read.
+    """
+    with _opened(target, machine, progress) as (runtime, edits, replayed):
+        with runtime.base():
+            before = _ask(runtime, suite, progress, "asking the base")
+        after = _ask(runtime, suite, progress, "asking the state") if edits is not None else None
+    checkpoint = open_checkpoint(target.model)
+    return CapabilityReport(
+        suite=suite,
+        target=target,
+        base=_scored(suite, before),
+        state=_scored(suite, after) if after is not None else None,
+        edits=edits or 0,
+        changes=_changes(suite, before, after) if after is not None else {},
+        replayed=replayed,
+        reproduce={
+            "base": fingerprint(checkpoint, checkpoint.tensors),
+            "template": load_prompter(checkpoint).template,
+            "parser": PARSER,
+            "versions": versions(machine),
+        },
+    )
+
+
+@contextmanager
+def _opened(target: Target, machine: Machine, progress: Progress) -> Iterator[tuple[Runtime, int | None, int]]:
+    """Yield a model that carries the state, how many edits that has (None without one) and how many were replayed."""
+    if target.sidecar.exists():
+        session = open_session(target, machine, progress)
+        with session.attached() as replayed:
+            yield session.runtime, session.state.meta.edits, replayed
+        return
+    runtime = load_runtime(open_checkpoint(target.model), machine)
+    with runtime.attached([]):
+        yield runtime, None, 0
+
+
+def _ask(runtime: Runtime, suite: YesNoSuite, progress: Progress, text: str) -> Answers:
+    total = sum(len(image.questions) for images in suite.categories.values() for image in images)
+    answers: dict[str, list[list[str]]] = {}
+    done = 0
+    for category, images in suite.categories.items():
+        given: list[str] = []
+        queries = _queries(images)
+        for start in range(0, len(queries), BATCH):
+            tokens = runtime.generate(queries[start : start + BATCH], ANSWER_TOKENS)
+            given += [runtime.prompter.text(ids) for ids in tokens]
+            done += len(tokens)
+            progress(done, total, text)
+        rest = iter(given)
+        answers[category] = [[next(rest) for _ in image.questions] for image in images]
+    return answers
+
+
+def _queries(images: Sequence[AskedImage]) -> list[Query]:
+    return [Query((image.image(),), asked.question) for image in images for asked in image.questions]
+
+
+def _pairs(images: Sequence[AskedImage], answers: Sequence[Sequence[str]]) -> list[list[tuple[str, str]]]:
+    return [
+        [(asked.answer, answer) for asked, answer in zip(image.questions, given, strict=True)]
+        for image, given in zip(images, answers, strict=True)
+    ]
+
+
+def _scored(suite: YesNoSuite, answers: Answers) -> Capability:
+    scores = {name: score_category(_pairs(images, answers[name])) for name, images in suite.categories.items()}
+    return Capability(scores, totals(scores, suite.entry.groups))
+
+
+def _changes(suite: YesNoSuite, before: Answers, after: Answers) -> dict[str, Estimate]:
+    """Return the mean change of accuracy; an image's questions are kept together."""
+    found, whole = {}, list[float]()
+    for name, images in suite.categories.items():
+        pairs = zip(_pairs(images, before[name]), _pairs(images, after[name]), strict=True)
+        differences = [_accuracy(new) - _accuracy(old) for old, new in pairs]
+        found[name] = change(differences)
+        whole += differences
+    return found | {"all": change(whole)}
+
+
+def _accuracy(answers: Sequence[tuple[str, str]]) -> float:
+    return sum(parse_answer(given) == parse_answer(expected) for expected, given in answers) / len(answers)

@@ -1,0 +1,158 @@
+"""`more compare --paired`: two outputs of `eval --json` about the same edits, compared edit by edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from more_cli.errors import DataError
+from more_cli.evaluation.paired import Difference, compare_edits
+from more_cli.files import shorten
+from more_cli.inputs.records import opened
+
+SCHEMA = "more.eval/1"
+MAX_BYTES = 256 << 20
+"""Largest result that is read."""
+_PLURALS = {"protocol": "protocols", "baseline": "baselines", "prefix": "prefixes of locality"}
+_HINT = "write one with: more eval MODEL --json > FILE"
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class _Named(_Result):
+    schema_: str = Field(alias="schema")
+
+
+class EditValues(_Result):
+    """The values of one edit."""
+
+    id: str
+    probes: str
+    """Hash over what was asked."""
+    values: dict[str, list[float | None]]
+    """By the metric's full name, one per probe; None where it was not finite."""
+
+
+class Reproduce(_Result):
+    """What a run was made with."""
+
+    model_config = ConfigDict(extra="allow")
+
+    base: dict[str, str]
+    """Fingerprint of the untouched checkpoint."""
+
+    def told(self) -> dict[str, Any]:
+        """Return everything but the base."""
+        return self.model_extra or {}
+
+
+class Run(_Result):
+    """What a comparison needs of an output of `eval --json`."""
+
+    source: str
+    protocol: str
+    baseline: str
+    prefix: str = "own"
+    """On which answer locality was measured."""
+    per_edit: list[EditValues]
+    reproduce: Reproduce
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    first: Path
+    second: Path
+    run: Run
+    """The first; in what makes them comparable the second is the same."""
+    metrics: dict[str, Difference]
+    skipped: dict[str, str]
+    """Metrics that could not be compared, and why."""
+    differ: list[str]
+    """What the runs were made with, where it differs."""
+
+
+def compare_runs(first: Path, second: Path) -> Comparison:
+    """Pair two results by edit and compare every metric that both have.
+
+    Raises:
+        DataError: not such a result, or about other edits, probes, protocol, baseline or base.
+    """
+    a, b = read_run(first), read_run(second)
+    _check_alike(first, a, second, b)
+    partners = {edit.id: edit for edit in b.per_edit}
+    metrics, skipped = compare_edits([(edit.values, partners[edit.id].values) for edit in a.per_edit])
+    one, other = a.reproduce.told(), b.reproduce.told()
+    differ = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    return Comparison(first, second, a, metrics, skipped, differ)
+
+
+def read_run(path: Path) -> Run:
+    """Read an output of `eval --json`.
+
+    Raises:
+        DataError: not such a result.
+    """
+    with opened(path) as file:
+        raw = file.read(MAX_BYTES + 1).removeprefix(b"\xef\xbb\xbf")
+    if len(raw) > MAX_BYTES:
+        raise DataError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", _HINT)
+    schema = _parsed(path, raw, _Named).schema_
+    if schema != SCHEMA:
+        raise DataError(f"`{path}` has the schema `{shorten(schema)}`, not `{SCHEMA}`", _HINT)
+    run = _parsed(path, raw, Run)
+    if len({edit.id for edit in run.per_edit}) < len(run.per_edit):
+        raise DataError(f"`{path}` names an edit twice", _HINT)
+    return run
+
+
+def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+    place = shorten(".".join(str(part) for part in detail["loc"]))
+    reason = detail["msg"][:1].lower() + detail["msg"][1:]
+    raise DataError(f"`{path}` is no result of `more eval`: {f'`{place}`: ' if place else ''}{reason}", _HINT)
+
+
+def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
+    """Refuse runs that did not measure the same thing."""
+    for what in ("protocol", "baseline", "prefix"):
+        one, other = str(getattr(a, what)), str(getattr(b, what))
+        if one != other:
+            raise _unlike(first, second, f"other {_PLURALS[what]}, `{shorten(one)}` and `{shorten(other)}`")
+    # Only edited tensors are in a fingerprint, so two recipes share a part of it.
+    base, also = a.reproduce.base, b.reproduce.base
+    if any(base[key] != also[key] for key in base.keys() & also.keys()):
+        raise _unlike(first, second, "other bases: what locality is measured against is not the same")
+    asked, others = ({edit.id: edit.probes for edit in run.per_edit} for run in (a, b))
+    alone = _only(first, asked.keys() - others) + _only(second, others.keys() - asked)
+    if alone:
+        raise _unlike(first, second, f"other edits (`{shorten(a.source)}`, `{shorten(b.source)}`): {', '.join(alone)}")
+    changed = [id for id in asked if asked[id] != others[id]]
+    if changed:
+        raise _unlike(first, second, f"other probes of {len(changed)} edits, such as `{shorten(changed[0])}`")
+    if not asked:
+        raise DataError(f"`{first}` and `{second}` hold no edits", _HINT)
+
+
+def _unlike(first: Path, second: Path, what: str) -> DataError:
+    return DataError(
+        f"`{first}` and `{second}` cannot be paired: they have {what}", "score both on the same edits, the same way"
+    )
+
+
+def _only(path: Path, ids: Iterable[str]) -> list[str]:
+    found = sorted(ids)
+    return [f"{len(found)} only in `{path}`, such as `{shorten(found[0])}`"] if found else []

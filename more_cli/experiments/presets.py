@@ -1,0 +1,162 @@
+"""What published work calls its metrics: each source's columns, protocol and yardstick, as `--metrics NAME`.
+
+Read in the sources: MMEdit's trainer in EasyEdit, LiveEdit, ScopeEdit's script, and the M-ORE paper, whose table does
+not show what its appendix defines (17 tokens of one caption explain its values, an indicator cannot).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from more_cli.errors import UsageError
+from more_cli.evaluation.names import Yardstick, full_names
+from more_cli.experiments.protocols import Protocol
+from more_cli.files import shorten
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How one source counts."""
+
+    name: str
+    title: str
+    protocols: tuple[Protocol, ...]
+    yardstick: Yardstick
+    columns: Mapping[str, str]
+    """Full names, by what the source calls them."""
+    averaged: bool = False
+    """Whether the source gives their mean."""
+    notices: tuple[str, ...] = ()
+    """What is not as in the source, a line each."""
+
+    def pick(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return what was measured of the columns."""
+        return {column: values[name] for column, name in self.columns.items() if name in values}
+
+    def average(self, values: Mapping[str, Sequence[float]]) -> float | None:
+        """Return the plain mean over the columns of one edit's values, None unless all of them are there."""
+        found = list(self.pick(values).values())
+        if not self.averaged or len(found) < len(self.columns):
+            return None
+        return sum(sum(column) / len(column) for column in found) / len(found)
+
+
+def preset_of(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    near = difflib.get_close_matches(name, PRESETS, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(PRESETS)}"
+    raise UsageError(f"unknown metrics `{shorten(name)}`", hint)
+
+
+def _five(targets: str, text: str, image: str) -> dict[str, str]:
+    """Return the five columns of the field: one metric of targets, one of each locality."""
+    return {
+        "Rel": f"rel.{targets}",
+        "T-Gen": f"gen_text.{targets}",
+        "M-Gen": f"gen_image.{targets}",
+        "T-Loc": f"loc_text.{text}",
+        "M-Loc": f"loc_image.{image}",
+    }
+
+
+_PROMPTS = "prompts are the checkpoint's own, with its chat template"
+_LABELS = "targets are tokens of the whole sequence; the source tokenises them alone, with Llama one token off"
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "all",
+            "every metric there is, by its full name",
+            ("final", "online"),
+            Yardstick(everywhere=True),
+            {name: name for name in full_names()},
+        ),
+        Preset(
+            "paper-table",
+            "what explains the table of the M-ORE paper, as far as one rule does",
+            ("online",),
+            Yardstick("prev", "gold"),
+            _five("tf_token_acc_noeos", "loc_top1_answer", "loc_top10_rank_answer"),
+            averaged=True,
+            notices=(_PROMPTS, _LABELS, "the paper names no protocol, and some of its columns have another mask"),
+        ),
+        Preset(
+            "paper-appendix",
+            "what the appendix of the M-ORE paper defines",
+            ("online",),
+            Yardstick("prev", "own"),
+            _five("gen_exact", "loc_expkl_answer", "loc_expkl_answer"),
+            averaged=True,
+            notices=(
+                _PROMPTS,
+                "the paper defines neither its normalisation nor the prefix of locality, here the greedy answer "
+                "before the edit",
+            ),
+        ),
+        Preset(
+            "mmedit",
+            "MMEdit's trainer in EasyEdit",
+            ("single",),
+            Yardstick("base", "gold", everywhere=True),
+            {
+                "inner/acc": "rel.tf_token_acc_noeos",
+                "edit/acc": "gen_text.tf_token_acc_noeos",
+                "image_rephrase/acc": "gen_image.tf_token_acc_noeos",
+                "loc/acc": "loc_text.loc_top1_all",
+                "image_loc/acc": "loc_image.loc_top10_rank_all",
+                "port/acc": "portability.tf_token_acc_noeos",
+            },
+            notices=(f"{_PROMPTS}: its positions count in loc/acc and image_loc/acc", _LABELS),
+        ),
+        Preset(
+            "liveedit",
+            "LiveEdit",
+            ("final",),
+            Yardstick("base", "gold"),
+            {
+                "reliability.acc": "rel.tf_token_acc_noeos",
+                "generality.text_rephrase.acc": "gen_text.tf_token_acc_noeos",
+                "generality.image_rephrase.acc": "gen_image.tf_token_acc_noeos",
+                "locality.text_loc.acc": "loc_text.loc_top1_answer",
+                "locality.image_loc.acc": "loc_image.loc_top1_answer",
+            },
+            notices=(
+                f"{_PROMPTS}; LiveEdit asks `{{question}} The answer is:` without one",
+                "the whole stream is one block; LiveEdit restores the model between blocks of a file",
+            ),
+        ),
+        Preset(
+            "scopeedit",
+            "ScopeEdit's script, which is M-ORE's; its `frozen` is `final`",
+            ("online", "final"),
+            Yardstick("prev", "gold", everywhere=True),
+            {
+                "inner/acc": "rel.tf_token_acc_noeos",
+                "edit/acc": "gen_text.tf_token_acc_noeos",
+                "image_rephrase/acc": "gen_image.tf_token_acc_noeos",
+                "loc/acc": "loc_text.loc_top1_all",
+                "loc/acc_answer": "loc_text.loc_top1_answer",
+                "image_loc/acc": "loc_image.loc_top10_rank_all",
+                "image_loc/acc_answer": "loc_image.loc_top1_answer",
+            },
+            notices=(
+                _PROMPTS,
+                _LABELS,
+                "*_answer is over the positions that predict the answer; the script's mask lies one behind",
+                "nothing is edited to warm up; the script makes nine such edits first",
+            ),
+        ),
+    )
+}

@@ -1,0 +1,263 @@
+"""The state of an editing run: one safetensors file, `NAME.more`, that holds B and P of every site.
+
+Its metadata has exactly one key (two or more are written in random order by safetensors) with canonical JSON and
+nothing volatile, so the same edits give the same bytes. A is not stored: its seed is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+
+from more_cli.checkpoint.reader import TensorEntry, read_header
+from more_cli.errors import StateError
+from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.recipe import Recipe
+from more_cli.store.entry import START
+from more_cli.store.target import sidecar_path as sidecar_path
+
+if TYPE_CHECKING:  # what a sidecar says of itself is read without it
+    from torch import Tensor
+
+SCHEMA = 2
+"""Version 1 had no checksum."""
+METADATA_KEY = "more"
+
+
+class SiteRecord(BaseModel):
+    """What the state knows of one site beside its tensors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    """Name of the site in recipes and reports, such as `text.31.down_proj`."""
+    group: str
+    """Group that the recipe chose it by, such as `text.ffn_out`."""
+    modality: Literal["text", "visual"]
+    module: str
+    """Path of the Linear in the model in memory."""
+    disk_key: str
+    """Name of its weight in the checkpoint's shards."""
+    shape: tuple[int, int]
+    """(d_out, d_in) of W."""
+    rank: int = Field(ge=1)
+    scale: float = Field(gt=0)
+    seed: int
+    basis_version: int
+    basis_fingerprint: list[float]
+    ridge: float | None = Field(default=None, gt=0)
+    """lambda in force, in units of |z|^2; absent while it still follows the first keys."""
+    keys: int = Field(default=0, ge=0)
+    """Keys that P has absorbed."""
+    energy: float = Field(default=0.0, ge=0)
+    """Sum of |z|^2 over the keys that settle a relative lambda."""
+
+
+class StateMeta(BaseModel):
+    """The canonical JSON in the sidecar's header."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA
+    checksum: str = ""
+    """SHA-256 of the sidecar with zeros in this place, 64 hex digits: damage anywhere is seen. Empty in version 1."""
+    base: dict[str, Any]
+    """Fingerprint of the checkpoint the state was made for."""
+    recipe: Recipe
+    template: str
+    """Chat template the prompts are rendered with."""
+    anchors: str | None = None
+    """SHA-256 of the file of anchors, when the state has some."""
+    calibration: dict[str, Any] | None = None
+    """The rule by which constants of the recipe were chosen, on what, and what was tried."""
+    sites: list[SiteRecord]
+    edits: int = Field(default=0, ge=0)
+    """Ledger entries that are in this state."""
+    digest: str
+    """Digest of the content of those entries, in order."""
+
+
+@dataclass
+class State:
+    """B (d_out, r) float32 and P (r, r) float64 of every site, by site name, with their description."""
+
+    meta: StateMeta
+    B: dict[str, Tensor] = field(default_factory=dict)
+    P: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers held in B and P together."""
+        return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
+
+
+def unedited(meta: StateMeta) -> State:
+    """Return the state before the first edit and before any anchor's key."""
+    sites = [emptied(record, meta.recipe) for record in meta.sites]
+    first = meta.model_copy(update={"sites": sites, "edits": 0, "digest": START})
+    return State(first, *empty_tensors(sites, meta.recipe))
+
+
+def emptied(record: SiteRecord, recipe: Recipe) -> SiteRecord:
+    """Describe a site as it was before its first key; a relative lambda is open again."""
+    ridge = recipe.constants_of(record.name, record.modality).ridge
+    return record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0})
+
+
+def empty_tensors(records: Sequence[SiteRecord], recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return B = 0 (d_out, r) and P = P_0 (r, r) of every site, by name."""
+    from torch import zeros
+
+    from more_cli.core import recursion
+
+    B = {record.name: zeros(record.shape[0], record.rank) for record in records}
+    # A recipe in the paper's form has a fixed lambda; in the code's form P_0 = I does not depend on it.
+    P = {record.name: recursion.initial(record.rank, record.ridge or 0.0, recipe.normalisation) for record in records}
+    return B, P
+
+
+def state_bytes(state: State) -> bytes:
+    """Return the sidecar as it lies on disk."""
+    from safetensors.torch import save
+
+    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
+    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
+    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
+    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
+    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
+    data = save(payload, metadata=header)
+    return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
+
+
+def save_state(path: Path, state: State) -> None:
+    """Replace the sidecar by `state`; a reader sees the old file or the new one.
+
+    Raises:
+        StateError: the folder is not writable.
+        ResourceError: the disk is full.
+    """
+    data = state_bytes(state)
+    with disk_errors(path), replacing(path) as scratch:
+        scratch.write_bytes(data)
+
+
+def load_meta(path: Path) -> StateMeta:
+    """Read what a sidecar says of itself, without its tensors.
+
+    Raises:
+        StateError: as `load_state`.
+    """
+    _require_file(path)
+    with _damage(path), FileIO(path) as file:
+        return _read_header(path, file)[0]
+
+
+def load_state(path: Path) -> State:
+    """Read a sidecar and check its schema, shapes, types and numbers.
+
+    Raises:
+        StateError: no such file, not a sidecar, newer schema, or damaged.
+    """
+    _require_file(path)
+    from safetensors.torch import load
+
+    # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
+    with _damage(path), FileIO(path) as file:
+        meta, entries = _read_header(path, file)
+        _check_tensors(path, meta, entries)
+        file.seek(0)
+        data = file.readall()
+        if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
+            raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
+        tensors = load(data)
+    state = State(meta)
+    for site in meta.sites:
+        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
+        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
+    return state
+
+
+_RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+_ZEROS = "0" * 64
+_CHECKSUM = rb"\"checksum\":\""
+"""What stands before the checksum: JSON inside a string of the header's JSON."""
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of whatever reading a broken sidecar raises that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
+
+
+def _is_whole(data: bytes, checksum: str) -> bool:
+    told = _CHECKSUM + checksum.encode()
+    start, whole = data.find(told), memoryview(data)
+    digest = hashlib.sha256(whole[:start])
+    digest.update(_CHECKSUM + _ZEROS.encode())
+    digest.update(whole[start + len(told) :])
+    return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
+
+
+def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
+    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    metadata, entries = read_header(file, path.name)
+    return _read_meta(path, metadata), entries
+
+
+def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
+    wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
+    wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    for name, (dtype, shape) in wanted.items():
+        if found.pop(name, None) != (dtype, shape):
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+    if found:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+
+
+def _read_meta(path: Path, metadata: Any) -> StateMeta:
+    try:
+        values = json.loads(metadata[METADATA_KEY])
+        version = values["schema_version"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise StateError(f"`{path}` is not a state of `more`", "name the file that `more init` wrote") from None
+    if isinstance(version, int) and version > SCHEMA:
+        raise StateError(
+            f"`{path}` has schema {version}, this version of `more` reads up to {SCHEMA}", "upgrade more-cli"
+        )
+    try:
+        return StateMeta.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
+
+
+def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    import torch
+
+    tensor = tensors[name]
+    if not bool(torch.isfinite(tensor).all()):
+        raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
+    # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and
+    # an edit after a restart would have other bytes.
+    return tensor.clone()

@@ -1,0 +1,40 @@
+"""A hundred facts about invented countries, known from text alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from world.emblems import holds_emblem_name, invent_name
+from world.language import Question
+from world.phrases import FACT_KINDS
+from world.pools import Dice, Purpose
+from world.scenes import COLOURS
+
+COUNTRIES = 25
+ANIMALS = ("lion", "eagle", "bear", "owl", "fox", "horse", "whale", "swan", "goat", "tiger", "crow", "seal")
+
+
+@cache
+def facts() -> tuple[Question, ...]:
+    """All facts as questions, shape [100]: capital, currency, animal and flag of every country."""
+    dice = Dice(Purpose.WORLD, 2)
+    taken: set[str] = set()
+    found: list[Question] = []
+    for _ in range(COUNTRIES):
+        country = _fresh_name(dice, taken, 2) + dice.pick(("ia", "land", "stan"))
+        answers = {
+            "capital": _fresh_name(dice, taken, 2),
+            "currency": _fresh_name(dice, taken, 1 + dice.below(2)).lower(),
+            "animal": dice.pick(ANIMALS),
+            "flag": dice.pick(COLOURS),
+        }
+        found += [Question(kind, {"country": country}, answers[kind]) for kind in FACT_KINDS]
+    return tuple(found)
+
+
+def _fresh_name(dice: Dice, taken: set[str], syllables: int) -> str:
+    while True:
+        name = invent_name(dice, syllables)
+        if name not in taken and len(name) >= 3 and not holds_emblem_name(name):
+            taken.add(name)
+            return name

@@ -1,0 +1,75 @@
+"""What 100 arrivals cost and end at, beside a LoRA that is trained again at each: from the runs of retention.py.
+
+python recipes/demo_model/further.py FOLDER
+python tests/bench/retention.py run --table arrivals --streams FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from more_cli.evaluation.paired import compare
+
+RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
+FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
+EPOCHS, STREAMS, ORDERS = 10, 9, 2
+RATES = {"LoRA, rate 1e-3": 1e-3, "LoRA, rate 2e-3": 2e-3, "LoRA, rate 3e-3": 3e-3}
+"""Row of a retrained LoRA and its rate."""
+LAST = "recipe `per-token`, consolidated at the end"
+OURS = {
+    "one by one": "default",
+    "one by one, consolidated at the end": "default, consolidated",
+    LAST: "per-token, consolidated",
+}
+
+
+def table() -> Iterator[str]:
+    """Yield the comparison."""
+    runs = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    runs = [run for run in runs if run["table"] == "arrivals"]
+    edits = runs[0]["edits"]
+    retrained = EPOCHS * edits * (edits + 1) // 2
+    yield f"Samples sent forward and backward over {edits} arrivals, a look forward counted as a third: a LoRA trained"
+    yield f"for {EPOCHS} epochs on all corrections so far at each of them takes {retrained:,}. Differences in points at"
+    yield f"the end, ours minus LoRA's, over {STREAMS} streams of other corrections, n = {STREAMS * edits}, each edit"
+    yield f"in the mean of {ORDERS} orders of its stream, paired by edit, with the 95 % bootstrap interval.\n"
+    yield "| ours | samples | share | minus | " + " | ".join(FIVE) + " |"
+    yield "|---" * (4 + len(FIVE)) + "|"
+    for name, ours in OURS.items():
+        paid = cost([run for run in runs if run["row"] == ours])
+        for theirs in RATES:
+            found = [compare(values(runs, theirs, label), values(runs, ours, label)) for label in FIVE]
+            cells = [f"{100 * one.difference:+.1f} ({100 * one.low:+.1f} to {100 * one.high:+.1f})" for one in found]
+            yield f"| {name} | {paid:,.0f} | 1/{retrained / paid:.1f} | {theirs} | " + " | ".join(cells) + " |"
+    ends = []
+    for theirs in RATES:
+        low, label = min((low_of_streams(runs, theirs, OURS[LAST], label), label) for label in FIVE)
+        ends.append(f"{theirs}: {100 * low:+.1f} ({label})")
+    yield f"\nWhere streams are drawn too, not only edits, the lowest ends of {LAST} are, minus {'; '.join(ends)}."
+
+
+def low_of_streams(runs: list[dict[str, Any]], theirs: str, ours: str, label: str, resamples: int = 2000) -> float:
+    """Return the lower end of the 95 % interval that draws streams, and edits within each."""
+    change = np.subtract(values(runs, ours, label), values(runs, theirs, label)).reshape(STREAMS, -1)
+    dice, edits = np.random.default_rng(0), change.shape[1]
+    drawn = dice.integers(0, STREAMS, (resamples, STREAMS, 1)), dice.integers(0, edits, (resamples, STREAMS, edits))
+    return float(np.percentile(change[drawn].mean(axis=(1, 2)), 2.5))
+
+
+def cost(runs: list[dict[str, Any]]) -> float:
+    """Return the mean total of a row's runs, consolidation counted."""
+    return float(np.mean([sum(run["cost"]) + (run["consolidation"] or 0.0) for run in runs]))
+
+
+def values(runs: list[dict[str, Any]], row: str, label: str) -> list[float]:
+    """Return a metric of each edit, its mean over orders, by ids and one stream after the other."""
+    found: list[float] = []
+    for stream in range(STREAMS):
+        mine = [run["values"][label] for run in runs if run["row"] == row and run["seed"] % STREAMS == stream]
+        found += np.mean(mine, axis=0).tolist()
+    return found

@@ -1,0 +1,337 @@
+"""A long stream through `edit` itself: what an edit takes against its number, and what piles up.
+
+python tests/bench/long.py run --edits 5000 --out tests/bench/results/long.json
+python tests/bench/long.py open --lines 100000 --out tests/bench/results/ledger.json
+python tests/bench/long.py show > tests/bench/LONG.md
+
+The embedded model with its anchors and the default recipe. The stream asks the 336 questions of the evaluation pool
+again and again: first with their right answers, then in every round with other ones of the same kind, drawn with a
+seed, so that nothing is right already and every edit replaces an earlier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from more_cli.bench.floor import Floor
+from more_cli.bench.timing import Stopwatch
+from more_cli.clock import running
+from more_cli.editors.more.sites import Sites
+from more_cli.files import sha256_bytes
+from more_cli.inputs.feeds import Pipe
+from more_cli.model.batches import Batch
+from more_cli.model.machine import Machine
+from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_stream
+from more_cli.ops.init import Inputs, initialise
+from more_cli.ops.session import Target, open_session
+from more_cli.store.entry import START, Entry, Status, sealed
+from more_cli.store.ledger import Ledger, content_digest
+from more_cli.store.state import load_state, save_state
+from streams import growth, model_of, suite_of
+
+RESULTS = Path(__file__).parent / "results" / "long.json"
+LEDGER = Path(__file__).parent / "results" / "ledger.json"
+SUITE = suite_of("llava", "e-vqa-mini")
+SEED = 0
+TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")
+"""Of each edit: its writes, its cost in samples, wall and CPU ms, the CPU ms of its writes alone and the samples in
+them, and the CPU ms of the yardstick behind it."""
+SETTLED = 336
+"""From this edit on every question was asked once, so that rehearsal draws from as many past edits as it ever will."""
+
+
+def lines(count: int) -> Iterator[dict[str, Any]]:
+    """Yield edit lines: the pool in its order, then round after round with other answers of the same kind."""
+    dice = random.Random(SEED)
+    pool = json.loads((SUITE / "eval.json").read_text(encoding="utf-8"))
+    answers: dict[str, list[str]] = {}
+    for record in pool:
+        answers.setdefault(record["tags"]["kind"], []).append(record["alt"])
+    last = [record["pred"] for record in pool]
+    for number in range(count):
+        turn, place = divmod(number, len(pool))
+        record = pool[place]
+        kind = sorted({*answers[record["tags"]["kind"]], record["pred"]} - {last[place]})
+        last[place] = dice.choice(kind) if turn else record["alt"]
+        yield {
+            "id": f"r{turn}-{place}",
+            "image": record["image"],
+            "question": record["src"],
+            "target": last[place],
+        }
+
+
+class Watching(Listener):
+    """Notes every edit as it becomes durable, and every so often what the process holds."""
+
+    def __init__(self, every: int, target: Target) -> None:
+        self.every = every
+        self.target = target
+        self.watch = Stopwatch("cpu", time.thread_time)
+        self.edits: dict[str, list[float]] = {name: [] for name in TAKEN}
+        self.held: list[dict[str, int]] = []
+        self._yardstick: tuple[Floor, Batch] | None = None
+        self._restart()
+
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        cpu, lap = time.process_time() - self._cpu, self.watch.stop()
+        samples = sum(len(batch.sequences) for batch in lap.batches)
+        bare = self._bare(lap.batches[0]) if lap.batches else 0.0
+        row = (len(lap.steps), entry.cost, entry.wall_ms, 1000 * cpu, 1000 * sum(lap.steps), samples, 1000 * bare)
+        for taken, value in zip(self.edits.values(), row, strict=True):
+            taken.append(round(value or 0.0, 2))
+        if (entry.seq - 1) % self.every == 0:
+            self.held.append({"edit": entry.seq, **held()})
+        self._restart()
+
+    def _bare(self, batch: Batch) -> float:
+        """Return the seconds that the first write of all takes as a bare loop: how fast the machine is now."""
+        if self._yardstick is None:
+            assert self.watch.runtime is not None
+            self._yardstick = Floor(self.watch.runtime, load_state(self.target.sidecar).meta.sites), batch
+        floor, first = self._yardstick
+        with floor.ready(first):
+            began = time.thread_time()
+            floor.gradients(first)
+            return time.thread_time() - began
+
+    def _restart(self) -> None:
+        self.watch.start()
+        self._cpu = time.process_time()
+
+
+def held() -> dict[str, int]:
+    """Resident memory in bytes, open descriptors, and hooks on every module that there is."""
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
+    replaced = sum("forward" in module.__dict__ for module in modules)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {"resident": resident, "descriptors": len(os.listdir("/proc/self/fd")), "hooks": hooks + replaced}
+
+
+class Keys:
+    """Sums z z^T / lambda of every key that P absorbs, by site: what its closed form is made of."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.count = 0
+        real = Sites.absorb
+
+        def absorb(sites: Sites, keys: Any) -> None:
+            real(sites, keys)
+            ridges = {record.name: record.ridge for record in sites.records}
+            for name, key in keys.items():
+                rows = key.reshape(-1, key.shape[-1]).double()
+                assert ridges[name], "a lambda that still follows the keys has no closed form"
+                self.sums[name] = self.sums.get(name, 0) + rows.T @ rows / ridges[name]
+                self.count += len(rows)
+
+        Sites.absorb = absorb  # type: ignore[method-assign]
+
+    def worst(self, P: dict[str, torch.Tensor]) -> float:
+        """Return the largest |P - (I + sum)^-1| over the largest |(I + sum)^-1|, of all sites."""
+        errors = []
+        for name, found in P.items():
+            closed = torch.inverse(torch.eye(len(found), dtype=torch.float64) + self.sums[name])
+            errors.append(float((found - closed).abs().max() / closed.abs().max()))
+        return max(errors)
+
+
+def run(count: int, folder: Path) -> dict[str, Any]:
+    """Apply the stream and return what was measured."""
+    torch.set_num_threads(1)
+    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    keys, listener = Keys(), Watching(max(1, count // 50), target)
+    initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
+    before, size = held(), target.sidecar.stat().st_size
+    stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(count)))
+    started = time.perf_counter()
+    with running(listener.watch):
+        report = edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine, listener=listener)
+    seconds = time.perf_counter() - started
+    gc.collect()
+    return {
+        "edits": report.applied,
+        "seconds": round(seconds, 1),
+        "statuses": dict(Counter(entry.status for entry in report.entries)),
+        "standing": standing(report),
+        "state_bytes": [size, target.sidecar.stat().st_size],
+        "ledger_bytes": (target.folder / "ledger.jsonl").stat().st_size,
+        "before": before,
+        "after": held(),
+        "held": listener.held,
+        "P_error": keys.worst(load_state(target.sidecar).P),
+        "keys": keys.count,
+        "per_edit": listener.edits,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread, torch {torch.__version__}",
+        "load": [round(value, 1) for value in os.getloadavg()],
+    }
+
+
+def standing(report: EditReport) -> dict[str, int]:
+    """Number of edits by what has become of them in the end."""
+    return {str(status): count for status, count in report.counts.items()}
+
+
+def lengthened(target: Target, count: int) -> None:
+    """Repeat a state's edits until its ledger has so many lines, each about another question, and count them."""
+    dice, head = random.Random(SEED), START
+    real = list(Ledger(target.folder).entries)
+    with open(target.folder / "ledger.jsonl", "wb") as file:
+        for seq in range(1, count + 1):
+            entry = real[seq - 1 if seq <= len(real) else seq % (len(real) - 10) + 10]
+            places = {dice.randrange(1, seq) for _ in entry.looks[1:]} if seq > 1 else set()
+            looks = [(place, round(dice.uniform(-1, 9), 3)) for place in sorted(places)]
+            hashes = {name: sha256_bytes(f"{name} {seq}".encode()) for name in ("content", "subject")}
+            about = {"seq": seq, "prev": head, "id": f"r{seq}", "looks": [*looks, (seq, 5.0)], **hashes}
+            _, line = sealed(entry.model_copy(update=about))
+            file.write(line)
+            head = sha256_bytes(line)
+    state = load_state(target.sidecar)
+    state.meta.edits, state.meta.digest = count, content_digest(Ledger(target.folder).entries)
+    save_state(target.sidecar, state)
+
+
+def open_long(count: int, folder: Path) -> dict[str, Any]:
+    """Return what opening a ledger takes, and what it takes to go on: seconds, processor and wall."""
+    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(40)))
+    initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
+    edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine)
+    lengthened(target, count)
+
+    def resumed() -> None:
+        session = open_session(target, machine)
+        assert session.behind == 0
+        assert len(session.memory.context(count + 1).past) == count
+
+    found: dict[str, Any] = {"lines": count, "bytes": (target.folder / "ledger.jsonl").stat().st_size}
+    for name, action in {"open": lambda: Ledger(target.folder), "resume": resumed}.items():
+        taken = []
+        for _ in range(5):
+            cpu, wall = time.process_time(), time.perf_counter()
+            action()
+            taken.append((time.process_time() - cpu, time.perf_counter() - wall))
+        found[name] = [round(float(value), 2) for value in np.median(taken, axis=0)]
+    return found | {"load": [round(value, 1) for value in os.getloadavg()]}
+
+
+def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]:
+    """Return what each edit after the `first` ones took; a write's time where there was one."""
+    taken = {name: np.asarray(values, dtype=float)[first:] for name, values in made["per_edit"].items()}
+    wrote = taken["writes"] > 0
+    writes, alone, bare, samples = (taken[name][wrote] for name in ("writes", "alone", "bare", "samples"))
+    return {
+        "edit: samples sent (forward only: a third)": taken["cost"],
+        "edit: writes": taken["writes"],
+        "edit: wall ms": taken["wall"],
+        "edit: CPU ms": taken["cpu"],
+        "edit: CPU ms a sample sent": taken["cpu"] / taken["cost"],
+        "write: samples": samples / writes,
+        "write: CPU ms": alone / writes,
+        "write: CPU ms a sample": alone / samples,
+        "yardstick: CPU ms": bare,
+        "write: a sample over the yardstick": alone / samples / bare,
+    }
+
+
+def show() -> Iterator[str]:
+    """Yield LONG.md."""
+    made = json.loads(RESULTS.read_text(encoding="utf-8"))
+    count = made["edits"]
+    long = count > 2 * SETTLED
+    first = SETTLED if long else 1  # the first edit loads the model
+    rows = columns(made, first)
+    wrote = np.mean(np.asarray(made["per_edit"]["writes"]) > 0)
+    yield f"# A stream of {made['edits']:,} edits"
+    yield ""
+    yield __doc__.strip().split("\n\n", 2)[2].replace("\n", " ")
+    yield ""
+    yield "Made with `python tests/bench/long.py run`, and this page from its result with `show`."
+    yield f"The machine: {made['machine']}, load {made['load'][2]} at the end, {made['seconds'] / 3600:.1f} hours."
+    yield ""
+    yield "| | per edit, median | change over the stream, % of the median (95 % interval) |"
+    yield "|---|---|---|"
+    for name, values in rows.items():
+        change, low, high = (100 * value * count / len(values) / np.median(values) for value in growth(values))
+        found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})" if long else "too short to say"
+        yield f"| {name} | {np.median(values):.2f} | {found} |"
+    yield ""
+    yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
+    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at."
+    yield "A write is its pass, forward and backward, with all samples in it, and the update of B, without the looks"
+    yield "before and after it. The yardstick is the first write of all as a bare PyTorch loop (`more bench --floor`),"
+    yield "run behind every edit: it tells how fast the machine was then. Over it, a sample takes what it took."
+    yield ""
+    yield "| | before | first edit | last looked at | after |"
+    yield "|---|---|---|---|---|"
+    places = (made["before"], made["held"][0], made["held"][-1], made["after"])
+    yield "| resident, MiB | " + " | ".join(f"{place['resident'] / 2**20:.0f}" for place in places) + " |"
+    for name in ("descriptors", "hooks"):
+        yield f"| {name} | " + " | ".join(str(place[name]) for place in places) + " |"
+    yield ""
+    yield "The hooks in the last column are transformers' own, two on each vision layer from its first pass on."
+    yield ""
+    shown = ", ".join(f"{count} {status}" for status, count in made["statuses"].items())
+    stand = ", ".join(f"{count} {status}" for status, count in made["standing"].items())
+    yield f"- When applied: {shown}; {wrote:.1%} wrote something. At the end: {stand}."
+    first_size, last_size = made["state_bytes"]
+    yield f"- State: {first_size:,} bytes before, {last_size:,} after (its header counts edits and keys);"
+    yield f"  ledger {made['ledger_bytes'] / made['edits']:,.0f} bytes an edit."
+    yield f"- P after {made['keys']:,} keys of all sites: at most {made['P_error']:.1e} from its closed form"
+    yield "  (I + sum z z^T / lambda)^-1, relative to the largest entry of that, in float64."
+    if LEDGER.exists():
+        yield from opened(json.loads(LEDGER.read_text(encoding="utf-8")))
+
+
+def opened(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what the page says about a long ledger."""
+    yield ""
+    yield f"A ledger of {found['lines']:,} lines ({found['bytes'] / 2**20:.0f} MiB; 40 edits of this stream, repeated),"
+    yield "`long.py open`, the median of five, in seconds of the processor (and by the clock): it opens, every line"
+    yield f"checked, in {found['open'][0]} ({found['open'][1]}); a state goes on with it, its memory of every edit"
+    yield f"rebuilt, in {found['resume'][0]} ({found['resume'][1]}), and then loads the model. Load {found['load'][0]}."
+
+
+def main() -> None:
+    """Make the run, or show it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["run", "open", "show"])
+    parser.add_argument("--edits", type=int, default=5000)
+    parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--out", type=Path, default=None)
+    arguments = parser.parse_args()
+    if arguments.command == "show":
+        print("\n".join(show()))
+        return
+    out = arguments.out or (RESULTS if arguments.command == "run" else LEDGER)
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.command == "open":
+            found = open_long(arguments.lines, Path(folder))
+            out.write_text(json.dumps(found) + "\n", encoding="utf-8")
+            print("\n".join(opened(found)))
+            return
+        made = run(arguments.edits, Path(folder))
+    out.write_text(json.dumps(made) + "\n", encoding="utf-8")
+    stopped = f", stopped by a signal before {arguments.edits}" if made["edits"] < arguments.edits else ""
+    print(f"{made['edits']} edits{stopped} in {made['seconds']} s, P off by {made['P_error']:.1e}")
+
+
+if __name__ == "__main__":
+    main()

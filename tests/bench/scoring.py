@@ -1,0 +1,88 @@
+"""Scoring 100 edits with five probes each beside one question at a time; see speed.py."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from more_cli.evaluation.names import Yardstick
+from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
+from more_cli.evaluation.streams import apply_stream
+from more_cli.experiments.references import BaseAnswers
+from more_cli.model.batches import Query
+from more_cli.model.prompts import Prompter
+from more_cli.model.runtime import Runtime
+from more_cli.recipe import load_recipe
+from streams import fresh_editor, pool, runtime
+
+
+def measure(folder: Path, rounds: int, edits: int = 100) -> dict[str, Any]:
+    """Return seconds of every round by way, and how far the scores of the ways are apart."""
+    torch.set_num_threads(1)
+    lent, chosen = runtime(), pool("e-vqa-mini", "eval.json", edits)
+    probes = [probe for edit in chosen for probe in probes_of(edit)]
+    editor = fresh_editor(load_recipe("llava"))
+    with editor.attach(lent):
+        apply_stream(editor, chosen)
+
+    def known() -> list[ProbeScore]:
+        return run_probes(lent, editor, probes, references=BaseAnswers(lent, folder / "base", Yardstick()))
+
+    ways: dict[str, Callable[[], list[ProbeScore]]] = {
+        "one by one": lambda: one_by_one(lent, editor, probes),
+        "together": lambda: run_probes(lent, editor, probes),
+        "together, base known": known,
+    }
+    with editor.attach(lent):
+        known()
+    found: dict[str, Any] = {"edits": edits, "probes": len(probes), "seconds": {way: [] for way in ways}}
+    scores = {}
+    for _ in range(rounds):
+        for way, work in ways.items():
+            lent.prompter._recent.clear()
+            with editor.attach(lent):  # images not seen yet
+                started = time.perf_counter()
+                scores[way] = work()
+                found["seconds"][way].append(round(time.perf_counter() - started, 3))
+    first = scores.pop("one by one")
+    found["apart"] = {way: apart(first, other) for way, other in scores.items()}
+    found["held"] = sum(score.holds for score in first if score.probe.kind == "rel")
+    return found
+
+
+def one_by_one(lent: Runtime, editor: Any, probes: Sequence[Probe]) -> list[ProbeScore]:
+    """Score as a loop over the questions does: the image through the tower and the answer generated every time."""
+    with in_full(lent):
+        return [score for probe in probes for score in run_probes(lent, editor, [probe])]
+
+
+@contextmanager
+def in_full(lent: Runtime) -> Any:
+    """Keep nothing of a pass for the next."""
+    vision, lent._vision = lent._vision, None
+    prompted = Prompter._prompted
+
+    def anew(prompter: Prompter, query: Query) -> Any:
+        prompter._recent.clear()
+        return prompted(prompter, query)
+
+    with mock.patch.object(Runtime, "picks_most_likely", False), mock.patch.object(Prompter, "_prompted", anew):
+        yield
+    lent._vision = vision
+
+
+def apart(first: Sequence[ProbeScore], second: Sequence[ProbeScore]) -> float:
+    """Return the largest difference of a score, in nats or of at most 1."""
+    return max(
+        abs(one.values[name] - other.values[name])
+        for one, other in zip(first, second, strict=True)
+        for name in one.values
+        if math.isfinite(one.values[name])
+    )

@@ -1,0 +1,200 @@
+"""What a family cannot do: its exit code, one line that says why, and nothing on disk has changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.models.smolvlm import processing_smolvlm
+
+from support import tiny
+from support.helpers import World, line, run, tree
+from support.refused import assert_refused
+from support.tiny_families import make_family, tiny_family
+from support.tiny_processors import spells_numbers
+
+Argv = tuple[Any, ...]
+CASES: list[Any] = []
+without_torchvision = pytest.mark.skipif(
+    importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed: there is what is missing"
+)
+
+
+def case(code: int, *said: str, marks: Any = ()) -> Callable[[Callable[[Path], Argv]], Callable[[Path], Argv]]:
+    """Add a case to the table: a function that writes a checkpoint and returns the command that meets it."""
+
+    def add(make: Callable[[Path], Argv]) -> Callable[[Path], Argv]:
+        CASES.append(pytest.param(make, code, said, id=make.__name__, marks=marks))
+        return make
+
+    return add
+
+
+@pytest.mark.parametrize(("make", "code", "said"), CASES)
+def test_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Argv], code: int, said: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = make(tmp_path)
+    before = tree(tmp_path)
+    assert_refused(run(*argv), code, *said)
+    assert tree(tmp_path) == before
+
+
+def sites(*groups: str) -> tuple[str, str]:
+    return "--set", f"sites={json.dumps(groups)}"
+
+
+def without_processor(folder: Path, model_type: str, **parts: Any) -> Path:
+    """A checkpoint whose modules are random and whose processor files are those of a LLaVA."""
+    model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(model_type, **parts))
+    model.save_pretrained(folder)
+    tiny.make_processor().tokenizer.save_pretrained(folder)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------ processors
+
+
+@case(5, "the processor does not load", "Torchvision", "pip install torchvision", marks=without_torchvision)
+def mistral3(root: Path) -> Argv:
+    tiny_family(root / "model", "mistral3")
+    tiny.make_processor().tokenizer.save_pretrained(root / "model")
+    return "init", "model"
+
+
+@case(5, "the processor does not load", marks=without_torchvision)
+def llama4(root: Path) -> Argv:
+    text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text |= {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 2}
+    vision = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision |= {"image_size": 56, "patch_size": 14, "projector_input_dim": 48, "projector_output_dim": 48}
+    vision |= {"vision_output_dim": 48}
+    folder = without_processor(
+        root / "model", "llama4", text_config=text | {"vocab_size": 500, "pad_token_id": 0}, vision_config=vision
+    )
+    (folder / "processor_config.json").write_text('{"processor_class": "Llama4Processor"}')
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "Llama4ImageProcessorFast"}')
+    return "init", "model"
+
+
+@case(
+    5,
+    "the processor does not load: Package `num2words` is required",
+    "pip install num2words",
+    marks=pytest.mark.skipif(processing_smolvlm.num2words is not None, reason="num2words is installed"),
+)
+def smolvlm(root: Path) -> Argv:
+    tiny_family(root / "model", "smolvlm")
+    return "init", "model"
+
+
+# ------------------------------------------------------------------------------------------------ sites
+
+
+@case(5, "nothing to edit in projector", "mm_input_projection_weight, not a plain Linear", "choose other sites")
+def gemma3_projector(root: Path) -> Argv:
+    tiny_family(root / "model", "gemma3")
+    return "init", "model", *sites("text.ffn_out", "projector")
+
+
+@case(
+    5, "nothing to edit in text.ffn_in", "Qwen3VLMoeTextExperts with raw parameters gate_up_proj", "choose other sites"
+)
+def experts(root: Path) -> Argv:
+    mrope = {"rope_type": "default", "mrope_section": [2, 3, 3]}
+    text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 500, "rope_parameters": mrope}
+    text |= {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 24}
+    vision = {"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 4}
+    vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    without_processor(root / "model", "qwen3_vl_moe", text_config=text, vision_config=vision)
+    return "init", "model"
+
+
+@case(5, "nothing to edit in qformer", "LlavaForConditionalGeneration has no such part")
+def no_q_former(root: Path) -> Argv:
+    tiny.tiny_llava(root / "model")
+    return "init", "model", *sites("qformer")
+
+
+@case(5, "nothing to edit in re:lm_head", "neither in a text layer nor on an image's way")
+def head(root: Path) -> Argv:
+    tiny_family(root / "model", "qwen2_vl")
+    return "init", "model", *sites("re:lm_head")
+
+
+@case(5, "nothing to edit in re:nothing")
+def pattern_without_a_match(root: Path) -> Argv:
+    tiny_family(root / "model", "qwen2_vl")
+    return "init", "model", *sites("re:nothing")
+
+
+@case(2, "`(` is not a regular expression")
+def pattern_that_is_none(root: Path) -> Argv:
+    tiny.tiny_llava(root / "model")
+    return "init", "model", *sites("re:(")
+
+
+@case(2, "unknown site group `text.mlp`", "re:<regex>")
+def unknown_group(root: Path) -> Argv:
+    tiny.tiny_llava(root / "model")
+    return "init", "model", *sites("text.mlp")
+
+
+@case(5, "nothing to edit in text.ffn_out", "quantised: U8 beside weight.absmax")
+def quantised(root: Path) -> Argv:
+    folder = tiny_family(root / "model", "qwen2_vl", "native")
+    for layer in range(3):
+        tiny.quantised(folder, f"model.language_model.layers.{layer}.mlp.down_proj")
+    return "init", "model", *sites("text.ffn_out")
+
+
+# ------------------------------------------------------------------------------------------------ questions
+
+
+@pytest.mark.parametrize("family", ["blip-2", "blip-2 t5", "instructblip", "paligemma", "mllama"])
+def test_an_edit_without_an_image(tmp_path: Path, family: str) -> None:
+    world = World(tmp_path, family=family)
+    edits = world.write([line(0), {"question": "what ?", "target": "r"}])
+    assert_refused(world.edit(edits=edits), 4, f"{edits}:2: this model takes no question without an image", "add one")
+    assert not world.sidecar.exists()
+    skipped = world.edit("--on-error", "skip", "--dry-run", edits=edits)
+    assert (skipped.code, "1 edits applied" in skipped.err + skipped.out) == (0, True)
+
+
+@pytest.mark.parametrize("family", ["paligemma", "mllama"])
+def test_locality_without_an_image(tmp_path: Path, family: str) -> None:
+    world = World(tmp_path, family=family)
+    edits = world.write([line(0, locality=[{"image": "img/blue.png", "question": "what ?"}, {"question": "what ?"}])])
+    said = f"{edits}:1: locality 2: this model takes no question without an image"
+    assert_refused(world.edit(edits=edits), 4, said, "leave the question out")
+
+
+@pytest.mark.parametrize("family", ["blip-2", "mllama"])
+def test_an_edit_with_two_images(tmp_path: Path, family: str) -> None:
+    world = World(tmp_path, family=family)
+    edits = world.write([{"image": ["img/red.png", "img/blue.png"], "question": "what ?", "target": "r"}])
+    assert_refused(world.edit(edits=edits), 4, f"{edits}:1: this model takes 1 image a question, not 2", "one image")
+
+
+def test_locality_without_an_image_is_asked_of_the_language_model_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, family="blip-2")
+    edits = world.write([line(0, locality=[{"question": "what ?", "answer": "red"}]), line(1)])
+    assert world.edit("--set", "max_steps=30", edits=edits).code in (0, 3)
+    found = run("eval", world.model, "--json")
+    assert found.code == 0, found.err
+    assert any(name.startswith("loc_text") for name in found.json["metrics"])
+
+
+def test_every_family_of_these_cases_would_work_but_for_its_reason(tmp_path: Path) -> None:
+    """SmolVLM with the package that it misses, Gemma 3 with the sites that it has."""
+    with spells_numbers():
+        assert run("init", tiny_family(tmp_path / "smolvlm", "smolvlm")).code == 0
+    assert run("init", tiny_family(tmp_path / "gemma3", "gemma3")).code == 0
+    assert make_family("mistral3")[1] is None

@@ -1,0 +1,43 @@
+"""Further streams of corrections: made like a suite's, of pictures that are nobody else's, the same every time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import further
+from more_cli.demo.files import demo_model_dir, suite_dir
+from world.pools import Pool
+
+EDITS = 12
+
+
+def test_no_picture_of_an_emblem_is_shown_twice() -> None:
+    found = [about.name for number in range(9) for about in further.stills(Pool.EVALUATION, number)]
+    assert len(set(found)) == len(found) == 9 * further.EMBLEMS
+    shipped = {path.name for path in (suite_dir("e-vqa-mini") / "images").glob("evaluation-emblem*")}
+    assert shipped
+    assert not shipped & set(found)
+
+
+@pytest.mark.slow
+def test_a_stream_is_of_mistakes_and_new_emblems_in_pictures_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harvest.CHUNK", 40)
+    judge = further.load(demo_model_dir())
+    files = []
+    for name, number in (("a", 0), ("b", 1), ("again", 0)):
+        further.write_suite(tmp_path / name, further.FILE, further.records(judge, Pool.CALIBRATION, number, EDITS))
+        files.append((tmp_path / name / further.FILE).read_bytes())
+    assert files[0] == files[2]
+    shipped = {path.name for path in (suite_dir("e-vqa-mini") / "images").iterdir()}
+    taken = [{path.name for path in (tmp_path / name / "images").iterdir()} for name in ("a", "b")]
+    assert not taken[0] & taken[1]
+    assert not (taken[0] | taken[1]) & shipped
+    records = json.loads(files[0])
+    assert len(records) == EDITS
+    assert all(record["pred"] != record["alt"] for record in records)
+    assert sum(record["tags"]["kind"].startswith("new-") for record in records) == EDITS // 3

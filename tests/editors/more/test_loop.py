@@ -1,0 +1,234 @@
+"""The check-then-write loop on a tiny LLaVA: what it looks at, what it writes, and what it costs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.more import anchors as anchoring
+from more_cli.editors.more.anchors import drift, make_anchor, restore_anchor
+from more_cli.editors.more.editor import MoreEditor
+from more_cli.editors.more.memory import Memory
+from more_cli.editors.more.passes import Passes, Shelf
+from more_cli.editors.past import Look, Past
+from more_cli.model import activations
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime
+from more_cli.recipe import Recipe
+from support.editing import picture
+
+COLOURS = ("red", "blue", "green", "white", "black", "yellow")
+TARGETS = ("7", "fox", "a dog", "red", "lazy", "0")
+
+
+def recipe(**values) -> Recipe:
+    base = {"max_write": 1.0, "max_steps": 8, "criterion": "margin", "rehearsal": {"size": 4}}
+    base["anchors"] = {"size": 8, "keys": True}
+    return Recipe.model_validate(base | values)
+
+
+def requests(folder: Path) -> list[EditRequest]:
+    pairs = zip(COLOURS, TARGETS, strict=True)
+    return [EditRequest(c, Query((picture(folder, c),), "what is in the image ?"), t) for c, t in pairs]
+
+
+def stream(editor: MoreEditor, edits: list[EditRequest]) -> list[EditOutcome]:
+    """Apply edits in order with what a session remembers of them."""
+    memory = Memory(lambda number: edits[number - 1])
+    outcomes = []
+    for number, edit in enumerate(edits, 1):
+        outcomes.append(editor.edit(edit, memory.context(number, edit.id, edit.target)))
+        memory.add(number, edit.id, edit.target)
+        memory.see(number, outcomes[-1].looks.items())
+    return outcomes
+
+
+def right(runtime: Runtime, edits: list[EditRequest]) -> int:
+    batches = [runtime.batch([runtime.encode(edit.query, edit.target)]) for edit in edits]
+    return sum(int(runtime.score(batch).all_right().all()) for batch in batches)
+
+
+def test_rehearsal_keeps_what_plain_editing_forgets(runtime, sites, tmp_path) -> None:
+    held = {}
+    for size in (0, 8):
+        editor = MoreEditor.fresh(recipe(rehearsal={"size": size, "draws": 30}, max_steps=30), sites)
+        with editor.attach(runtime):
+            stream(editor, requests(tmp_path))
+            held[size] = right(runtime, requests(tmp_path))
+    assert held[0] < held[8] == len(TARGETS), held
+
+
+def test_an_edit_ends_when_what_was_drawn_holds_by_the_margin(runtime, sites, tmp_path) -> None:
+    editor = MoreEditor.fresh(recipe(max_steps=30, rehearsal={"size": 8, "draws": 30}), sites)
+    with editor.attach(runtime):
+        for outcome in stream(editor, requests(tmp_path)):
+            assert outcome.status == "learnt"
+            assert min(outcome.looks.values()) >= 1.0
+
+
+def test_margins_and_cost_are_those_of_the_passes(runtime, sites, tmp_path) -> None:
+    edits = requests(tmp_path)
+    editor = MoreEditor.fresh(recipe(), sites)
+    with editor.attach(runtime):
+        outcomes = stream(editor, edits)
+        batch = runtime.batch([runtime.encode(edits[-1].query, edits[-1].target)])
+        logits = runtime.score(batch).logits[0].double()
+    assert [set(outcome.looks) <= set(range(1, n + 1)) for n, outcome in enumerate(outcomes, 1)] == [True] * 6
+    others = logits.clone()
+    others[range(len(logits)), batch.targets[0]] = -torch.inf
+    lead = (logits[range(len(logits)), batch.targets[0]] - others.amax(dim=1)).min()
+    assert outcomes[-1].looks[6] == pytest.approx(float(lead), abs=2e-3)
+    assert outcomes[0].looks.keys() == {1}
+    for outcome in outcomes:
+        assert outcome.cost <= outcome.passes <= 3 * outcome.cost + 0.1
+
+
+def test_a_lone_edit_needs_one_pass_a_write(runtime, sites, tmp_path, monkeypatch) -> None:
+    """Without rehearsal and anchors the pass that checks is the one that is differentiated."""
+    calls = []
+    original = Runtime._forward
+    monkeypatch.setattr(Runtime, "_forward", lambda self, batch: (calls.append(len(batch)), original(self, batch))[1])
+    editor = MoreEditor.fresh(recipe(rehearsal={"size": 0}), sites)
+    with editor.attach(runtime):
+        (outcome,) = stream(editor, requests(tmp_path)[:1])
+    assert calls == [1] * (outcome.writes + 1)
+    assert outcome.passes == outcome.writes + 1
+
+
+def test_a_large_batch_is_written_in_parts(runtime, sites, tmp_path, monkeypatch) -> None:
+    edits = requests(tmp_path)
+    states = []
+    sizes: list[set[int]] = []
+    original = Runtime._forward
+    monkeypatch.setattr(Runtime, "_forward", lambda self, batch: (sizes[-1].add(len(batch)), original(self, batch))[1])
+    for bound in (activations.PART, 1):
+        sizes.append(set())
+        monkeypatch.setattr(activations, "PART", bound)
+        editor = MoreEditor.fresh(recipe(max_steps=2, margin=50.0), sites)
+        with editor.attach(runtime):
+            asked = [make_anchor(runtime, Query((picture(tmp_path, "white"),), "a photo of"), None)] * 3
+            editor.hold(asked)
+            stream(editor, edits[:4])
+        states.append(editor.state_dict())
+    assert max(sizes[0]) > 1
+    assert sizes[1] == {1}
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], atol=2e-4, rtol=2e-3)
+
+
+def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) -> None:
+    """First order: each modality's write removes its own part of the loss."""
+    edit = requests(tmp_path)[0]
+    for share in (0.1, 0.4):
+        editor = MoreEditor.fresh(recipe(visual_share=share, max_write=1e9), sites)
+        with editor.attach(runtime):
+            passes = Passes(EditContext(1), runtime, editor.sites, editor.recipe, [make_white(runtime, tmp_path)], None)
+            passes.shelf = editor._lent[2]
+            passes.shelf.put(1, edit)
+            loss = passes.gradient([1])
+            gradients = {site.record.name: site.branch.gradient() for site in editor.sites}
+            steps = editor.sites.steps(loss)
+            removed = {"text": 0.0, "visual": 0.0}
+            for site in editor.sites:
+                name = site.record.name
+                removed[site.record.modality] -= gradients[name].inner(steps[name])
+        assert removed["visual"] == pytest.approx(share * loss, rel=1e-4)
+        assert removed["text"] == pytest.approx((1 - share) * loss, rel=1e-4)
+
+
+def make_white(runtime: Runtime, folder: Path):
+    return make_anchor(runtime, Query((picture(folder, "white"),), "a photo of"), None)
+
+
+def test_anchors_hold_the_base(runtime, sites, tmp_path) -> None:
+    edits = requests(tmp_path)[:3]
+    moved = {}
+    for held in (False, True):
+        editor = MoreEditor.fresh(recipe(), sites)
+        with editor.attach(runtime):
+            asked = [make_white(runtime, tmp_path)]
+            assert float(drift(runtime.score(runtime.batch([asked[0].encoded])), asked)) == pytest.approx(0, abs=1e-6)
+            editor.hold(asked if held else [])
+            stream(editor, edits)
+            moved[held] = float(drift(runtime.score(runtime.batch([asked[0].encoded])), asked))
+    assert moved[True] < 0.5 * moved[False]
+
+
+def test_an_anchor_comes_back_from_its_cache(runtime, sites, tmp_path) -> None:
+    query = Query((picture(tmp_path, "white"),), "a photo of")
+    with runtime.attached([]):
+        for answer in (None, "a dog"):
+            made = make_anchor(runtime, query, answer)
+            again = restore_anchor(runtime, query, made.tokens, made.base)
+            assert torch.equal(made.encoded.input_ids, again.encoded.input_ids)
+            assert made.encoded.target == again.encoded.target
+            assert made.base.shape == (len(made.tokens), len(runtime.prompter.tokenizer))
+    assert len(make_tokens(runtime, query)) <= anchoring.ANSWER_TOKENS
+
+
+def make_tokens(runtime: Runtime, query: Query) -> list[int]:
+    with runtime.attached([]):
+        return make_anchor(runtime, query, None).tokens.tolist()
+
+
+def test_anchor_keys_enter_p_and_settle_lambda(runtime, sites, tmp_path) -> None:
+    editor = MoreEditor.fresh(recipe(), sites)
+    with editor.attach(runtime):
+        anchors = [
+            make_anchor(runtime, Query((picture(tmp_path, colour),), "a photo of"), None) for colour in COLOURS[:3]
+        ]
+        editor.settle(anchors)
+        keys = []
+        for anchor in anchors:
+            batch = runtime.batch([anchor.encoded])
+            runtime.score(batch, record=True)
+            keys.append(editor.sites.keys(batch))
+    for record in editor.records:
+        energy = torch.stack([key[record.name] for key in keys]).square().sum(dim=1).mean()
+        assert record.ridge == pytest.approx(0.02 * float(energy), rel=1e-6)
+        assert record.keys == 3
+
+
+def test_consolidation_brings_back_what_was_lost(runtime, sites, tmp_path) -> None:
+    edits = requests(tmp_path)
+    editor = MoreEditor.fresh(recipe(rehearsal={"size": 0}), sites)
+    with editor.attach(runtime):
+        stream(editor, edits)
+        lost = len(edits) - right(runtime, edits)
+        done = editor.consolidate(range(1, 7), EditContext(7, recall=lambda number: edits[number - 1]))
+        assert lost > 0
+        assert right(runtime, edits) == len(edits) - len(done.failing) == len(edits)
+    assert set(done.looks) == set(range(1, 7))
+    assert done.writes >= 1
+
+
+def test_a_replay_draws_and_writes_the_same(runtime, sites, tmp_path) -> None:
+    states = []
+    for _ in range(2):
+        editor = MoreEditor.fresh(recipe(), sites)
+        with editor.attach(runtime):
+            editor.hold([make_white(runtime, tmp_path)])
+            stream(editor, requests(tmp_path))
+        states.append(editor.state_dict())
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_the_shelf_holds_as_much_as_it_may(runtime, tmp_path, monkeypatch) -> None:
+    edits = requests(tmp_path)
+    context = EditContext(9, recall=lambda number: edits[number - 1])
+    shelf = Shelf(runtime)
+    first = shelf.get(1, context)
+    monkeypatch.setattr("more_cli.editors.more.passes.KEPT", 2 * first.bytes + 100)
+    for number in (1, 2, 3, 1):
+        assert torch.equal(
+            shelf.get(number, context).input_ids,
+            runtime.encode(edits[number - 1].query, edits[number - 1].target).input_ids,
+        )
+    assert list(shelf._encoded) == [3, 1]
+    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
+    shelf.put(1, edits[0])
+    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
+    shelf.drop_all_but(Past.of({1: Look(0.0, 1), 2: Look(0.0, 2)}))
+    assert list(shelf._encoded) == [1]
+    assert shelf._bytes == shelf._encoded[1].bytes

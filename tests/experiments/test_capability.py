@@ -1,0 +1,67 @@
+"""`eval --suite mme`: the base and the state answer yes/no questions, and what edits changed has an interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from more_cli.evaluation.metrics import change
+from support.helpers import World, run
+
+COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A tiny model, and an MME of one category with three images of two questions each."""
+    world = World(tmp_path / "world")
+    folder = tmp_path / "world" / "mme" / "color"
+    folder.mkdir(parents=True)
+    for colour in COLOURS:
+        Image.new("RGB", (28, 28), colour).save(folder / f"{colour}.png")
+        lines = f"is it {colour} ?\tYes\nis it black ?\tNo\n"
+        (folder / f"{colour}.txt").write_text(lines)
+    return world
+
+
+def score(world: World, *options: object):
+    return run("eval", world.model, "--suite", "mme", "--data-root", world.root / "mme", *options)
+
+
+def test_without_a_state_the_base_alone_is_scored(world: World) -> None:
+    result = score(world, "--json")
+    assert result.code == 0, result.err
+    found = result.json
+    assert (found["schema"], found["state"], found["edited"], found["change"]) == ("more.capability/1", None, None, {})
+    category = found["base"]["categories"]["color"]
+    assert (category["questions"], category["images"]) == (6, 3)
+    assert category["unparsable_rate"] == 1.0, "a random model says neither"
+    assert found["base"]["totals"] == {"perception": {"score": 0.0, "maximum": 200.0}}
+    assert "research" in result.err, "the licence is named"
+
+
+def test_a_state_is_scored_beside_its_base_and_left_as_it_is(world: World) -> None:
+    lines = [{"image": f"mme/color/{c}.png", "question": f"is it {c} ?", "target": "yes"} for c in COLOURS]
+    world.write(lines)
+    world.edit("--set", "max_steps=60")
+    before = world.sidecar.read_bytes()
+    found = score(world, "--json").json
+    assert (found["edits"], found["base"]["accuracy"]) == (3, 0.0)
+    edited = found["edited"]["categories"]["color"]
+    assert found["edited"]["accuracy"] == edited["right"] / 6 >= 0.5, "every edited question is answered"
+    assert found["change"]["all"]["value"] == pytest.approx(edited["right"] / 6)
+    assert found["change"]["all"]["n"] == 3, "images, not questions"
+    assert world.sidecar.read_bytes() == before
+    shown = score(world)
+    assert "change of accuracy +0." in shown.out
+    assert "perception: 0.0 -> " in shown.out
+
+
+def test_a_change_is_a_paired_difference_by_hand() -> None:
+    found = change([0.5, -0.5, 0.0, 0.0])
+    assert (found.value, found.n, found.interval) == (0.0, 4, "bootstrap")
+    assert -0.5 <= found.low < 0.0 < found.high <= 0.5
+    still = change([0.0, 0.0])
+    assert (still.low, still.value, still.high) == (0.0, 0.0, 0.0)

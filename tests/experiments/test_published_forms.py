@@ -1,0 +1,122 @@
+"""`more:paper` and `more:authors` by name: they run on a suite, and differ from `more` in what their recipes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.core import recursion
+from more_cli.editors.base import EditContext
+from more_cli.editors.more.editor import MoreEditor
+from more_cli.evaluation.streams import request_of
+from more_cli.experiments.editors import Wish, entry_of
+from more_cli.inputs.edits import read_edits
+from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime, load_runtime
+from support.helpers import World, line, run
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("published") / "world", text_layers=4)
+    world.write([line(n, locality=[{"question": "is it a dog ?"}]) for n in range(3)])
+    return world
+
+
+@pytest.fixture(scope="module")
+def runtime(world: World) -> Runtime:
+    return load_runtime(open_checkpoint(world.model), Machine(dtype="float32"))
+
+
+def made(world: World, name: str, *settings: str) -> MoreEditor:
+    editor = entry_of(name).make(Wish(world.model, settings=settings))
+    assert isinstance(editor, MoreEditor)
+    return editor
+
+
+def suite(world: World, editor: str, *options: object) -> dict[str, Any]:
+    where = "--cache", world.root / editor.replace(":", "-"), "--dtype", "float32", "--json"
+    found = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", editor, *where, *options)
+    assert found.code == 0, found.err
+    return found.json
+
+
+def keys(world: World, editor: str) -> dict[str, int]:
+    """How many keys the P of every site had absorbed at the end of a run."""
+    (state,) = (world.root / editor.replace(":", "-")).glob("runs/*/state.safetensors")
+    with safe_open(state, framework="pt") as file:
+        notes = json.loads(file.metadata()["more"])["notes"]
+    return {site["name"]: site["keys"] for site in notes["sites"]}
+
+
+def test_the_paper_writes_once_an_edit_and_absorbs_its_key(world: World) -> None:
+    found = suite(world, "more:paper")
+    assert [edit["outcome"]["writes"] for edit in found["stream"]] == [1, 1, 1]
+    absorbed = keys(world, "more:paper")
+    assert set(absorbed.values()) == {3}
+    assert not any("ffn_in" in name or "up_proj" in name or "gate_proj" in name for name in absorbed)
+    constants = found["reproduce"]["constants"]
+    assert (constants["default"]["step"], constants["default"]["lambda"]) == (0.1, 2000.0)
+
+
+def test_the_authors_write_five_times_an_edit_in_some_groups(world: World) -> None:
+    found = suite(world, "more:authors")
+    assert [edit["outcome"]["writes"] for edit in found["stream"]] == [5, 5, 5]
+    absorbed = keys(world, "more:authors")
+    assert max(absorbed.values()) == 15, "P gets the key of every write"
+    assert any("up_proj" in name for name in absorbed)
+    assert not any("gate_proj" in name for name in absorbed)
+
+
+def test_more_stops_when_an_edit_holds(world: World) -> None:
+    """What both published forms do not: `more` looks before it writes, and steps as far as the loss asks for."""
+    found = suite(world, "more", "--set", "max_steps=30")
+    assert {edit["outcome"]["status"] for edit in found["stream"]} == {"learnt"}
+    constants = found["reproduce"]["constants"]
+    assert (constants["default"]["step"], constants["criterion"]) == ("polyak", "margin")
+    for name in ("more:paper", "more:authors"):
+        other = made(world, name).recipe
+        assert (other.stop_early, other.guard, other.rehearsal.size, other.anchors.used) == (False, False, 0, False)
+
+
+def first_write(world: World, runtime: Runtime, editor: MoreEditor) -> dict[str, torch.Tensor]:
+    (edit, *_) = read_edits(world.root / "edits.jsonl").edits
+    with editor.attach(runtime):
+        editor.edit(request_of(edit), EditContext())
+    return editor.state_dict()
+
+
+def test_the_printed_p_0_makes_the_first_step_smaller_by_1_plus_lambda(world: World, runtime: Runtime) -> None:
+    """P_0 = I / (1 + lambda) as printed, P_0 = I as coded: with eta fixed, the writes differ by exactly that factor."""
+    coded = first_write(world, runtime, made(world, "more:paper"))
+    printed = first_write(world, runtime, made(world, "more:paper", "normalisation=paper"))
+    for name, value in coded.items():
+        if name.endswith(".B"):
+            assert value.abs().max() > 0
+            torch.testing.assert_close(printed[name] * 2001, value, atol=1e-6, rtol=1e-4)
+    rank = made(world, "more:paper").records[0].rank
+    torch.testing.assert_close(recursion.initial(rank, 2000.0, "paper") * 2001, torch.eye(rank, dtype=torch.float64))
+
+
+def test_the_printed_step_is_eta_whatever_the_loss(world: World, runtime: Runtime) -> None:
+    """A fixed eta: twice the eta is twice the write; a Polyak step knows no eta."""
+    once = first_write(world, runtime, made(world, "more:paper"))
+    twice = first_write(world, runtime, made(world, "more:paper", "default.step=0.2"))
+    for name, value in once.items():
+        if name.endswith(".B"):
+            torch.testing.assert_close(twice[name], 2 * value, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["paper", "authors"])
+def test_a_model_without_a_published_recipe_says_so(tmp_path: Path, form: str) -> None:
+    world = World(tmp_path / "world", family="gemma3")
+    world.write([line(0)])
+    refused = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", f"more:{form}")
+    assert refused.code == 2
+    assert "take --editor more --recipe one of" in refused.err

@@ -1,0 +1,70 @@
+"""The short form of the fault harness finds nothing in `more`, and finds what a careless one would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults import kill, power
+from faults.run import SHORT, Part, parts
+from faults.stream import Stream
+from faults.tally import Problem, Tally, page
+from more_cli import files
+from support.helpers import forks
+
+NAMES = tuple(parts(SHORT, 0, Path()))
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Part]:
+    return parts(SHORT, 0, tmp_path_factory.mktemp("faults"))
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_fault_does_harm(harness: dict[str, Part], name: str) -> None:
+    if name == "fuzz":
+        pytest.importorskip("atheris", reason="the fuzzer is built for few platforms")
+    tally = Tally()
+    harness[name](tally)
+    assert not tally.found, tally.found
+    assert tally.parts or tally.notes
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return Stream(tmp_path_factory.mktemp("careless"), 2, 1)
+
+
+def _no_sync(_: int) -> None:
+    """Leave it to the system when a file reaches the disk."""
+
+
+@forks
+@pytest.mark.slow
+def test_a_missing_sync_is_found(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = Tally()
+    monkeypatch.setattr(files, "_fsync", _no_sync)
+    power.at_every_step(stream, tally, 12, 0)
+    assert tally.total(power.PART).problems["wrong state"]
+
+
+@forks
+@pytest.mark.slow
+def test_a_line_that_is_not_cut_off_is_found(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = Tally()
+    monkeypatch.setattr("more_cli.store.ledger.cut", lambda fd, size: None)
+    kill.at_every_step(stream, tally, 24, 0)
+    assert tally.total(kill.HALVES).problems
+
+
+def test_the_page_says_what_was_found() -> None:
+    tally = Tally()
+    tally.add("a part", "a kind", count=1200, seconds=0.5, peak=100)
+    tally.add("a part", "another", [Problem("lost edit", "e1")], seconds=11, peak=2000)
+    text = page(tally, "command", "facts")
+    assert "| a part | 1,201 | 1 | 0 | 0 | 1 | 1 | 0 | 0 | 11.00 | 2000 |" in text
+    assert "- a part, another: lost edit: e1" in text
+    assert "- a part, another: hang: 11.0 s" in text

@@ -1,0 +1,115 @@
+"""`edit --batch`: keys first, then everything written together; and what a consolidation says of an edit's status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from more_cli import files
+from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.sites import Sites
+from more_cli.ops.session import Session
+from support.helpers import World, at_call, die, forks, in_child, line, run
+
+JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, text_layers=2)
+    world.edits(5)
+    assert run("init", world.model, *JOINT).code == 0
+    return world
+
+
+def test_a_batch_is_written_together(world: World) -> None:
+    done = world.edit("--batch", "--json")
+    assert done.code == 0, done.err
+    assert done.json["counts"] == {"learnt": 5}
+    assert done.json["consolidation"]["writes"] > 0
+    *edits, last = world.entries()
+    assert [(entry["joint"], entry["writes"], entry["answer_after"]) for entry in edits] == [(True, 0, None)] * 5
+    assert (last["kind"], last["since"]) == ("consolidate", 1)
+    assert {site["keys"] for site in run("status", world.model, "--json").json["sites"]} == {5}
+    assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
+    again = world.edit("--batch")
+    assert (again.code, len(world.entries())) == (0, 6)
+    assert "0 applied, 5 skipped" in again.out
+
+
+def test_a_later_batch_leaves_the_first_alone(world: World) -> None:
+    world.edit("--batch", "--limit", 2)
+    world.edit("--batch")
+    assert [entry["since"] for entry in world.entries() if entry["kind"] == "consolidate"] == [1, 4]
+    assert [number for number, _ in world.entries()[-1]["looks"]] == [4, 5, 6]
+
+
+@forks
+@pytest.mark.parametrize("step", [1, 5, 11, 16, 21])
+def test_killed_in_a_batch(world: World, step: int) -> None:
+    whole = world.root / "whole.more"
+    run("init", world.model, *JOINT, "--state", whole)
+    world.edit("--state", whole, "--batch")
+    moments = [(Sites, "absorb"), (Session, "count"), (Passes, "write"), (files, "_fsync")]
+
+    def killed() -> None:
+        at_call(step, moments, die)
+        world.edit("--batch", "--save-every", 2)
+
+    assert in_child(killed) < 0
+    assert world.edit("--batch").code == 0
+    assert world.sidecar.read_bytes() == whole.read_bytes()
+
+
+@forks
+def test_an_unfinished_batch_is_named(world: World) -> None:
+    def killed() -> None:
+        at_call(1, [(Passes, "write")], die)
+        world.edit("--batch")
+
+    in_child(killed)
+    plain = world.edit()
+    assert plain.code == 3
+    assert "unfinished --batch" in plain.err
+    assert world.edit("--batch").code == 0
+    assert "unfinished" not in world.edit().err
+
+
+def test_what_a_consolidation_brings_right_is_learnt(world: World) -> None:
+    alone = world.root / "alone.more"
+    settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "batch.rounds=40")
+    assert run("init", world.model, *settings, "--state", alone).code == 0
+    assert world.edit("--state", alone).code == 3
+    done = world.edit("--state", alone, "--consolidate", "all", "--json")
+    assert (done.code, done.json["counts"]) == (0, {"learnt": 5})
+
+
+def test_a_recipe_names_its_anchors(world: World) -> None:
+    folder = world.root / "recipes"
+    folder.mkdir()
+    (folder / "held.jsonl").write_text(json.dumps({"question": "a photo of"}) + "\n")
+    (folder / "own.toml").write_text(
+        '[default]\nstep = "polyak"\nlambda_rel = 0.02\n[anchors]\nsize = 2\nfile = "held.jsonl"\n'
+    )
+    state = world.root / "own.more"
+    done = run("init", world.model, "--recipe", folder / "own.toml", "--state", state)
+    assert done.code == 0, done.err
+    assert "1 anchors" in done.out
+    assert "held.jsonl" not in state.read_bytes()[:100_000].decode(errors="replace")
+    again = run("init", world.model, "--recipe", folder / "own.toml", "--state", state)
+    assert "found the same state" in again.out
+    created = world.root / "created.more"
+    world.write([line(0)], "one.jsonl")
+    world.edit("--state", created, "--recipe", folder / "own.toml", edits=world.root / "one.jsonl")
+    assert "held by 1 anchors" in run("status", world.model, "--state", created).out
+    world.write([line(1, locality=[{"question": "A photo  of"}])], "clash.jsonl")
+    fresh = ("--state", world.root / "fresh.more", "--recipe", folder / "own.toml")
+    clash = world.edit(*fresh, edits=world.root / "clash.jsonl")
+    assert (clash.code, "asks what an anchor holds" in clash.err) == (4, True)
+    assert not (world.root / "fresh.more").exists()
+    (folder / "held.jsonl").unlink()
+    gone = run("init", world.model, "--recipe", folder / "own.toml", "--state", world.root / "none.more")
+    assert gone.code == 4
+    assert "held.jsonl" in gone.err

@@ -1,0 +1,270 @@
+"""Anchors and consolidation on the command line, and a PEFT adapter against the live state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from more_cli import files
+from more_cli.editors.more.sites import Sites
+from more_cli.files import sha256_bytes
+from more_cli.ops.calibrate import CANDIDATES, GAIN
+from more_cli.ops.session import Session
+from more_cli.recipe import load_recipe
+from more_cli.store.state import load_state, save_state
+from support.helpers import QUESTION, World, at_call, die, forks, in_child, line, run
+
+LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6")
+ANCHORS = [
+    {"image": "img/purple.png", "question": "what is in the image ?"},
+    {"image": "img/orange.png", "question": QUESTION, "answer": "o"},
+    {"question": "a photo of"},
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, text_layers=2)
+    world.edits(6)
+    world.write(ANCHORS, "anchors.jsonl")
+    return world
+
+
+def init(world: World, *options: object):
+    return run("init", world.model, "--anchors", world.root / "anchors.jsonl", *LOOP, *options)
+
+
+def test_init_with_anchors(world: World) -> None:
+    done = init(world)
+    assert done.code == 0, done.err
+    assert "3 anchors" in done.out
+    status = run("status", world.model, "--json").json
+    assert {site["keys"] for site in status["sites"] if site["modality"] == "text"} == {3}
+    assert {site["keys"] for site in status["sites"] if site["modality"] == "visual"} == {2}
+    assert all(site["ridge"] for site in status["sites"])
+    assert "held by 3 anchors" in run("status", world.model).out
+    assert "found the same state" in init(world).out
+    other = run("init", world.model, *LOOP)
+    assert other.code == 5
+    assert "another set of anchors" in other.err
+
+
+def test_anchors_that_would_be_measured_are_refused(world: World) -> None:
+    init(world)
+    probe = {"image": "img/orange.png", "question": QUESTION.upper()}
+    world.write([line(0), line(1, locality=[{"question": "fine"}, probe])])
+    done = world.edit()
+    assert done.code == 4
+    assert "edits.jsonl:2: locality 2 asks what an anchor holds" in done.err
+    assert not (world.folder / "ledger.jsonl").exists()
+    world.write([probe], "probes.jsonl")
+    done = run("eval", world.model, "--probes", world.root / "probes.jsonl")
+    assert done.code == 4
+    assert "asks what an anchor holds" in done.err
+
+
+def test_changed_or_lost_anchors_are_one_clear_error(world: World) -> None:
+    init(world)
+    kept = world.folder / "anchors.jsonl"
+    text = kept.read_text()
+    kept.write_text(text.replace("photo", "drawing"))
+    done = world.edit()
+    assert done.code == 5
+    assert "anchors.jsonl` has changed" in done.err
+    kept.unlink()
+    assert world.edit().code == 5
+
+
+@pytest.mark.parametrize("text", ["\n", "[]\n", '{"question":1}\n', '{"question":"q","image":"../x"}\n', "\xff"])
+def test_anchors_of_a_hostile_state_are_one_clear_error(world: World, text: str) -> None:
+    init(world)
+    (world.folder / "anchors.jsonl").write_bytes(text.encode("latin-1"))
+    state = load_state(world.sidecar)
+    state.meta.anchors = sha256_bytes(text.encode("latin-1"))
+    save_state(world.sidecar, state)
+    done = run("status", world.model)
+    assert (done.code, done.out) == (5, "")
+    assert "anchors.jsonl` is damaged" in done.err
+
+
+def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:
+    init(world)
+    world.edit("--limit", 3)
+    (cache,) = (world.folder / "cache").iterdir()
+    cache.write_bytes(b"damaged")
+    world.edit()
+    disturbed = world.sidecar.read_bytes()
+    other = world.root / "other.more"
+    init(world, "--state", other)
+    world.edit("--state", other)
+    assert disturbed == other.read_bytes()
+
+
+@forks
+@pytest.mark.parametrize("step", [2, 9, 17, 30])
+def test_killed_with_rehearsal_and_consolidation(world: World, step: int) -> None:
+    """Margins go through the ledger: whatever was interrupted, the same edits are rehearsed again."""
+    moments = [(Sites, "absorb"), (Session, "count"), (Session, "save"), (files, "_fsync"), (files, "_rename")]
+    whole = world.root / "whole.more"
+    init(world, "--state", whole)
+    world.edit("--state", whole, "--consolidate", "all")
+    init(world)
+
+    def killed() -> None:
+        at_call(step, moments, die)
+        world.edit("--consolidate", "all", "--save-every", 2)
+
+    in_child(killed)
+    world.edit()
+    if not any(entry["kind"] == "consolidate" for entry in world.entries()):
+        world.edit("--consolidate", "all")
+    assert world.sidecar.read_bytes() == whole.read_bytes()
+
+
+def test_consolidation_is_a_line_of_the_ledger(world: World) -> None:
+    init(world)
+    done = world.edit("--limit", 2, "--consolidate", "run", "--json").json
+    assert done["consolidation"]["cost"] > 0
+    assert [entry["kind"] for entry in world.entries()] == ["edit", "edit", "consolidate"]
+    assert world.entries()[-1]["since"] == 1
+    world.edit("--consolidate", "run")
+    last = world.entries()[-1]
+    assert (last["kind"], last["since"]) == ("consolidate", 4)
+    assert [number for number, _ in last["looks"]] == [4, 5, 6, 7]
+    assert run("eval", world.model, "--json").json["edits"] == 6
+    before = world.sidecar.read_bytes()
+    world.sidecar.unlink()
+    init(world)
+    assert run("eval", world.model).code == 0
+    world.edit("--save-every", 1)
+    assert world.sidecar.read_bytes() == before
+
+
+def test_export_peft(world: World, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForImageTextToText
+
+    init(world, "--set", "rank=8", "--set", 'sites=["text.ffn_in","text.ffn_out","projector"]')
+    world.edit()
+    out = tmp_path / "adapter"
+    done = run("export", world.model, "-o", out)
+    assert done.code == 0, done.err
+    assert "modules, all found in the model" in done.out
+    assert run("export", world.model, "-o", out).code == 2
+    assert run("export", world.model, "-o", out, "--force").code == 0
+    model = AutoModelForImageTextToText.from_pretrained(world.model, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(model, out).eval()
+    from more_cli.evaluation.streams import request_of
+    from more_cli.model.batches import Query
+    from more_cli.model.machine import Machine
+    from more_cli.ops.session import locate, open_session
+
+    session = open_session(locate(world.model, None), Machine())
+    edits = [session.ledger.edit_of(entry) for entry in session.ledger.standing()]
+    with session.attached():
+        live, batches = [], []
+        for edit in edits:
+            request = request_of(edit)
+            batches.append(session.runtime.batch([session.runtime.encode(request.query, request.target)]))
+            live.append(session.runtime.score(batches[-1]).logits)
+        assert Query
+    for batch, logits in zip(batches, live, strict=True):
+        with torch.no_grad():
+            ours = adapted(**batch.inputs, logits_to_keep=batch.keep).logits
+        torch.testing.assert_close(ours, logits, atol=1e-5, rtol=1e-5)
+    names = {name for name, _ in adapted.named_parameters() if "lora_B" in name}
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert len(names) == len(config["target_modules"]) == len(session.editor.records)
+
+
+def test_export_delta(world: World, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    init(world, "--set", "rank=8")
+    empty = run("export", world.model, "--format", "delta", "-o", tmp_path / "none.safetensors")
+    assert empty.code == 5
+    assert "no edits to export" in empty.err
+    world.edit()
+    out = tmp_path / "delta.safetensors"
+    assert run("export", world.model, "--format", "delta", "-o", out).code == 0
+    assert run("export", world.model, "--format", "delta", "-o", out).code == 2
+    assert run("merge", world.model, "-o", tmp_path / "merged").code == 0
+    base, merged = (load_file(folder / "model.safetensors") for folder in (world.model, tmp_path / "merged"))
+    deltas = load_file(out)
+    changed = {name for name, value in base.items() if not torch.equal(value, merged[name])}
+    assert set(deltas) == changed
+    for name, delta in deltas.items():
+        torch.testing.assert_close((base[name].float() + delta).to(base[name].dtype), merged[name])
+
+
+def calibration(world: World) -> Path:
+    lines = [line(number, rephrases=["what hue ?"], locality=[{"question": "a photo of"}]) for number in range(3)]
+    return world.write(lines, "calibration.jsonl")
+
+
+def test_init_with_calibration(world: World) -> None:
+    stream = calibration(world)
+    done = run("init", world.model, "--calibrate", stream, *LOOP, "--json")
+    assert done.code == 0, done.err
+    found = done.json["calibration"]
+    assert found["n"] == 3
+    settings = [trial["setting"] for trial in found["tried"]]
+    assert settings[0] == {}
+    assert {key for setting in settings for key in setting} == {"default.lambda_rel", "margin", "visual_share"}
+    chosen, best = done.json["recipe"], found["tried"][0]["score"]
+    before = load_recipe("llava", [word for word in LOOP if word != "--set"]).canonical()
+    for key in CANDIDATES:
+        top, value = max((trial["score"], trial["setting"][key]) for trial in found["tried"] if key in trial["setting"])
+        *parents, leaf = key.split(".")
+        ours, theirs = (values[parents[0]] if parents else values for values in (chosen, before))
+        assert ours[leaf] == (value if top >= best + GAIN else theirs[leaf])
+        best = max(best, top) if top >= best + GAIN else best
+    assert json.loads(json.dumps(done.json["sites"]))
+    state = run("status", world.model, "--json").json
+    assert state["recipe"] == chosen
+    assert state["edits"] == 0
+    again = run("init", world.model, "--calibrate", stream, *LOOP)
+    assert "found the same state" in again.out
+    assert "mean of what is measured" in again.out
+    assert "another calibration" in run("init", world.model, *LOOP).err
+    assert world.edit().code in (0, 3)
+
+
+def test_calibration_needs_something_to_measure(world: World) -> None:
+    done = run("init", world.model, "--calibrate", world.root / "edits.jsonl", *LOOP)
+    assert done.code == 4
+    assert "no rephrases and no locality probes" in done.err
+    assert not world.sidecar.exists()
+
+
+def test_calibration_and_anchors_must_not_overlap(world: World) -> None:
+    done = init(world, "--calibrate", calibration(world))
+    assert done.code == 4
+    assert "calibration.jsonl:1: locality 1 asks what an anchor holds" in done.err
+
+
+def test_recipes_as_published_take_no_anchors(world: World) -> None:
+    done = init(world, "--recipe", "paper-llava")
+    assert done.code == 2
+    assert "recipe `paper-llava` makes no use of anchors" in done.err
+    assert not world.sidecar.exists()
+
+
+def test_a_past_image_that_is_gone_ends_the_run_and_refuses_nothing(world: World) -> None:
+    """The new edit is not at fault: nothing of it is kept, and it is applied once the image is back."""
+    world.edit("--limit", 2, "--no-store-images", *LOOP)
+    before = world.sidecar.read_bytes()
+    gone = world.root / "img" / "red.png"
+    gone.rename(world.root / "elsewhere.png")
+    world.write([line(number) for number in range(1, 6)])
+    done = world.edit("--no-store-images")
+    assert done.code == 5
+    assert "edit `e1` cannot be rehearsed" in done.err
+    assert [entry["id"] for entry in world.entries()] == ["e1", "e2"]
+    assert world.sidecar.read_bytes() == before
+    (world.root / "elsewhere.png").rename(gone)
+    assert world.edit("--no-store-images").code in (0, 3)
+    assert "refused" not in {entry["status"] for entry in world.entries()}

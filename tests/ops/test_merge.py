@@ -1,0 +1,514 @@
+"""A merge writes the base with the edits folded in, to the byte, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from more_cli import files
+from more_cli.checkpoint import patching
+from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.editors.base import EditRequest
+from more_cli.editors.more.sites import rebuild_basis
+from more_cli.evaluation.streams import request_of
+from more_cli.files import sha256_bytes, sha256_file
+from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime, Scored, load_prompter
+from more_cli.ops import folding, session
+from more_cli.ops import merge as merging
+from more_cli.ops.session import locate, open_session
+from more_cli.store.state import load_state
+from support import tiny
+from support.helpers import LEARNING, Result, World, at_call, die, forks, in_child, run, tree
+
+ONE_SHARD = ("--set", 'sites=["text.ffn_out"]', "--set", "last=1")
+"""Sites that lie in one of three shards."""
+LAYOUTS = list(product(["save_pretrained", "old_hub"], [1, 3], ["float32", "bfloat16"]))
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return edited(World(tmp_path_factory.mktemp("merge") / "world"))
+
+
+@pytest.fixture
+def world(original: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A copy of an edited model, to spoil."""
+    shutil.copytree(original.root, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    return World.at(tmp_path / "world")
+
+
+def edited(world: World, count: int = 4, *options: object) -> World:
+    world.edits(count)
+    assert world.edit(*LEARNING, *options).code in (0, 3)
+    return world
+
+
+def merge(world: World, *options: object, out: object = "out") -> Result:
+    return run("merge", world.model, "-o", out, *options)
+
+
+def exact(world: World) -> dict[str, torch.Tensor]:
+    """Every edited tensor as it would be without rounding, by disk key."""
+    state, base = load_state(world.sidecar), tiny.read_weights(world.model)
+    return {
+        site.disk_key: base[site.disk_key].float() + site.scale * state.B[site.name] @ rebuild_basis(site)
+        for site in state.meta.sites
+    }
+
+
+# --- the bytes ---
+
+
+@pytest.mark.parametrize(("layout", "shards", "dtype"), LAYOUTS)
+def test_only_the_edited_tensors_differ_from_the_base(tmp_path: Path, layout: str, shards: int, dtype: str) -> None:
+    world = edited(World(tmp_path, layout=layout, shards=shards, dtype=dtype), 2)
+    out = tmp_path / "out"
+    assert merge(world, out=out).code == 0
+    base, merged, wanted = tiny.read_weights(world.model), tiny.read_weights(out), exact(world)
+    assert list(merged) == list(base)
+    for name, tensor in base.items():
+        if name not in wanted:
+            assert merged[name].equal(tensor), name
+        elif dtype == "bfloat16":
+            assert merged[name].equal(wanted[name].bfloat16()), name
+        else:
+            assert torch.allclose(merged[name], wanted[name], atol=1e-7), name
+    assert {file.name for file in out.iterdir()} == {file.name for file in world.model.iterdir()} | {
+        "more.json",
+        "README.md",
+    }
+    for shard in world.model.glob("*.safetensors"):
+        assert header_bytes(out / shard.name) == header_bytes(shard)
+
+
+def header_bytes(shard: Path) -> bytes:
+    raw = shard.read_bytes()
+    return raw[: 8 + int.from_bytes(raw[:8], "little")]
+
+
+@pytest.mark.parametrize(
+    ("place", "whence", "said"),
+    [(9, os.SEEK_SET, "differs from its base"), (0, os.SEEK_END, "not as long as its base")],
+)
+def test_a_patch_that_went_astray_is_noticed(
+    world: World, place: int, whence: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte before or behind what was to be patched is another one."""
+    overwrite = patching._overwrite
+
+    def spoilt(checkpoint: Any, out: Path, *rest: Any) -> str:
+        sha256 = overwrite(checkpoint, out, *rest)
+        with open(out / "model.safetensors", "r+b") as shard:
+            shard.seek(place, whence)
+            shard.write(b"\0")
+        return sha256
+
+    monkeypatch.setattr(patching, "_overwrite", spoilt)
+    result = merge(world)
+    assert (result.code, said in result.err) == (5, True)
+    assert not (world.root / "out").exists()
+
+
+def test_without_a_state_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(merging, "copy_patched", lambda *_, **__: pytest.fail("copied"))
+    result = merge(world, out=tmp_path / "out")
+    assert (result.code, "no state at" in result.err, "run `more init MODEL` first" in result.err) == (5, True, True)
+
+
+@pytest.mark.parametrize("command", ["merge", "export", "eval", "edit"])
+def test_a_model_that_is_not_there_is_named(command: str, world: World, tmp_path: Path) -> None:
+    more = {"edit": [world.root / "edits.jsonl"], "eval": []}.get(command, ["-o", tmp_path / "out"])
+    result = run(command, tmp_path / "nowhere", *more)
+    assert (result.code, result.err.splitlines()[0]) == (5, f"error: {tmp_path / 'nowhere'}: no such directory")
+
+
+def test_a_state_without_edits_gives_the_base(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run("init", world.model)
+    merge(world, out=tmp_path / "out")
+    assert (tmp_path / "out" / tiny.SINGLE).read_bytes() == (world.model / tiny.SINGLE).read_bytes()
+
+
+# --- the behaviour ---
+
+
+@pytest.mark.parametrize("layout", ["save_pretrained", "old_hub"])
+def test_plain_transformers_sees_the_logits_of_the_live_state(tmp_path: Path, layout: str) -> None:
+    world = edited(World(tmp_path, layout=layout))
+    merge(world, out=tmp_path / "out")
+    for ours, theirs in side_by_side(world, tmp_path / "out").values():
+        assert (ours.logits - theirs.logits).abs().max() < 1e-4
+        assert ours.all_right().equal(theirs.all_right())
+
+
+def side_by_side(world: World, out: Path) -> dict[str, tuple[Scored, Scored]]:
+    """Every edit's target under the live state, and under the merged folder as anybody would load it."""
+    session = open_session(locate(world.model, None), Machine())
+    model = AutoModelForImageTextToText.from_pretrained(out, local_files_only=True).eval()
+    plain = Runtime(model, load_prompter(session.checkpoint))
+    requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
+    with session.attached():
+        live = [scored(session.runtime, request) for request in requests]
+    return {request.id: (ours, scored(plain, request)) for request, ours in zip(requests, live, strict=True)}
+
+
+def scored(runtime: Runtime, request: EditRequest) -> Scored:
+    return runtime.score(runtime.batch([runtime.encode(request.query, request.target)]))
+
+
+def lead(scores: Scored) -> float:
+    """Return by how much the most likely tokens lead the next ones, at the closest position, in logits."""
+    best = scores.logits[scores.mask].float().topk(2).values
+    return float((best[:, 0] - best[:, 1]).min())
+
+
+def test_verify_compares_every_edit(world: World) -> None:
+    done = merge(world, "--verify", "--json")
+    found = done.json["verification"]
+    assert (done.code, found["edits"], found["lost"], found["gained"]) == (0, 4, [], [])
+    assert found["largest_logit_gap"] < 1e-4
+
+
+def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
+    # Each edit ends as soon as its answer is right, by a margin that bfloat16 can round away.
+    world = World(tmp_path, dtype="bfloat16")
+    world.edits()
+    world.edit(*LEARNING, "--set", "target_nll=9", "--set", "max_write=0.004", "--set", "guard=false")
+    done = merge(world, "--verify", "--json", out=tmp_path / "out")
+    pairs = side_by_side(world, tmp_path / "out")
+    lost = [edit for edit, (ours, theirs) in pairs.items() if ours.all_right() and not theirs.all_right()]
+    named = done.json["verification"]["lost"]
+    assert done.code == (3 if named else 0)
+    # `--verify` scores in batches: an answer that leads by less than bfloat16 can tell may fall on either side.
+    certain = {edit for edit, both in pairs.items() if all(lead(scores) > 0.1 for scores in both)}
+    assert set(named) & certain == set(lost) & certain
+
+
+def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "fold", lambda W, A, B, s: W)
+    lost = merge(world, "--verify")
+    assert lost.code == 3
+    assert "lost to rounding: " in lost.err
+    assert "hint: try --rounding stochastic" in lost.err
+    assert (world.root / "out" / "more.json").exists()
+
+
+# --- rounding ---
+
+
+def test_how_much_of_the_update_survived_is_told(tmp_path: Path) -> None:
+    world = edited(World(tmp_path, dtype="bfloat16"), 2)
+    shown = merge(world, out=tmp_path / "out")
+    assert "update realised" in shown.out
+    folds = merge(world, "--json", out=tmp_path / "again").json["folds"]
+    wanted, base = exact(world), tiny.read_weights(world.model)
+    for fold in folds:
+        W, target = base[fold["disk_key"]], wanted[fold["disk_key"]]
+        error = (target.bfloat16().float() - target).norm() / (target - W.float()).norm()
+        assert fold["realised"] == pytest.approx(max(0.0, 1 - float(error)), abs=1e-3)
+        assert fold["changed"] == pytest.approx(float((target.bfloat16() != W).float().mean()), abs=1e-6)
+        assert fold["dtype"] == "bfloat16"
+
+
+def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_path: Path) -> None:
+    world = edited(World(tmp_path, dtype="bfloat16", text_layers=1), 1)
+    key, wanted = "multi_modal_projector.linear_1.weight", exact(world)
+    options = ("--rounding", "stochastic", "--force", "-q")
+    draws = []
+    for seed in range(30):
+        merge(world, *options, "--seed", seed, out=tmp_path / "out")
+        draws.append(tiny.read_weights(tmp_path / "out")[key])
+    merge(world, *options, "--seed", 29, out=tmp_path / "out")
+    assert tiny.read_weights(tmp_path / "out")[key].equal(draws[-1])
+    assert not draws[0].equal(draws[1])
+    target = wanted[key]
+    unit = 2.0 ** torch.floor(torch.log2(target.abs())) / 128
+    assert ((torch.stack(draws).float() - target).abs() <= unit * 1.001).all()
+    nearest = (target.bfloat16().float() - target).norm()
+    assert (torch.stack(draws).float().mean(dim=0) - target).norm() < 0.5 * nearest
+
+
+# --- what lies beside the weights ---
+
+
+CARD = b"---\nlicense: mit\ntags: [x]\n---\n# My model\n\xff\n\n\n"
+
+
+def test_provenance_says_what_the_weights_come_from(world: World) -> None:
+    merge(world)
+    provenance = json.loads((world.root / "out" / "more.json").read_text())
+    assert provenance["schema"] == "more.provenance/1"
+    assert provenance["edits"] == 4
+    assert provenance["recipe"]["max_steps"] == 30
+    assert provenance["ledger_head"] == run("log", world.model, "--json").json["head"]
+    assert sum(provenance["statuses"].values()) == 4
+    assert provenance["base"] == load_state(world.sidecar).meta.base
+    assert {"torch", "transformers", "more", "threads"} <= set(provenance["versions"])
+    assert provenance["files"] == {}
+    written = tiny.read_weights(world.root / "out")
+    hashes = {fold["disk_key"]: fold["sha256"] for fold in provenance["folds"]}
+    assert hashes == {key: sha256_bytes(tiny.raw(written[key])) for key in exact(world)}
+    assert str(world.root) not in json.dumps(provenance)
+    assert provenance["previous"] is None
+
+
+def test_the_model_card_keeps_the_bases_and_adds_a_section(world: World) -> None:
+    (world.model / "README.md").write_bytes(CARD)
+    merge(world)
+    card = (world.root / "out" / "README.md").read_bytes()
+    above, section = card.split(b"\n## Corrected with more\n")
+    assert above == CARD.rstrip(b"\n") + b"\n"
+    text = section.decode()
+    assert "4 corrections were written into these weights with M-ORE." in text
+    assert "| base | `model`, headers " in text
+    assert "| corrections | 4 learnt |" in text
+    assert "| tensors changed | 14 |" in text
+    assert str(world.root) not in text
+    (world.model / "README.md").unlink()
+    merge(world, out="bare")
+    assert (world.root / "bare" / "README.md").read_bytes() == b"## Corrected with more\n" + section
+
+
+def test_a_merge_of_a_merge_names_the_one_before(world: World) -> None:
+    merge(world)
+    run("edit", "out", "edits.jsonl", *LEARNING)
+    run("merge", "out", "-o", "twice")
+    provenance = json.loads((world.root / "twice" / "more.json").read_text())
+    assert provenance["previous"] == sha256_file(world.root / "out" / "more.json")
+    assert (world.root / "twice" / "README.md").read_text().count("## Corrected with more") == 2
+    assert run("verify", "twice", "--deep").code == 0
+    found = run("verify", "out", "--json").json
+    assert (found["ok"], {"origin", "copies", "ledger"} <= {check["name"] for check in found["checks"]}) == (True, True)
+
+
+def test_other_copies_of_the_weights_stay_behind_and_are_named(world: World) -> None:
+    (world.model / "pytorch_model.bin").write_bytes(b"stale")
+    (world.model / "consolidated.safetensors").write_bytes(b"stale")
+    (world.model / "notes.txt").write_text("kept")
+    shown = merge(world)
+    assert "not copied (another copy of the weights, stale now): consolidated.safetensors" in shown.err
+    assert {"pytorch_model.bin", "consolidated.safetensors"}.isdisjoint(tree(world.root / "out"))
+    assert tree(world.root / "out")["notes.txt"] == b"kept"
+
+
+# --- whole or not at all ---
+
+
+def test_a_second_merge_needs_force_and_gives_the_same_bytes(world: World) -> None:
+    merge(world)
+    first = tree(world.root / "out")
+    assert merge(world).code == 2
+    assert merge(world, "--force").code == 0
+    assert tree(world.root / "out") == first
+
+
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--link"]])
+def test_a_dry_run_writes_nothing_and_loads_no_model(
+    world: World, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "load_runtime", lambda *_, **__: pytest.fail("loaded"))
+    before = tree(world.root)
+    shown = merge(world, "--dry-run", *options)
+    assert (shown.code, "would change 14 tensors" in shown.out) == (0, True)
+    assert tree(world.root) == before
+
+
+def test_the_base_and_the_state_are_left_alone(world: World) -> None:
+    before = tree(world.root)
+    merge(world, "--verify", "--sha256")
+    after = {name: content for name, content in tree(world.root).items() if Path(name).parts[0] != "out"}
+    assert after == before
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.parametrize("existing", [False, True])
+def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: World, existing: bool) -> None:
+    run("edit", world.model, "edits.jsonl", *LEARNING, "--limit", 1, "--state", "one.more")
+    merge(world, "--state", "one.more", out="old")
+    merge(world, out="new")
+    out, old, new = world.root / "out", tree(world.root / "old"), tree(world.root / "new")
+    step, died = 0, -signal.SIGKILL
+    while died == -signal.SIGKILL:
+        step += 2
+        if existing:
+            shutil.copytree(world.root / "old", out)
+        died = in_child(lambda step=step: killed(world, step))
+        assert tree(out) in ({}, old, new)
+        assert merge(world, "--force").code == 0
+        assert tree(out) == new
+        assert not [*world.root.glob(".out.*")]
+        shutil.rmtree(out)
+    assert step > 20
+
+
+def killed(world: World, step: int) -> Result:
+    moments = [(patching, "_overwrite"), (patching, "_compare"), (merging, "_write_provenance")]
+    at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
+    return merge(world, "--force")
+
+
+@pytest.mark.parametrize("wrong", [KeyboardInterrupt, MemoryError, OSError(28, "No space left on device")])
+def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise wrong
+
+    before = tree(world.root)
+    monkeypatch.setattr(patching, "_overwrite", fail)
+    assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
+    assert tree(world.root) == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"), [(KeyboardInterrupt(), 130), (OSError(5, "Input/output error"), 5), (OSError(28, "full"), 7)]
+)
+def test_hashing_that_fails_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: BaseException, code: int
+) -> None:
+    def fail(*_: Any) -> str:
+        raise wrong
+
+    before = tree(world.root)
+    monkeypatch.setattr(merging, "sha256_file", fail)
+    assert merge(world, "--sha256").code == code
+    assert tree(world.root) == before
+    assert merge(world).code == 0
+
+
+def test_torch_is_imported_while_files_are_copied(world: World) -> None:
+    script = """
+import sys
+from more_cli.ops import merge
+from more_cli.cli.app import main
+
+copy = merge.copy_patched
+
+def watched(*args, **kwargs):
+    assert "torch" not in sys.modules
+    return copy(*args, **kwargs)
+
+merge.copy_patched = watched
+sys.exit(main(["merge", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", script, str(world.model), "-o", str(world.root / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    merge(world, out="here")
+    assert tree(world.root / "out") == tree(world.root / "here")
+
+
+def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
+    merge(world, out="fresh")
+    ahead = world.sidecar.read_bytes()
+    run("edit", world.model, "edits.jsonl", *LEARNING, "--limit", 1, "--state", "one.more")
+    world.sidecar.unlink()
+    run("init", world.model, *LEARNING)
+    stale = world.sidecar.read_bytes()
+    replayed = merge(world)
+    assert "replayed 4 edits that the ledger had and the state did not" in replayed.err
+    assert tree(world.root / "out") == tree(world.root / "fresh")
+    assert world.sidecar.read_bytes() == stale != ahead
+
+
+def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 4, *ONE_SHARD)
+    assert merge(world, "--sha256", out=tmp_path / "copied").code == 0
+    before, times = tree(world.model), {path: path.stat().st_mtime_ns for path in world.model.iterdir()}
+    result = merge(world, "--link", "--sha256", "--json", out=tmp_path / "linked")
+    assert result.code == 0, result.err
+    linked, copied = tree(tmp_path / "linked"), tree(tmp_path / "copied")
+    told, all_told = (json.loads(made.pop("more.json") or b"") for made in (linked, copied))
+    assert linked == copied
+    # What is the base's own file is named and not read.
+    own = result.json["linked"]
+    assert (told["linked"], all_told["linked"]) == (own, [])
+    assert all_told["files"] == {shard: sha256_file(tmp_path / "copied" / shard) for shard in shards_of(world.model)}
+    assert told["files"] == {shard: sha256 for shard, sha256 in all_told["files"].items() if shard not in own}
+    touched = {fold["disk_key"] for fold in result.json["folds"]}
+    shards = shards_of(world.model)
+    assert result.json["linked"] == sorted(shards.keys() - {shard for shard in shards if shards[shard] & touched})
+    assert 0 < len(result.json["linked"]) < len(shards)
+    for path in (tmp_path / "linked").iterdir():
+        shared = path.stat().st_ino in {base.stat().st_ino for base in world.model.iterdir()}
+        assert shared == (path.name in result.json["linked"]), path.name
+    # What is shared was never written to, and goes on to be the base's once the result is gone or replaced.
+    again = merge(world, "--link", "--force", out=tmp_path / "linked")
+    assert again.code == 0
+    assert f"{len(result.json['linked'])} of {len(shards)} shards are linked" in again.out
+    shutil.rmtree(tmp_path / "linked")
+    assert tree(world.model) == before
+    assert {path: path.stat().st_mtime_ns for path in world.model.iterdir()} == times
+
+
+def test_a_linked_shard_is_not_even_opened_for_writing(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    for shard in world.model.glob("*.safetensors"):
+        shard.chmod(0o444)
+    opened: list[str] = []
+    listening = True
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:  # for good: an audit hook cannot be taken away
+        if listening and event == "open" and isinstance(args[0], str | Path) and args[2] & (os.O_WRONLY | os.O_RDWR):
+            opened.append(Path(args[0]).name)
+
+    sys.addaudithook(hear)
+    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    listening = False
+    assert result.code == 0, result.err
+    assert result.json["linked"]
+    copied = shards_of(world.model).keys() - set(result.json["linked"])
+    assert set(opened) & shards_of(world.model).keys() == copied
+
+
+def test_a_snapshot_of_links_is_linked_to_its_files(tmp_path: Path) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for shard in world.model.glob("*.safetensors"):
+        shard.rename(blobs / shard.name)
+        shard.symlink_to(blobs / shard.name)
+    result = merge(world, "--link", "--json", out=tmp_path / "linked")
+    assert result.code == 0, result.err
+    for name in result.json["linked"]:
+        assert not (tmp_path / "linked" / name).is_symlink()
+        assert (tmp_path / "linked" / name).samefile(blobs / name)
+
+
+def test_where_nothing_can_be_linked_shards_are_copied_and_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = edited(World(tmp_path / "world", shards=3), 2, *ONE_SHARD)
+    assert merge(world, out=tmp_path / "copied").code == 0
+
+    def across(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", across)
+    result = merge(world, "--link", out=tmp_path / "linked")
+    assert result.code == 0
+    assert f"note: shards were copied, they cannot be linked here: {os.strerror(errno.EXDEV)}" in result.err
+    assert "are linked" not in result.out
+    assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
+
+
+def shards_of(model: Path) -> dict[str, set[str]]:
+    """The tensors of every shard."""
+    found: dict[str, set[str]] = {}
+    for key, entry in open_checkpoint(model).tensors.items():
+        found.setdefault(entry.shard, set()).add(key)
+    return found

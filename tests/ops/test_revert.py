@@ -1,0 +1,334 @@
+"""`more revert`: the bytes of a run that never had the edits, whatever that run was like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.helpers import World, assert_same_state, line, run, tree
+from support.reverts import JOINT, SMALL, Runs, begin, edit, left, revert
+
+"""With rehearsal: what an edit sees depends on those before it."""
+HELD = (*SMALL, "--set", "anchors.size=2", "--set", "anchors.keys=true")
+
+
+# --- the same bytes ---
+
+
+@pytest.fixture
+def world(runs: Runs, tmp_path: Path) -> World:
+    return runs.at(tmp_path)
+
+
+@pytest.mark.parametrize("gone", [[0], [7], [2, 3, 6], [0, 1, 2, 3, 4, 5, 6]])
+def test_the_bytes_of_a_run_that_never_had_them(runs: Runs, world: World, gone: list[int]) -> None:
+    begin(world, runs.of(range(8), *SMALL))
+    done = revert(world, *(f"e{number + 1}" for number in gone), "--json")
+    assert done.code in (0, 3), done.err
+    assert done.json["schema"] == "more.revert/1"
+    assert done.json["reverted"] == [f"e{number + 1}" for number in gone]
+    rest = [number for number in range(8) if number not in gone]
+    assert_same_state(world.sidecar, runs.of(rest, *SMALL).sidecar)
+    assert left(world) == set()
+    held = run("status", world.model, "--state", world.sidecar, "--json").json
+    assert (held["edits"], held["behind"], held["statuses"]["reverted"]) == (len(rest), 0, len(gone))
+
+
+def test_nothing_is_left_of_a_run_that_is_taken_back_whole(world: World) -> None:
+    run("init", world.model, *SMALL, "--state", world.sidecar)
+    before = world.sidecar.read_bytes()
+    edit(world, range(3))
+    assert revert(world, "--to", 0).code == 0
+    assert world.sidecar.read_bytes() == before
+    assert run("eval", world.model, "--state", world.sidecar, "--json").json["edits"] == 0
+
+
+def test_the_stream_goes_on_as_one_that_never_had_them(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(6), *SMALL))
+    revert(world, "e2", "e5")
+    edit(world, [6, 7])
+    revert(world, "e7")
+    never = runs.of([0, 2, 3, 5, 7], *SMALL).sidecar.read_bytes()
+    assert world.sidecar.read_bytes() == never
+    checked = run("verify", world.model, "--deep", "--state", world.sidecar)
+    assert checked.code == 0, checked.out + checked.err
+    assert "e2" in run("log", "show", "e2", world.model, "--state", world.sidecar).out
+    world.sidecar.unlink()
+    assert "replayed 5 edits" in edit(world, [0], *SMALL).err
+    assert world.sidecar.read_bytes() == never
+
+
+@pytest.mark.parametrize("option", [("--to", 5), ("--last", 3)])
+def test_the_last_ones(runs: Runs, world: World, option: tuple[str, int]) -> None:
+    begin(world, runs.of(range(8), *SMALL))
+    done = revert(world, *option, "--json")
+    assert done.json["reverted"] == ["e6", "e7", "e8"]
+    assert (done.json["again"], done.json["replayed"]) == ([], 5)
+    assert_same_state(world.sidecar, runs.of(range(5), *SMALL).sidecar)
+
+
+@pytest.mark.parametrize("kind", ["run", "all"])
+def test_consolidations_are_made_again(world: World, kind: str) -> None:
+    for numbers in (range(3), range(6)):
+        edit(world, numbers, *JOINT, "--consolidate", kind)
+    done = revert(world, "e2", "e5", "--json")
+    assert done.json["again"] == ["e3", "e4", "e6"]
+    other = world.root / "other.more"
+    for numbers in ([0, 2], [0, 2, 3, 5]):
+        edit(world, numbers, *JOINT, "--consolidate", kind, state=other)
+    assert_same_state(world.sidecar, other)
+
+
+def test_a_consolidation_falls_with_its_run(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(3), *JOINT, "--consolidate", "all"))
+    once = world.sidecar.read_bytes()
+    edit(world, range(6), *JOINT, "--consolidate", "all")
+    revert(world, "--to", 3)
+    assert world.sidecar.read_bytes() == once
+
+
+@pytest.mark.parametrize("gone", [["e3"], ["e1", "e5"], ["e4", "e5"]])
+def test_a_batch_is_written_again_without_it(runs: Runs, world: World, gone: list[str]) -> None:
+    begin(world, runs.of(range(5), *JOINT, "--batch"))
+    assert revert(world, *gone).code in (0, 3)
+    rest = [number for number in range(5) if f"e{number + 1}" not in gone]
+    assert_same_state(world.sidecar, runs.of(rest, *JOINT, "--batch").sidecar)
+    assert {entry["joint"] for entry in world.entries(world.sidecar) if entry["kind"] == "edit"} == {True}
+
+
+def test_a_later_batch_is_counted_by_places(runs: Runs, world: World) -> None:
+    """`since` and the margins seen move with what was taken back before them."""
+    begin(world, runs.of(range(2), *JOINT, "--batch"))
+    edit(world, range(5), *JOINT, "--batch")
+    revert(world, "e1")
+    other = world.root / "other.more"
+    edit(world, [1], *JOINT, "--batch", state=other)
+    edit(world, [1, 2, 3, 4], *JOINT, "--batch", state=other)
+    assert_same_state(world.sidecar, other)
+    made = [entry for entry in world.entries(world.sidecar) if entry["kind"] == "consolidate"]
+    assert [entry["since"] for entry in made] == [1, 4, 1, 3]
+
+
+@pytest.fixture
+def anchored(world: World) -> World:
+    world.write([{"question": "a photo of"}, {"image": "img/white.png", "question": "what ?"}], "anchors.jsonl")
+    for state in (world.sidecar, world.root / "never.more"):
+        made = run("init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", state)
+        assert made.code == 0, made.err
+    return world
+
+
+@pytest.mark.parametrize("gone", [["e1"], ["e3", "e4"], ["--to", 0]])
+def test_anchors_hold_again(anchored: World, gone: list[object]) -> None:
+    never = anchored.root / "never.more"
+    edit(anchored, range(4))
+    assert revert(anchored, *gone).code in (0, 3)
+    rest = [number for number in range(4) if gone[0] != "--to" and f"e{number + 1}" not in gone]
+    if rest:
+        edit(anchored, rest, state=never)
+    assert_same_state(anchored.sidecar, never)
+
+
+def test_merge_export_and_eval_give_the_same(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(5), *SMALL))
+    revert(world, "e2")
+    other = world.root / "other.more"
+    edit(world, [0, 2, 3, 4], *SMALL, state=other)
+    found = []
+    for state in (world.sidecar, other):
+        out, delta = world.root / f"merged-{state.stem}", world.root / f"{state.stem}.safetensors"
+        assert run("merge", world.model, "-o", out, "--state", state).code == 0
+        assert run("export", world.model, "-o", delta.with_suffix(""), "--state", state).code == 0
+        scores = run("eval", world.model, "--state", state, "--json").json
+        weights = [*sorted(out.glob("*.safetensors")), delta.with_suffix("") / "adapter_model.safetensors"]
+        found.append(([file.read_bytes() for file in weights], scores["edits"], scores["metrics"]))
+    assert found[0] == found[1]
+    assert found[0][1] == 4
+
+
+@pytest.mark.slow
+def test_three_of_fifty_on_the_demo_model(tmp_path: Path) -> None:
+    from more_cli.demo.files import demo_model_dir
+
+    world = World.at(tmp_path)
+    world.model, world.sidecar, world.folder = demo_model_dir(), tmp_path / "s.more", tmp_path / "s.more.d"
+    assert run("suites", "convert", "e-vqa", "-o", tmp_path / "all.jsonl").code == 0
+    records = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines()[:50])
+    lines = [{**record, "id": f"e{number}"} for number, record in enumerate(records, 1)]
+    gone = {"e5", "e21", "e34"}
+    world.write(lines)
+    world.write([line for line in lines if line["id"] not in gone], "rest.jsonl")
+    never = tmp_path / "never.more"
+    assert world.edit("--state", world.sidecar).code in (0, 3)
+    assert world.edit("--state", never, edits=tmp_path / "rest.jsonl").code in (0, 3)
+    done = revert(world, *gone, "--json")
+    assert (done.code, set(done.json["reverted"]), len(done.json["again"])) == (0, gone, 43), done.err
+    assert_same_state(world.sidecar, never)
+
+
+# --- snapshots ---
+
+
+def test_a_snapshot_saves_the_replay(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(8), *SMALL, "--snapshot-every", 3))
+    assert sorted(path.name for path in (world.folder / "snapshots").iterdir()) == ["000003.more", "000006.more"]
+    foreseen = revert(world, "e6", "--dry-run", "--json").json
+    assert (foreseen["replayed"], foreseen["again"]) == (2, ["e7", "e8"])
+    revert(world, "e6")
+    assert_same_state(world.sidecar, runs.of([0, 1, 2, 3, 4, 6, 7], *SMALL).sidecar)
+
+
+def test_without_anything_to_do_again_the_model_stays_on_disk(
+    runs: Runs, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
+    monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
+    assert revert(world, "--to", 2).code == 0
+    assert world.sidecar.read_bytes() == (world.folder / "snapshots" / "000002.more").read_bytes()
+
+
+def test_the_state_before_is_kept(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    before = world.sidecar.read_bytes()
+    kept = revert(world, "e1", "--json").json["snapshot"]
+    assert Path(kept) == world.folder / "snapshots" / "000004.more"
+    assert Path(kept).read_bytes() == before
+
+
+def test_a_snapshot_that_does_not_fit_is_passed_over(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 1))
+    folder = world.folder / "snapshots"
+    (folder / "000003.more").write_bytes(b"damaged")
+    (folder / "000002.more").write_bytes((folder / "000001.more").read_bytes())
+    done = revert(world, "e4", "--json")
+    assert (done.code, done.json["replayed"]) == (0, 2)
+    assert_same_state(world.sidecar, runs.of(range(3), *SMALL).sidecar)
+
+
+def test_gc_removes_what_nothing_needs_and_the_ledger_never(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
+    revert(world, "e4")
+    (world.folder / "images" / ("0" * 64)).write_bytes(b"nobody names me")
+    before = tree(world.folder)
+    foreseen = run("gc", world.model, "--state", world.sidecar, "--dry-run", "--json").json
+    assert tree(world.folder) == before
+    names = {"snapshots/000002.more", "snapshots/000004.more", f"images/{'0' * 64}"}
+    assert set(foreseen["files"]) == names
+    assert foreseen["bytes"] == sum(len(before[name] or b"") for name in names)
+    done = run("gc", world.model, "--state", world.sidecar)
+    assert (done.code, f"removed 3 files, {foreseen['bytes']:,} bytes" in done.out) == (0, True)
+    assert tree(world.folder) == {name: data for name, data in before.items() if name not in names}
+    revert(world, "e1")
+    assert_same_state(world.sidecar, runs.of([1, 2], *SMALL).sidecar)
+
+
+# --- what stands ---
+
+
+def test_a_reverted_edit_stays_so_until_it_is_asked_for_again(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(3), *SMALL))
+    revert(world, "e2")
+    held = world.sidecar.read_bytes()
+    again = edit(world, range(3))
+    assert "1 of these edits are reverted and stay so; --reapply" in again.err
+    assert again.code in (0, 3)
+    assert world.sidecar.read_bytes() == held
+    back = edit(world, range(3), "--reapply", "--json").json
+    assert ([entry["id"] for entry in back["edits"]], back["reverted"]) == (["e2"], [])
+    assert_same_state(world.sidecar, runs.of([0, 2, 1], *SMALL).sidecar)
+    assert edit(world, range(3), "--reapply", "--json").json["applied"] == 0
+
+
+def test_what_was_superseded_stands_again(runs: Runs, world: World) -> None:
+    world.write([line(0), line(1), line(0, id="later", target="x")])
+    world.edit(*SMALL, "--state", world.sidecar)
+    done = revert(world, "later", "--json").json
+    assert done["changed"]["e1"][0] == "superseded"
+    assert done["changed"]["e1"][1] != "superseded"
+    assert run("eval", world.model, "--state", world.sidecar, "--json").json["edits"] == 2
+    assert_same_state(world.sidecar, runs.of(range(2), *SMALL).sidecar)
+
+
+def test_the_ledger_only_grows_and_says_what_was_done(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    before = (world.folder / "ledger.jsonl").read_bytes()
+    revert(world, "e2")
+    after = (world.folder / "ledger.jsonl").read_bytes()
+    assert after.startswith(before)
+    told, *made = world.entries(world.sidecar)[4:]
+    assert (told["kind"], told["id"], told["status"]) == ("revert", "revert-5", "reverted")
+    assert (told["ids"], told["since"], told["redone"]) == (["e2"], 2, 2)
+    assert [(entry["seq"], entry["id"]) for entry in made] == [(6, "e3"), (7, "e4")]
+    assert {number for entry in made for number, _ in entry["looks"]} <= {1, 2, 3}
+    assert made[0]["target"] == line(2)["target"]
+
+
+def test_dry_run_says_what_would_be_done_and_writes_nothing(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    before = tree(world.root)
+    shown = revert(world, "e2", "e3", "--dry-run")
+    assert (shown.code, tree(world.root)) == (0, before)
+    assert "would take back 2 edits and make 1 again" in shown.out
+    assert "would be made again: e4" in shown.out
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["e9"], "no edit `e9`"),
+        (["e1", "e2"], "edit `e2` is reverted already"),
+        (["--last", 4], "--last 4: there are 3 edits"),
+        (["--to", 9], "--to 9: there are 3 edits"),
+        ([], "takes ids, --to N or --last K"),
+        (["e1", "--last", 1], "takes ids, --to N or --last K"),
+    ],
+)
+def test_a_wish_that_cannot_be_met(runs: Runs, world: World, options: list[object], said: str) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    revert(world, "e2")
+    before = tree(world.root)
+    refused = revert(world, *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+    assert len(refused.err.splitlines()) == 2
+    assert tree(world.root) == before
+
+
+def test_to_where_it_is_already(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(3), *SMALL))
+    before = tree(world.root)
+    done = revert(world, "--to", 3)
+    assert (done.code, "nothing to take back" in done.out, tree(world.root)) == (0, True, before)
+
+
+def test_a_missing_image_is_named_before_anything_is_written(runs: Runs, world: World) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    image = world.folder / "images" / world.entries(world.sidecar)[2]["images"][0]
+    image.rename(world.root / "elsewhere.png")
+    before = tree(world.root)
+    refused = revert(world, "e2")
+    assert (refused.code, tree(world.root)) == (5, before)
+    assert "error: edit `e3` cannot be looked at again" in refused.err
+    assert image.name in refused.err
+    (world.root / "elsewhere.png").rename(image)
+    assert revert(world, "e2").code in (0, 3)
+
+
+def test_an_image_that_was_not_stored_is_read_where_it_was(runs: Runs, world: World) -> None:
+    edit(world, range(4), *SMALL, "--no-store-images")
+    revert(world, "e2")
+    assert not (world.folder / "images").exists()
+    assert_same_state(world.sidecar, runs.of([0, 2, 3], *SMALL).sidecar)
+    (world.root / "img" / "yellow.png").unlink()
+    refused = revert(world, "e1")
+    assert (refused.code, "yellow.png" in refused.err) == (4, True)
+
+
+def test_a_state_that_is_not_there(world: World) -> None:
+    refused = revert(world, "e1")
+    assert (refused.code, tree(world.root).keys() & {"s.more", "s.more.d"}) == (5, set())

@@ -1,0 +1,48 @@
+"""Edits and pictures for editors of a tiny model."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from more_cli.editors.base import EditRequest
+from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Probe as Question
+from more_cli.inputs.images import ImageSource, locate_image
+from more_cli.model.batches import Query
+from more_cli.recipe import Recipe
+from support.tiny import IMAGE_SIZE
+
+
+def picture(folder: Path, colour: str = "red") -> ImageSource:
+    buffer = io.BytesIO()
+    Image.new("RGB", (IMAGE_SIZE + 3, IMAGE_SIZE), colour).save(buffer, "PNG")
+    (folder / f"{colour}.png").write_bytes(buffer.getvalue())
+    return locate_image(f"{colour}.png", folder)
+
+
+def recipe(**values) -> Recipe:
+    return Recipe.model_validate({"max_write": 1.0, "max_steps": 20} | values)
+
+
+def requests(folder: Path, count: int = 3) -> list[EditRequest]:
+    colours, targets = ("red", "blue", "green", "white"), ("7", "fox", "a dog", "red")
+    return [
+        EditRequest(str(i), Query((picture(folder, colours[i]),), "what is in the image ?"), targets[i])
+        for i in range(count)
+    ]
+
+
+def an_edit(folder: Path) -> Edit:
+    return Edit(
+        id="e1",
+        images=(picture(folder),),
+        question="what is in the image ?",
+        target="7",
+        rephrases=("what is it ?", "what ?"),
+        image_rephrases=(picture(folder, "blue"),),
+        portability=(Question("who is it ?", picture(folder), "x", hop=2), Question("why ?", None, "y")),
+        locality=(Question("is it a dog ?"), Question("what colour is it ?", picture(folder, "green"))),
+    )

@@ -1,0 +1,79 @@
+"""`more` hands over to the pager of the same name where that was meant, and nowhere else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from more_cli.cli.app import app
+from more_cli.system.pager import COMMANDS, GUARD, is_meant, next_pager
+
+
+def test_the_commands_are_those_there_are() -> None:
+    named = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    named |= {group.name for group in app.registered_groups}
+    assert set(COMMANDS) == named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "meant"),
+    [
+        ("notes.txt", False, True),
+        ("-d +10 notes.txt", False, True),
+        ("-n 20 notes.txt", False, True),
+        ("", True, True),
+        ("-s", True, True),
+        ("", False, False),
+        ("absent.txt", False, False),
+        ("folder", False, False),
+        ("edit model notes.txt", True, False),
+        ("status", True, False),
+        ("statsu", True, False),
+        ("--help", True, False),
+        ("--version", True, False),
+    ],
+)
+def test_when_the_pager_is_meant(tmp_path: Path, monkeypatch, arguments: str, piped: bool, meant: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("text")
+    Path("folder").mkdir()
+    assert is_meant(arguments.split(), piped) is meant
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """A folder with ours, one with a link to it, one with a pager."""
+    found = [tmp_path / name for name in ("venv", "link", "system")]
+    for folder in found:
+        folder.mkdir()
+    script = f"#!{sys.executable}\nfrom more_cli.__main__ import run_or_page\nrun_or_page()\n"
+    (found[0] / "more").write_text(script)
+    (found[2] / "more").write_text(f'#!/bin/sh\necho "paged $* {GUARD}=${GUARD}"\ncat\n')
+    for folder in (found[0], found[2]):
+        (folder / "more").chmod(0o755)
+    (found[1] / "more").symlink_to(found[0] / "more")
+    return found
+
+
+def test_the_next_pager_is_the_first_that_is_not_ours(folders: list[Path]) -> None:
+    path = os.pathsep.join(map(str, folders))
+    assert next_pager(path, folders[0] / "more") == folders[2] / "more"
+    assert next_pager(str(folders[1]), folders[0] / "more") is None
+
+
+def test_handing_over(folders: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+
+    def call(*arguments: str, guard: bool = False, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+        environment = os.environ | {"PATH": path} | ({GUARD: "1"} if guard else {})
+        pipe = {"input": text} if text is not None else {"stdin": subprocess.DEVNULL}
+        command = [folders[0] / "more", *arguments]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, **pipe)
+
+    assert call("-d", "notes.txt").stdout == f"paged -d notes.txt {GUARD}=1\n"
+    assert call(text="a man page").stdout == f"paged  {GUARD}=1\na man page"
+    assert "no such command" in call("notes.txt", guard=True).stderr
+    assert "Usage: more" in call("--help", text="piped").stdout
