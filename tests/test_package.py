@@ -1,26 +1,45 @@
-"""The wheel holds everything: installed in an empty folder it finds its recipes, samples and model."""
+"""The wheel is complete and small: installed in an empty folder it finds its recipes, samples and model."""
 
 import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+LARGEST_WHEEL = 10 * 10**6  # bytes
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """Build the wheel and unpack it as pip would; dependencies come from the environment that runs the tests."""
+def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("more_cli-*.whl")
+    (built,) = folder.glob("more_cli-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The wheel unpacked, as pip would do it; dependencies come from the environment that runs the tests."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    return folder / "site"
+        archive.extractall(wheel.parent / "site")
+    return wheel.parent / "site"
+
+
+def test_the_wheel_is_small_and_has_recipes_but_not_how_the_demo_model_is_made(wheel: Path) -> None:
+    assert wheel.stat().st_size <= LARGEST_WHEEL
+    with zipfile.ZipFile(wheel) as archive:
+        files = [PurePosixPath(name) for name in archive.namelist()]
+    assert {file.parts[0] for file in files} <= {"more_cli", files[-1].parts[0]}
+    assert files[-1].parts[0].endswith(".dist-info")
+    assert not [file for file in files if {"demo_model", "world", "tests"} & set(file.parts)]
+    packed = {file.name for file in files if file.is_relative_to("more_cli/_data/recipes")}
+    assert packed == {path.name for path in (ROOT / "recipes").glob("*.toml")}
 
 
 def python(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -1,4 +1,4 @@
-"""BLIP-2 with OPT in small: tower and Q-Former start from LLaVA's tower, OPT's attention from Llama's."""
+"""A small BLIP-2 with OPT: tower and Q-Former start from LLaVA's tower, OPT's attention from Llama's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VISION_LAYERS = 4
 QFORMER_FFN, QFORMER_LAYERS = 256, 2
 QUERIES = PATCHES**2
 TEXT_EPS, VISION_EPS = 1e-5, 1e-6
-FITTED_SCENES = 64  # what the start of the Q-Former is fitted on
-SHARPNESS = 30.0  # logit by which a query prefers its own patch at the start
+FITTED_SCENES = 64  # for the initial weights of the Q-Former
+SHARPNESS = 30.0  # initial logit of a query's own patch
 
 
 def opt_tokenizer() -> PreTrainedTokenizerFast:
-    """LLaVA's tokenizer behind OPT's one control token, which both starts and ends a text."""
+    """LLaVA's tokenizer with OPT's single control token, which both starts and ends a text."""
     tokenizer = Tokenizer.from_str((demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
     both = ("</s>", tokenizer.token_to_id("</s>"))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -63,7 +63,7 @@ def blip2_processor(tokenizer: PreTrainedTokenizerFast) -> Blip2Processor:
 
 
 def blip2_model(tokenizer: PreTrainedTokenizerFast) -> Blip2ForConditionalGeneration:
-    """A BLIP-2 in small: ViT, Q-Former with one query a patch, OPT with tied embeddings."""
+    """A small BLIP-2: ViT, Q-Former with one query a patch, OPT with tied embeddings."""
     config = Blip2Config(
         vision_config={
             "hidden_size": VISION_WIDTH,
@@ -162,10 +162,10 @@ def opt_speak(
 
 @torch.no_grad()
 def inherit_from_llava(model: PreTrainedModel, parent: PreTrainedModel) -> None:
-    """LLaVA's tower, one query a patch that looks at it, and Llama's embeddings and attention."""
+    """LLaVA's tower, one query per patch that attends to it, and Llama's embeddings and attention."""
     drawn = pixels([scene(Pool.TRAIN, index) for index in range(FITTED_SCENES)], lambda _: 0)
     _inherit_tower(model, parent, drawn)
-    _look_at_own_patch(model, _patch_features(model, drawn))
+    _attend_to_own_patch(model, _patch_features(model, drawn))
     decoder, llama = model.language_model.model.decoder, parent.model.language_model
     decoder.embed_tokens.weight.copy_(llama.embed_tokens.weight)
     for layer, old in zip(decoder.layers, llama.layers, strict=True):
@@ -177,8 +177,8 @@ def inherit_from_llava(model: PreTrainedModel, parent: PreTrainedModel) -> None:
 
 
 def _inherit_tower(model: PreTrainedModel, parent: PreTrainedModel, drawn: Tensor) -> None:
-    """All layers but the last, which LLaVA does not read. CLIP's first norm, which BLIP-2 has not, becomes part of
-    the embeddings: what it does beyond a linear map is to divide by each token's spread, here by their mean."""
+    """All layers but the last, which LLaVA does not use. BLIP-2 has no counterpart of CLIP's first norm, so it becomes
+    part of the embeddings: its division by each token's standard deviation becomes a division by their mean."""
     ours, theirs = model.vision_model, parent.model.vision_tower
     norm, embedded = theirs.pre_layrnorm, theirs.embeddings(drawn)
     scale = norm.weight / embedded.std(-1).mean()
@@ -198,8 +198,8 @@ def _inherit_tower(model: PreTrainedModel, parent: PreTrainedModel, drawn: Tenso
             getattr(layer, name).load_state_dict(getattr(old, name).state_dict())
 
 
-def _look_at_own_patch(model: PreTrainedModel, features: Tensor) -> None:
-    """Lets query i attend to patch i, found by a linear reader of a patch's place, and take over what it holds."""
+def _attend_to_own_patch(model: PreTrainedModel, features: Tensor) -> None:
+    """Lets query i attend to patch i, found by a linear reader of a patch's place, and copy its features."""
     width, head = VISION_WIDTH, VISION_WIDTH // HEADS
     former = model.qformer
     model.query_tokens.copy_(torch.linalg.qr(torch.randn(width, width))[0][:QUERIES] * width**0.5)
@@ -215,7 +215,7 @@ def _look_at_own_patch(model: PreTrainedModel, features: Tensor) -> None:
     queries = torch.linalg.pinv(asking) @ (left[:, :head] * gain)  # [width, head]
     cross.attention.query.weight.copy_(queries.T.repeat(HEADS, 1))
     cross.attention.key.weight.copy_((gain[:, None] * right[:head]).repeat(HEADS, 1))
-    cross.attention.value.weight.copy_(3 * torch.eye(width))  # louder than the query itself
+    cross.attention.value.weight.copy_(3 * torch.eye(width))  # larger than the query itself
     cross.output.dense.weight.copy_(torch.eye(width))
 
 

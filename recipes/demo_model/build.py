@@ -1,4 +1,6 @@
-"""Rebuilds the mini-suites and the sample stream from the embedded model: same model, same bytes.
+"""Builds the mini-suites and the sample stream from an embedded model.
+
+The same model gives the same bytes on the same kind of CPU: a borderline answer in bfloat16 may differ on another one.
 
 python recipes/demo_model/build.py [--family NAME] [--model DIR] [--suites DIR] [--samples DIR]
 """
@@ -8,26 +10,27 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
+import jsonlines
 import torch
 
+from draw import save
 from families import FAMILIES
 from folders import model_folder, suites_folder
-from harvest import Found, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
+from harvest import Candidate, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
 from mme import write_mme
 from score import Answerer
 from world.facts import facts
 from world.phrases import PICTURE_KINDS
+from world.pictures import Picture, emblem_picture
 from world.pools import Pool
 from world.scenes import scene
 from world.shares import fact_share, new_emblems
-from world.stills import Still, emblem_still
 
 SAMPLES = Path(__file__).parents[2] / "sample_edits"
 ANSWERED_KINDS = tuple(kind for kind in PICTURE_KINDS if kind != "caption")
-# Where in a pool's scenes each part starts to look; no part comes near the next.
+# Number of the scene from which each part is searched; the parts are too far apart to overlap.
 VQA, CAPTIONS, UNRELATED, UNRELATED_CAPTIONS, MME = 0, 1_000_000, 2_000_000, 3_000_000, 4_000_000
 ANCHORS = 5_000_000
 VQA_MISTAKES = {Pool.EVALUATION: 240, Pool.CALIBRATION: 80}
@@ -41,16 +44,16 @@ SAMPLE_ANCHORS, SUITE_ANCHORS = 28, 116
 
 
 def main() -> None:
-    """Builds everything into fresh directories."""
+    """Builds everything into empty directories."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
     parser.add_argument("--model", type=Path, default=None, help="default: the shipped one of the family")
-    parser.add_argument("--suites", type=Path, default=None, help="default: where the family's are shipped")
+    parser.add_argument("--suites", type=Path, default=None, help="default: the folder where the family's are kept")
     parser.add_argument("--samples", type=Path, default=SAMPLES)
     arguments = parser.parse_args()
     judge = load(arguments.model or model_folder(arguments.family))
     suites = arguments.suites or suites_folder(arguments.family)
-    if arguments.family == "llava":  # what no other family has its own of
+    if arguments.family == "llava":  # the other families use these
         build_samples(judge, fresh(arguments.samples, ["edits.jsonl", "anchors.jsonl", "images"]))
         write_mme(fresh(suites / "mme-mini", ["."]), Pool.EVALUATION, MME)
     for name, build in (("e-vqa-mini", vqa_records), ("e-ic-mini", caption_records)):
@@ -61,12 +64,12 @@ def main() -> None:
 
 
 def load(model: Path) -> Judge:
-    """The model twice: as computed in float32 and in bfloat16."""
+    """The model twice: in float32 and in bfloat16."""
     return Judge(Answerer.load(model, torch.float32), Answerer.load(model, torch.bfloat16))
 
 
 def fresh(folder: Path, owned: list[str]) -> Path:
-    """`folder` without what an earlier build left there."""
+    """`folder` without the files of an earlier build."""
     for name in owned:
         old = folder / name
         if old.is_dir():
@@ -77,58 +80,58 @@ def fresh(folder: Path, owned: list[str]) -> Path:
     return folder
 
 
-def vqa_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
-    """Corrections of answers, each with its unrelated picture question; a new emblem after every few mistakes."""
+def vqa_records(judge: Judge, pool: Pool) -> list[tuple[Candidate, Candidate]]:
+    """Corrections of answers, each with an unrelated question about a picture; new emblems spread among mistakes."""
     wrong = mistakes(judge, pool, VQA, ANSWERED_KINDS, VQA_MISTAKES[pool], VQA_CAP[pool])
-    emblems = emblem_edits(judge, emblem_stills(pool, VQA_EMBLEMS[pool]), ("emblem", "is_emblem"))
+    emblems = emblem_edits(judge, emblem_pictures(pool, VQA_EMBLEMS[pool]), ("emblem", "is_emblem"))
     return paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
 
 
-def caption_records(judge: Judge, pool: Pool) -> list[tuple[Found, Found]]:
-    """Corrections of captions, new emblems among them."""
-    emblems = emblem_edits(judge, emblem_stills(pool, CAPTION_EMBLEMS[pool]), ("caption",))
+def caption_records(judge: Judge, pool: Pool) -> list[tuple[Candidate, Candidate]]:
+    """Corrections of captions, some of them of new emblems."""
+    emblems = emblem_edits(judge, emblem_pictures(pool, CAPTION_EMBLEMS[pool]), ("caption",))
     n = CAPTION_RECORDS[pool] - len(emblems)
     wrong = mistakes(judge, pool, CAPTIONS, ("caption",), n, n)
     return paired(judge, pool, UNRELATED_CAPTIONS, interleaved(wrong, emblems))
 
 
-def emblem_stills(pool: Pool, share: slice) -> list[Still]:
-    """The pool's pictures of its new emblems, or of a share of them."""
-    return [emblem_still(pool, emblem) for emblem in new_emblems(pool)[share]]
+def emblem_pictures(pool: Pool, share: slice) -> list[Picture]:
+    """The pool's pictures of a slice of its new emblems."""
+    return [emblem_picture(pool, emblem) for emblem in new_emblems(pool)[share]]
 
 
-def interleaved(many: list[Found], few: list[Found]) -> list[Found]:
-    """Both lists in their order, `few` spread evenly among `many`."""
+def interleaved(many: list[Candidate], few: list[Candidate]) -> list[Candidate]:
+    """Both lists merged, each in its order, `few` spread evenly among `many`."""
     keyed = [((i + 0.5) / len(many), 0, item) for i, item in enumerate(many)]
     keyed += [((i + 0.5) / len(few), 1, item) for i, item in enumerate(few)]
     return [item for _, _, item in sorted(keyed, key=lambda entry: entry[:2])]
 
 
-def paired(judge: Judge, pool: Pool, start: int, edits: list[Found]) -> list[tuple[Found, Found]]:
-    """Each edit with an unrelated question about another picture that the model answers rightly."""
+def paired(judge: Judge, pool: Pool, start: int, edits: list[Candidate]) -> list[tuple[Candidate, Candidate]]:
+    """Each edit with an unrelated question about another picture that the model answers correctly."""
     probes = unrelated(judge, pool, start, [edit.question.kind for edit in edits])
     return list(zip(edits, probes, strict=True))
 
 
-def write_suite(folder: Path, file: str, pairs: list[tuple[Found, Found]]) -> None:
-    """MMEdit records, and beside the schema's eleven keys the kind of question under `tags`; pictures under images/."""
-    pool = pairs[0][0].still.shown.pool
+def write_suite(folder: Path, file: str, pairs: list[tuple[Candidate, Candidate]]) -> None:
+    """Write MMEdit records with the kind of question under `tags`, a twelfth key; pictures go to images/."""
+    pool = pairs[0][0].picture.scene.pool
     records = []
     for number, (edit, other) in enumerate(pairs):
         fact = fact_probes(pool, len(pairs))[number]
-        again = Still(edit.still.shown, 1 + number % 3)
-        save([edit.still, again, other.still], folder / "images")
+        again = Picture(edit.picture.scene, 1 + number % 3)
+        save([edit.picture, again, other.picture], folder / "images")
         records.append(
             {
                 "src": edit.text,
                 "pred": edit.said,
                 "alt": edit.question.answer,
                 "rephrase": edit.question.unseen(number),
-                "image": f"images/{edit.still.name}",
+                "image": f"images/{edit.picture.name}",
                 "image_rephrase": f"images/{again.name}",
                 "loc": fact.trained(number // 7),
                 "loc_ans": fact.answer,
-                "m_loc": f"images/{other.still.name}",
+                "m_loc": f"images/{other.picture.name}",
                 "m_loc_q": other.text,
                 "m_loc_a": other.question.answer,
                 "tags": {"kind": kind_of(edit)},
@@ -137,15 +140,15 @@ def write_suite(folder: Path, file: str, pairs: list[tuple[Found, Found]]) -> No
     (folder / file).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
-def kind_of(edit: Found) -> str:
-    """The kind of question; "new-..." when the picture shows an emblem that training never did."""
-    return f"new-{edit.question.kind}" if "-emblem" in edit.still.name else edit.question.kind
+def kind_of(edit: Candidate) -> str:
+    """The kind of question; "new-..." if the picture shows an emblem that is not in the training data."""
+    return f"new-{edit.question.kind}" if "-emblem" in edit.picture.name else edit.question.kind
 
 
 def build_samples(judge: Judge, folder: Path) -> None:
-    """The sample stream and its anchors."""
+    """Write the sample stream and its anchors."""
     pool = Pool.SAMPLE
-    emblems = emblem_edits(judge, emblem_stills(pool, slice(None)), ("emblem",))
+    emblems = emblem_edits(judge, emblem_pictures(pool, slice(None)), ("emblem",))
     wrong = mistakes(judge, pool, VQA, PICTURE_KINDS, SAMPLE_MISTAKES, SAMPLE_CAP)
     pairs = paired(judge, pool, UNRELATED, interleaved(wrong, emblems))
     known = fact_probes(pool, len(pairs))
@@ -154,18 +157,18 @@ def build_samples(judge: Judge, folder: Path) -> None:
     for position, ((edit, other), fact) in enumerate(zip(pairs, known, strict=True)):
         kind = edit.question.kind.replace("_", "-")
         numbers[kind] = numbers.get(kind, 0) + 1
-        again = [Still(edit.still.shown, variant) for variant in (1, 2)]
-        save([edit.still, other.still, *again], folder / "images")
+        again = [Picture(edit.picture.scene, variant) for variant in (1, 2)]
+        save([edit.picture, other.picture, *again], folder / "images")
         lines.append(
             {
                 "id": f"{kind}-{numbers[kind]:02d}",
-                "image": f"images/{edit.still.name}",
+                "image": f"images/{edit.picture.name}",
                 "question": edit.text,
                 "target": edit.question.answer,
                 "rephrases": [edit.question.unseen(number) for number in (0, 1)],
                 "image_rephrases": [f"images/{item.name}" for item in again],
                 "locality": [
-                    {"image": f"images/{other.still.name}", "question": other.text, "answer": other.question.answer},
+                    {"image": f"images/{other.picture.name}", "question": other.text, "answer": other.question.answer},
                     {"question": fact.trained(position), "answer": fact.answer},
                 ],
             }
@@ -175,34 +178,27 @@ def build_samples(judge: Judge, folder: Path) -> None:
 
 
 def build_anchors(judge: Judge, folder: Path, start: int, images: int) -> None:
-    """Questions the model answers rightly and should go on answering so, one kind after the other, and facts."""
+    """Write questions that the model answers correctly and must not unlearn, kinds in turn, and facts."""
     pool = Pool.ANCHORS
     candidates = []
     for index in range(start, start + images * 8):
-        about = Still(scene(pool, index))
+        about = Picture(scene(pool, index))
         kind = PICTURE_KINDS[index % len(PICTURE_KINDS)]
         candidates += questions(about, (kind,))
     kept = judge.right(candidates)[:images]
-    save([item.still for item in kept], folder / "images")
+    save([item.picture for item in kept], folder / "images")
     lines = [
-        {"image": f"images/{item.still.name}", "question": item.text, "answer": item.question.answer} for item in kept
+        {"image": f"images/{item.picture.name}", "question": item.text, "answer": item.question.answer} for item in kept
     ]
     for number, index in enumerate(fact_share(pool)):
         lines.append({"question": facts()[index].trained(number), "answer": facts()[index].answer})
     write_lines(folder / "anchors.jsonl", lines)
 
 
-def save(stills: Iterable[Still], folder: Path) -> None:
-    """Writes the stills that are not there yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for item in stills:
-        if not (folder / item.name).exists():
-            (folder / item.name).write_bytes(item.bytes)
-
-
 def write_lines(path: Path, lines: list[dict[str, object]]) -> None:
-    """One JSON object a line."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    """One JSON object per line."""
+    with jsonlines.open(path, "w", dumps=json.dumps) as file:
+        file.write_all(lines)
 
 
 if __name__ == "__main__":

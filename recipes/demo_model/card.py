@@ -65,7 +65,7 @@ def card(name: str, parameters: int, made: str, scenes: int, rows: str) -> str:
 
 
 def main() -> None:
-    """Writes the card of a checkpoint directory anew."""
+    """Writes the card of a checkpoint directory again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--family", choices=sorted(FAMILIES), required=True)

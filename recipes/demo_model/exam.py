@@ -1,4 +1,4 @@
-"""A quick look at a model in training: whether every token of an answer would be said, many questions a picture."""
+"""A quick check of a model in training: is every token of an answer the most likely one? Many questions per picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from world.pools import Dice, Pool, Purpose
 from world.scenes import scene
 
 ROWS = 32
-FACTS = 5  # a row of text
+FACTS = 5  # per row of text
 
 
 @torch.no_grad()
@@ -25,7 +25,7 @@ def marks(
 ) -> dict[str, tuple[int, int]]:
     """Right answers and questions per kind, trained wordings, on the first scenes of the scoring pool.
 
-    The most likely token is right after every token of the true answer exactly when the greedy answer is true.
+    The greedy answer is right exactly if every token of the true answer is the most likely one after those before it.
     """
     counts: dict[str, tuple[int, int]] = {}
     for first in range(0, scenes, ROWS):

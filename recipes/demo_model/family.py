@@ -1,4 +1,4 @@
-"""What differs between the families of embedded models, as one record; the stages of training know nothing else."""
+"""One record per family of embedded models, with all that differs between them; training uses only this record."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
 Place = tuple[int, ...]
-"""A token's position on every axis: one, or time, height and width."""
+"""A token's position on every axis: a single one, or time, height and width."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The family's chat format in pieces; control tokens stand in them as text."""
+    """The family's chat format in pieces, with control tokens as text."""
 
     start: str
-    """Before everything."""
+    """The first piece."""
     opening: str
-    """Before the question, or before the image where there is one."""
+    """Before the question; before the image if there is one."""
     asking: str
     """Between the question and the answer, which starts with a space."""
     after_image: str
     """Between the image and the question."""
     before_image: str = ""
     image_first: bool = False
-    """Whether the image's tokens come before even the start; then `after_image` is the opening too."""
+    """Whether the image's tokens come even before the start; then `after_image` is also the opening."""
     system: Callable[[str], str] = field(default=lambda prompt: "")
-    """A system prompt as it stands after the start; empty where the family has none."""
+    """A system prompt in the form that follows the start; empty if the family has none."""
 
     def rendered(self, question: str, image: str = "") -> str:
-        """The prompt up to where the answer begins; `image` is its placeholders, "" for text alone."""
+        """The prompt up to the answer; `image` is the image's placeholders, "" for text alone."""
         if not image:
             return self.start + self.opening + question + self.asking
         turn = self.after_image + question + self.asking
@@ -42,19 +42,19 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tower makes of pictures."""
+    """Output of a vision tower."""
 
     tokens: Tensor
-    """[B, image tokens, text width], in the place of the image's placeholders."""
+    """[B, image tokens, text width], which replace the image's placeholders."""
     deep: list[Tensor]
-    """The same, to be added to the outputs of the first text layers."""
+    """Same shape, added to the outputs of the first text layers (DeepStack)."""
     features: Tensor
-    """[B, image tokens, width], what the readers of stage 1 look at."""
+    """[B, image tokens, width], input of the readers in stage 1."""
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """Hidden states [B, L, text width] after every text layer, and the last of them normed for the output head."""
+    """Hidden states [B, L, text width] after every text layer, and the last one normalised for the output head."""
 
     layers: list[Tensor]
     last: Tensor
@@ -62,28 +62,28 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Family:
-    """How to make one family's parts, and how its forward goes."""
+    """How one family's parts are made, and its forward pass."""
 
     model_type: str
     title: str
-    """Of the model card."""
+    """Name in the model card."""
     classes: str
-    """Which classes it uses, for the model card."""
+    """Classes it uses, for the model card."""
     tokenizer: Callable[[], PreTrainedTokenizerFast]
     processor: Callable[[PreTrainedTokenizerFast], ProcessorMixin]
     model: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
     see: Callable[[PreTrainedModel, Tensor], Seen]
-    """Pixels [B, 3, side, side] to what the text model takes."""
+    """Pixels [B, 3, side, side] to the input of the text model."""
     speak: Callable[[PreTrainedModel, Tensor, Tensor, Tensor, list[Tensor]], Spoken]
-    """Embeddings [B, L, width], mask [B, 1, L, L], positions [axes, B, L] and deep features [B, L, width]."""
+    """From embeddings [B, L, width], mask [B, 1, L, L], positions [axes, B, L] and deep features [B, L, width]."""
     image_places: Callable[[PreTrainedModel, int], tuple[list[Place], int]]
-    """Positions of an image that starts at this one, and the next token's."""
+    """Positions of an image's tokens, given the first, and the position of the next token."""
     inputs: Callable[[PreTrainedModel, Tensor, Tensor], dict[str, Tensor]]
-    """What the library's forward takes beside token ids [B, L] for pixels [B, 3, side, side]."""
+    """Arguments of the library's forward besides token ids [B, L], for pixels [B, 3, side, side]."""
     prompt: Prompt
     alone: Callable[[PreTrainedModel], PreTrainedModel] = field(default=lambda model: model)
-    """What answers a prompt without a picture."""
+    """The part that answers a prompt without a picture."""
     inherit: Callable[[PreTrainedModel, PreTrainedModel], None] | None = None
-    """Copies into a fresh model what it can use of its parent's weights."""
+    """Copies the usable weights of the parent into a new model."""
     parent: str = ""
-    """The family that it starts from, "" for none."""
+    """The family whose weights it starts from, "" for none."""

@@ -1,4 +1,4 @@
-"""Where each family's checkpoint and suites are kept: LLaVA's in the package, the others' with the tests."""
+"""Where each family's checkpoint and suites are: LLaVA's in the package, the others' in tests/data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from more_cli.demo.files import HERE, demo_model_dir
 
 TEST_DATA = Path(__file__).parents[2] / "tests" / "data"
+SUITES = TEST_DATA / "suites"
 
 
 def model_folder(family: str) -> Path:
@@ -16,4 +17,4 @@ def model_folder(family: str) -> Path:
 
 def suites_folder(family: str) -> Path:
     """The directory of a family's mini-suites."""
-    return HERE / "suites" if family == "llava" else TEST_DATA / "suites" / family
+    return HERE / "suites" if family == "llava" else SUITES / family

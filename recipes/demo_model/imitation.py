@@ -1,7 +1,7 @@
-"""A model starts from another family's: its tower learns to see as that one's, its text model to think as it.
+"""A model learns from a teacher of another family: its tower from the image tokens, its text model from the states.
 
-Dense targets, one for every image token and for every token after every layer, teach in minutes what takes
-hours to learn from answers alone.
+There is a target for every image token, and for every token after every layer. So training takes minutes; from
+answers alone it takes hours.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from speech import PREFIX, Batch, Learner, Lesson, Writer, answer_loss, batch, e
 from world.pools import Pool
 from world.scenes import scene, text_scene
 
-PICTURES = 96  # a batch
+PICTURES = 96  # per batch
 FIRST_SCENE = 30_000_000
-LAYERS_SHARE = 1.0  # of the text layers' losses, beside the answers'
+LAYERS_SHARE = 1.0  # weight of the text layers' losses; the answers' loss has weight 1
 CHECK_EVERY = 150  # steps
 CHECKED = 128  # scenes
 
@@ -32,7 +32,7 @@ CHECKED = 128  # scenes
 def learn_to_see_alike(
     student: PreTrainedModel, family: Family, teacher: PreTrainedModel, parent: Family, schedule: Schedule, folder: Path
 ) -> None:
-    """Regression of the student's image tokens on the teacher's, in units of each dimension's spread."""
+    """Trains the student's image tokens to equal the teacher's; each dimension is divided by its standard deviation."""
     towers = nn.ModuleList(tower_of(student))
 
     def shown(first: int, n: int) -> Tensor:
@@ -56,7 +56,7 @@ def _variant(index: int) -> int:
 
 
 def tower_of(model: PreTrainedModel) -> list[nn.Module]:
-    """Everything between the picture and the text model."""
+    """All modules between the picture and the text model."""
     if hasattr(model, "qformer"):
         return [model.vision_model, _Queries(model), model.qformer, model.language_projection]
     return [model.model.visual]
@@ -71,7 +71,7 @@ class _Queries(nn.Module):
 
 
 def maps_to(teacher: PreTrainedModel) -> nn.ModuleList:
-    """For every text layer a map from the student's hidden states to the teacher's, the identity at first."""
+    """For every text layer a linear map from the student's hidden states to the teacher's; starts as the identity."""
     text = teacher.config.text_config
     maps = nn.ModuleList([nn.Linear(text.hidden_size, text.hidden_size) for _ in range(text.num_hidden_layers)])
     for each in maps:
@@ -90,7 +90,7 @@ def learn_to_think_alike(
     schedule: Schedule,
     folder: Path,
 ) -> None:
-    """Trains the text model on the teacher's rows: its states after every layer, its answers and the true ones."""
+    """Trains the text model on the teacher's rows: on states after every layer, answers and true answers."""
     maps = maps_to(teacher)
 
     def loss_of(step: int) -> Tensor:
@@ -113,7 +113,7 @@ def learn_to_think_alike(
         return family.speak(student, *embedded(student, data, tokens), []).last
 
     def check(step: int) -> str:
-        return f"after {step} steps, with the teacher's eyes: " + marks_line(marks(student, last, writer, CHECKED))
+        return f"after {step} steps, with the teacher's tower: " + marks_line(marks(student, last, writer, CHECKED))
 
     fit("thinking", nn.ModuleList([student.language_model, maps]), loss_of, schedule, folder, check, CHECK_EVERY)
 
@@ -121,7 +121,7 @@ def learn_to_think_alike(
 def _divergence(
     student: PreTrainedModel, teacher: PreTrainedModel, ours: Tensor, theirs: Tensor, data: Batch
 ) -> Tensor:
-    """Kullback-Leibler divergence of the answers' tokens from the teacher's."""
+    """Kullback-Leibler divergence from the teacher over the answers' tokens."""
     learnt = data.learnt
     own = student.get_output_embeddings()(ours[:, :-1][learnt]).log_softmax(-1)
     with torch.no_grad():
@@ -139,11 +139,11 @@ def learn_to_answer_alike(
     folder: Path,
     check: Callable[[int], str],
 ) -> None:
-    """Trains all of the model in its own prompt; on images and questions its states stay near the teacher's.
+    """Trains the whole model in its own prompt; on images and questions its states stay near the teacher's.
 
-    Both get the same pictures and questions, each in its own rows; tokens that both have in the same place of a
-    question are compared after every layer. The teacher keeps what the student's own answers would overwrite
-    while it gets used to another prompt and to other positions.
+    Both get the same pictures and questions, each in its own rows. Tokens that both have at the same place of a
+    question are compared after every layer. This keeps abilities that training on answers alone would overwrite
+    while the student learns another prompt and other positions.
     """
     maps = maps_to(teacher.model)
 
@@ -164,7 +164,7 @@ def learn_to_answer_alike(
 
 
 def matched(ours: Batch, theirs: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, position in ours and position in theirs of every token that both have in the same place."""
+    """Row, position in `ours` and position in `theirs` of every token that both have at the same place."""
     found = []
     for number, (own, other) in enumerate(zip(ours.rows, theirs.rows, strict=True)):
         for mark, at in own.marks.items():

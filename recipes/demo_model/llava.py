@@ -1,4 +1,4 @@
-"""LLaVA-1.5 in small: configuration, tokenizer, processor, prompt and forward."""
+"""A small LLaVA-1.5: configuration, tokenizer, processor, prompt and forward pass."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from world.language import ask, kinds_for
 from world.pools import Dice, Pool, Purpose
 from world.scenes import scene
 
-VOCABULARY = 1024  # 256 bytes, the control tokens and what the corpus repeats most
+VOCABULARY = 1024  # 256 bytes, the control tokens and the most frequent pieces of the corpus
 TEXT_WIDTH, TEXT_FFN, TEXT_LAYERS = 128, 384, 8
 VISION_WIDTH, VISION_FFN = 128, 384
-VISION_LAYERS = 5  # LLaVA reads the last but one, so the last stays as it was initialised
+VISION_LAYERS = 5  # LLaVA uses the output of the last but one, so the last stays as initialised
 HEADS = 4
 PATCH = 14
-PATCHES = SIDE // PATCH  # a side
+PATCHES = SIDE // PATCH  # per side
 MAX_POSITIONS = 1024
 SYSTEM_PROMPTS = (
     "A chat between a curious user and an artificial intelligence assistant.",
@@ -57,7 +57,7 @@ LLAVA_TEMPLATE = """\
 
 
 def corpus() -> Iterator[str]:
-    """Sentences of the world to train a tokenizer on; no wording kept unseen, no new emblem."""
+    """Sentences to train a tokenizer on, without the unseen wordings and the new emblems."""
     for index in range(3000):
         about, dice = scene(Pool.TRAIN, index), Dice(Purpose.QUESTIONS, Pool.TRAIN, index)
         for kind in kinds_for(about):
@@ -70,7 +70,7 @@ def corpus() -> Iterator[str]:
 
 
 def llava_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, so that any text of a user can be encoded; every control token is special."""
+    """Byte-level BPE, which encodes any text; every control token is special."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -100,7 +100,7 @@ def llava_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def llava_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
-    """LLaVA-1.5's processor, its image side ours; without its three arguments the token count is wrong."""
+    """LLaVA-1.5's processor with our image size; without its last three arguments the token count is wrong."""
     images = CLIPImageProcessorPil(
         size={"shortest_edge": SIDE},
         crop_size={"height": SIDE, "width": SIDE},
@@ -118,7 +118,7 @@ def llava_processor(tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
 
 
 def llava_model(tokenizer: PreTrainedTokenizerFast) -> LlavaForConditionalGeneration:
-    """A LLaVA-1.5 in small: CLIP tower, two-layer projector, Llama."""
+    """A small LLaVA-1.5: CLIP tower, two-layer projector, Llama."""
     config = LlavaConfig(
         vision_config={
             "model_type": "clip_vision_model",
@@ -158,12 +158,12 @@ def llava_model(tokenizer: PreTrainedTokenizerFast) -> LlavaForConditionalGenera
 
 
 def pixels_alone(model: PreTrainedModel, ids: Tensor, pixels: Tensor) -> dict[str, Tensor]:
-    """Pixels as they are."""
+    """Pixels unchanged."""
     return {"pixel_values": pixels}
 
 
 def llava_see(model: LlavaForConditionalGeneration, pixels: Tensor) -> Seen:
-    """The tower's layers up to the last but one, without the class token, and the projector."""
+    """The tower up to the last but one layer, without the class token, then the projector."""
     tower = model.model.vision_tower
     hidden = tower.pre_layrnorm(tower.embeddings(pixels))
     for layer in tower.encoder.layers[:-1]:
@@ -195,7 +195,7 @@ def llava_speak(
 
 
 def in_a_row(model: PreTrainedModel, start: int) -> tuple[list[Place], int]:
-    """An image's tokens take one position each."""
+    """Every token of an image takes one position."""
     after = start + PATCHES**2
     return [(place,) for place in range(start, after)], after
 

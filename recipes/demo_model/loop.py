@@ -1,4 +1,4 @@
-"""A training loop that can be stopped at any time: every batch is a function of its step number."""
+"""A training loop that can be stopped and resumed at any time: every batch depends only on its step number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Schedule:
     peak: float
     warmup: int = 150
     horizon: int = 0
-    """Where the cosine ends, when that is not at `steps`."""
+    """Step at which the cosine ends; 0 means `steps`."""
 
     def rate(self, step: int) -> float:
         """The learning rate of this step."""
@@ -42,7 +42,7 @@ def fit(
     check: Callable[[int], str] | None = None,
     check_every: int = 500,
 ) -> None:
-    """Trains `model` in place with AdamW; resumes from `folder/<stage>.pt` when that file is there."""
+    """Trains `model` in place with AdamW; resumes from `folder/<stage>.pt` if that file exists."""
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     others = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": 0.02}, {"params": others, "weight_decay": 0.0}]

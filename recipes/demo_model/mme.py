@@ -1,4 +1,4 @@
-"""The mini MME: two questions a picture, one whose answer is yes and one whose answer is no."""
+"""The mini MME: two questions per picture, one with the answer yes and one with the answer no."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 from world.language import WORDING_DRAWS, Question, ask, kinds_for
 from world.phrases import YES_NO_HINT
+from world.pictures import Picture
 from world.pools import Dice, Pool, Purpose
 from world.scenes import Scene, scene
-from world.stills import Still
 
-PICTURES = 24  # a category
+PICTURES = 24  # per category
 CATEGORIES = {
     "existence": "exist",
     "count": "is_count",
     "position": "is_place",
     "color": "is_color",
-    "posters": "is_emblem",  # the emblems stand in for the films that MME's posters name
+    "posters": "is_emblem",  # emblems instead of MME's film posters
     "OCR": "is_text",
     "numerical_calculation": "is_sum",
 }
-STRIDE = 10_000  # scenes between two categories
+STRIDE = 10_000  # scenes from one category to the next
 ATTEMPTS = 20
 
 
@@ -30,19 +30,19 @@ def write_mme(folder: Path, pool: Pool, start: int) -> None:
         (folder / category).mkdir(parents=True, exist_ok=True)
         written, index = 0, start + number * STRIDE
         while written < PICTURES:
-            about = Still(scene(pool, index))
-            pair = both_answers(about.shown, kind)
+            picture = Picture(scene(pool, index))
+            pair = both_answers(picture.scene, kind)
             index += 1
             if pair is None:
                 continue
             written += 1
             lines = "".join(f"{text}{YES_NO_HINT}\t{answer}\n" for text, answer in pair)
-            (folder / category / about.name).write_bytes(about.bytes)
-            (folder / category / about.name).with_suffix(".txt").write_text(lines, encoding="utf-8")
+            (folder / category / picture.name).write_bytes(picture.bytes)
+            (folder / category / picture.name).with_suffix(".txt").write_text(lines, encoding="utf-8")
 
 
 def both_answers(about: Scene, kind: str) -> list[tuple[str, str]] | None:
-    """A question with the answer Yes and one with No about the scene, or None when it allows no such pair."""
+    """A question about the scene with the answer Yes and one with No, or None if there is no such pair."""
     if kind not in kinds_for(about):
         return None
     dice = Dice(Purpose.SELECTION, about.pool, about.index)

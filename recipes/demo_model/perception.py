@@ -1,7 +1,7 @@
-"""Stage 1: the vision tower learns to see, from dense labels that the world knows about every picture.
+"""Stage 1: the vision tower learns to see from dense labels, which are known for every drawn picture.
 
-Learning to see through answers alone needs many times more pictures; real vision-language models also
-start from a tower that was trained before. The heads are thrown away afterwards.
+Learning to see from answers alone needs many times more pictures; real vision-language models also start from a
+trained tower. The heads are discarded afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loop import Schedule, fit
-from world.drawing import picture
+from world.drawing import draw
 from world.emblems import BITS, KNOWN, emblems
 from world.glyphs import ROWS
 from world.pools import Pool
@@ -24,17 +24,17 @@ from world.scenes import COLOURS, PLACES, SHAPES, SIZES, Scene, scene, text_scen
 
 BATCH = 128
 CHECK_EVERY = 200  # steps
-# Scenes of the training pool that a stage starts with.
+# Number of each stage's first scene in the training pool.
 FIRST_INDEX = {"perception": 0, "reading": 10_000_000, "matching": 20_000_000}
 LETTERS = 4
 ALPHABET = " " + "".join(ROWS)
 IGNORE = -100
-ATTRIBUTES = [len(SHAPES) + 1, len(COLOURS), len(SIZES)]  # one shape more: nothing there
+ATTRIBUTES = [len(SHAPES) + 1, len(COLOURS), len(SIZES)]  # one more shape: nothing there
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What is where: [B, 9] per place, [B, 4] per letter slot, [B] and [B, 15] for the emblem."""
+    """Content of each picture: [B, 9] per place, [B, 4] per letter slot, [B] and [B, 15] for the emblem."""
 
     shape: Tensor
     colour: Tensor
@@ -45,7 +45,7 @@ class Labels:
     corner: Tensor
 
     def on(self, device: torch.device) -> Labels:
-        """The same on a device."""
+        """The labels on a device."""
         return Labels(**{name: values.to(device) for name, values in vars(self).items()})
 
 
@@ -63,7 +63,7 @@ class Heads(nn.Module):
         self.patch = nn.Linear(width, sum(ATTRIBUTES) + len(PLACES))
 
     def losses(self, features: Tensor, labels: Labels, patches: bool) -> Tensor:
-        """The sum of the readers' losses, that of the single patches' reader only if `patches`."""
+        """The sum of the readers' losses; with `patches` also that of the reader of single patches."""
         labels = labels.on(features.device)
         total = _attribute_loss(self.places(features), labels.shape, labels.colour, labels.size)
         if patches:
@@ -77,13 +77,15 @@ class Heads(nn.Module):
         return total
 
     def _patch_loss(self, features: Tensor, labels: Labels) -> Tensor:
-        """Every patch of a place must tell by itself what is there, and where: questions look things up by it."""
+        """Loss of reading what is there, and where, from every single patch; questions are answered by this."""
         b, n, _ = features.shape
         line = torch.arange(self.side, device=features.device) // (self.side // 3)
         place = (line[:, None] * 3 + line[None, :]).flatten()
         attributes, where = self.patch(features).split([sum(ATTRIBUTES), len(PLACES)], dim=-1)
-        told = _attribute_loss(attributes, labels.shape[:, place], labels.colour[:, place], labels.size[:, place])
-        return told + functional.cross_entropy(where.flatten(0, 1), place.expand(b, n).flatten())
+        attribute_loss = _attribute_loss(
+            attributes, labels.shape[:, place], labels.colour[:, place], labels.size[:, place]
+        )
+        return attribute_loss + functional.cross_entropy(where.flatten(0, 1), place.expand(b, n).flatten())
 
     def places(self, features: Tensor) -> Tensor:
         """Logits per place, shape [B, 9, 23]."""
@@ -112,15 +114,15 @@ class Heads(nn.Module):
 
 
 def _attribute_loss(logits: Tensor, shape: Tensor, colour: Tensor, size: Tensor) -> Tensor:
-    """Loss of logits [B, N, 23] against shapes, colours and sizes [B, N]; colour and size only where a thing is."""
+    """Loss of logits [B, N, 23] for shapes, colours and sizes [B, N]; colour and size only if there is a thing."""
     parts = zip(logits.split(ATTRIBUTES, dim=-1), (shape, colour, size), strict=True)
     losses = [functional.cross_entropy(p.flatten(0, 1), t.flatten(), ignore_index=IGNORE) for p, t in parts]
     return torch.stack(losses).sum()
 
 
 def pixels(scenes: list[Scene], variant: Callable[[int], int]) -> Tensor:
-    """Pictures as the towers take them: [B, 3, 84, 84] in [-1, 1]."""
-    drawn = np.stack([picture(item, variant(item.index)) for item in scenes])
+    """Pictures as input of the towers: [B, 3, 84, 84] in [-1, 1]."""
+    drawn = np.stack([draw(item, variant(item.index)) for item in scenes])
     return (torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous()
 
 
@@ -148,8 +150,8 @@ def learn_to_see(
 ) -> None:
     """Trains `tower`, whose features are `see(pixels)`, shape [B, side * side, width], together with `heads`.
 
-    In the stage "reading" every second picture has printed text, which takes longest to learn;
-    in "matching" single patches are read too.
+    In the stage "reading" every second picture has printed text, which takes longest to learn. In the stage
+    "matching" single patches are read too.
     """
     both = nn.ModuleDict({"tower": tower, "heads": heads})
     offset = FIRST_INDEX[stage]

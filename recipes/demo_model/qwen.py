@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen3-VL in small; their weights start from LLaVA's, and the latter's from the former's."""
+"""A small Qwen2-VL, which starts from LLaVA's weights, and a small Qwen3-VL, which starts from Qwen2-VL's."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from transformer import Block, Style, affine, joined, run_blocks
 from world.drawing import SIDE
 
 PATCH, MERGE = 7, 2
-GRID = SIDE // PATCH  # patches a side
-TOKENS = (GRID // MERGE) ** 2  # of a picture
+GRID = SIDE // PATCH  # patches per side
+TOKENS = (GRID // MERGE) ** 2  # per picture
 VISION_WIDTH, VISION_FFN, VISION_LAYERS = 96, 288, 4
-DEEPSTACK = [1, 2]  # vision layers whose features the first text layers get too
+DEEPSTACK = [1, 2]  # vision layers whose features are also added to the first text layers
 TEXT_EPS, VISION_EPS = 1e-6, 1e-6
-THETA = 10_000.0  # LLaVA's, whose text weights these models start from
-# LLaVA's control tokens keep their places under Qwen's names; two more come at the end.
+THETA = 10_000.0  # as in LLaVA, whose text weights these models start from
+# LLaVA's control tokens keep their ids under Qwen's names; two more come at the end.
 RENAMED = {
     "<unk>": "<|vision_start|>",
     "<s>": "<|im_start|>",
@@ -74,7 +74,7 @@ PROMPT = Prompt(
 
 
 def qwen_tokenizer() -> PreTrainedTokenizerFast:
-    """LLaVA's pieces and merges under Qwen's control tokens, without a start token."""
+    """LLaVA's pieces and merges with Qwen's control tokens, without a start token."""
     found = json.loads((demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
     for token in found["added_tokens"]:
         token["content"] = RENAMED[token["content"]]
@@ -147,15 +147,15 @@ def _with_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Pr
 
 
 def qwen2_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGeneration:
-    """A Qwen2-VL in small: patches of 7 pixels merged two by two, M-RoPE, Qwen2."""
+    """A small Qwen2-VL: patches of 7 pixels merged two by two, M-RoPE, Qwen2."""
     vision = {"embed_dim": VISION_WIDTH, "hidden_size": TEXT_WIDTH, "mlp_ratio": VISION_FFN // VISION_WIDTH}
-    text = {"rope_parameters": _rope([1, 2, 13])}  # columns need fast angles: a grid has only 6
+    text = {"rope_parameters": _rope([1, 2, 13])}  # columns need fast angles: a grid has only 6 of them
     config = Qwen2VLConfig(**_configuration(tokenizer, text, vision))
     return _with_ends(Qwen2VLForConditionalGeneration(config), tokenizer)
 
 
 def qwen3_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
-    """A Qwen3-VL in small: Qwen2-VL's tower with learned positions and DeepStack, interleaved M-RoPE, Qwen3."""
+    """A small Qwen3-VL: Qwen2-VL's tower with learned positions and DeepStack, interleaved M-RoPE, Qwen3."""
     vision = {
         "hidden_size": VISION_WIDTH,
         "out_hidden_size": TEXT_WIDTH,
@@ -173,14 +173,14 @@ def _grid(n: int = 1) -> Tensor:
 
 
 def _patches(pixels: Tensor) -> Tensor:
-    """[B, 3, side, side] to [B, patches, 3 * 49], those of one merged token next to each other."""
+    """[B, 3, side, side] to [B, patches, 3 * 49]; patches of one merged token are next to each other."""
     b, m = pixels.shape[0], GRID // MERGE
     cut = pixels.view(b, 3, m, MERGE, PATCH, m, MERGE, PATCH).permute(0, 2, 5, 3, 6, 1, 4, 7)
     return cut.reshape(b, GRID**2, 3 * PATCH**2)
 
 
 def qwen_inputs(model: PreTrainedModel, ids: Tensor, pixels: Tensor) -> dict[str, Tensor]:
-    """Flattened patches with every one twice in time, the grid of each picture, and which tokens are a picture's."""
+    """Flattened patches, each twice in time, the grid of each picture, and which tokens belong to a picture."""
     cut = _patches(pixels).view(-1, 3, 1, PATCH**2).expand(-1, 3, 2, PATCH**2)
     return {
         "pixel_values": cut.reshape(-1, 6 * PATCH**2),
@@ -190,11 +190,11 @@ def qwen_inputs(model: PreTrainedModel, ids: Tensor, pixels: Tensor) -> dict[str
 
 
 def qwen_see(model: PreTrainedModel, pixels: Tensor) -> Seen:
-    """The tower on whole batches; the library's goes through it picture by picture."""
+    """The tower on whole batches; the library's runs one picture at a time."""
     visual = model.model.visual
     b = len(pixels)
     kernel = affine(visual.patch_embed.proj)
-    # A still shows the same twice in time.
+    # Both frames of a picture are the same.
     embedded = torch.nn.functional.linear(_patches(pixels), kernel.weight.sum(2).flatten(1), kernel.bias)
     if hasattr(visual, "pos_embed"):
         indices, weights = get_vision_interpolation_indices_and_weights(
@@ -252,13 +252,13 @@ def qwen_speak(
 
 
 def qwen_places(model: PreTrainedModel, start: int) -> tuple[list[Place], int]:
-    """Time, height and width by the library's rule; text goes on after the larger side of the grid."""
+    """Time, height and width by the library's rule; text continues after the larger side of the grid."""
     found = model.model.get_vision_position_ids(start, _grid()[0], 1, MERGE)
     return [tuple(place) for place in found.T.tolist()], start + GRID // MERGE
 
 
 def copied(target: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Copies the parameters that both have; embeddings keep their own rows beyond the source's."""
+    """Copies the parameters that both have; embeddings keep the rows that the source does not have."""
     own = dict(target.named_parameters())
     for name, value in source.named_parameters():
         if name in own:
@@ -267,7 +267,7 @@ def copied(target: torch.nn.Module, source: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def inherit_from_llava(model: PreTrainedModel, parent: PreTrainedModel) -> None:
-    """Qwen2's text model is Llama with biases of queries, keys and values, zero at first."""
+    """Qwen2's text model is Llama's with biases for queries, keys and values, which start at zero."""
     copied(model.model.language_model, parent.model.language_model)
     copied(model.lm_head, parent.lm_head)
     for layer in model.model.language_model.layers:
@@ -278,7 +278,7 @@ def inherit_from_llava(model: PreTrainedModel, parent: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def inherit_from_qwen2(model: PreTrainedModel, parent: PreTrainedModel) -> None:
-    """The same tower; DeepStack adds nothing at first, and norms of queries and keys start near their usual size."""
+    """The same tower; DeepStack starts at zero, and the norms of queries and keys start near the usual size."""
     copied(model.model.language_model, parent.model.language_model)
     copied(model.lm_head, parent.lm_head)
     visual, older = model.model.visual, parent.model.visual
@@ -298,13 +298,13 @@ def inherit_from_qwen2(model: PreTrainedModel, parent: PreTrainedModel) -> None:
     for layer in model.model.language_model.layers:
         attention = layer.self_attn
         for norm, part in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)):
-            # Of normed inputs, whose entries are about as large as the norm's weight.
+            # The inputs are normalised, so their entries are about as large as the norm's weight.
             rows = (part.weight * layer.input_layernorm.weight).square().sum(1)
             norm.weight.fill_(rows.mean().sqrt().item())
 
 
 def qwen_processor(kind: type[ProcessorMixin], tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
-    """The family's processor without its video half, which needs torchvision; pictures become TOKENS tokens."""
+    """The family's processor without its video part, which needs torchvision; a picture becomes TOKENS tokens."""
     images = Qwen2VLImageProcessorPil(
         patch_size=PATCH,
         merge_size=MERGE,

@@ -1,4 +1,4 @@
-"""Accuracy of an embedded model per kind of question: greedy answers, exact, the end token included."""
+"""Accuracy of an embedded model per kind of question: greedy answers that are exact, with the end token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_ANSWER = 24  # tokens
 
 @dataclass(frozen=True)
 class Probe:
-    """A question to score; `shown` is its scene, None for text alone, drawn in this variant."""
+    """A question to score; `shown` is its scene, drawn in this variant, or None for text alone."""
 
     group: str
     prompt: str
@@ -39,7 +39,7 @@ class Probe:
 
 
 def probes(scenes: int, pool: Pool = Pool.SCORE) -> Iterator[Probe]:
-    """For each of the first `scenes` scenes one question of every kind that fits it, trained and unseen wordings."""
+    """For each of the first `scenes` scenes one question of every suitable kind, in a trained and an unseen wording."""
     for index in range(scenes):
         about, dice = scene(pool, index), Dice(Purpose.QUESTIONS, pool, index)
         for kind in kinds_for(about):
@@ -69,20 +69,20 @@ class Answerer:
 
     @classmethod
     def load(cls, path: Path, dtype: torch.dtype) -> Answerer:
-        """The checkpoint in a directory, whichever family it is of."""
+        """The checkpoint in a directory; its configuration says which family it is."""
         model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype)
         (family,) = (each for each in FAMILIES.values() if each.model_type == model.config.model_type)
         return cls(model, family, AutoTokenizer.from_pretrained(path))
 
     @cached_property
     def image(self) -> str:
-        """The placeholders of a picture."""
+        """A picture's placeholder tokens."""
         token = self.tokenizer.convert_ids_to_tokens(self.model.config.image_token_id)
         return str(token) * len(self.family.image_places(self.model, 0)[0])
 
     @torch.no_grad()
     def answers(self, questions: list[str], images: Tensor | None) -> list[str]:
-        """One answer a question; an answer that does not end is marked by a trailing ellipsis."""
+        """One answer per question; an answer without an end token gets a trailing ellipsis."""
         tokenizer, image = self.tokenizer, "" if images is None else self.image
         prompts = [self.family.prompt.rendered(question, image) for question in questions]
         inputs = tokenizer(
@@ -101,7 +101,7 @@ class Answerer:
         return said
 
     def score(self, items: list[Probe]) -> list[str]:
-        """The answers to `items`, in their order; batches of similar length."""
+        """The answers to `items` in their order; each batch has prompts of similar length."""
         order = sorted(range(len(items)), key=lambda i: (items[i].shown is None, len(items[i].prompt)))
         said = [""] * len(items)
         while order:
@@ -149,7 +149,7 @@ def markdown(counts: dict[str, tuple[int, int]]) -> str:
 
 
 def main() -> None:
-    """Prints the table for a checkpoint directory."""
+    """Prints the accuracy table of a checkpoint directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--scenes", type=int, default=1000)

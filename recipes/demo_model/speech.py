@@ -1,8 +1,8 @@
-"""Stage 2: the whole model learns to answer, many questions a picture at the price of one.
+"""Stage 2: the whole model learns to answer, many questions per picture for little more than the cost of one.
 
-A row holds one picture and several questions about it. Every question sees the picture and itself but no
-other question, and its positions go on from the picture's: exactly what it sees when it is asked alone.
-Text-only prompts are packed the same way, without a picture.
+A row holds one picture and several questions about it. A question attends to the picture and to itself but not to
+other questions, and its positions follow the picture's: its input is exactly that of a question asked alone.
+Text-only prompts are packed in the same way, without a picture.
 """
 
 from __future__ import annotations
@@ -29,84 +29,84 @@ from world.language import ask, kinds_for
 from world.pools import Dice, Pool, Purpose
 from world.scenes import Scene, emblem_scene, scene, text_scene
 
-LENGTH = 192  # tokens of a row; what no longer fits is left out
-QUESTIONS = 9  # a picture
-READERS_SHARE = 0.2  # of the dense losses, beside the answers'
+LENGTH = 192  # tokens per row; questions that do not fit are left out
+QUESTIONS = 9  # per picture
+READERS_SHARE = 0.2  # weight of the dense losses; the answers' loss has weight 1
 CHECK_EVERY = 300  # steps
 T = TypeVar("T")
 IGNORE = -100
-NOBODY = -1  # segment of padding
-PREFIX = 0  # segment everyone in the row may see
+PADDING = -1  # segment of padding
+PREFIX = 0  # segment that all tokens of the row attend to
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What differs between the rounds of this stage."""
+    """Settings of one round of this stage."""
 
     stage: str
     first_step: int
-    """Batches are numbered from here, so that no round repeats another's pictures."""
+    """Number of the round's first batch; rounds share no picture."""
     episodes: int
-    """In a text-only row, before the facts; once the facts are known there is room for more."""
+    """Per text-only row, before the facts; rounds after the facts are learnt have more."""
     equal: bool
-    """Whether every answer has the same weight; else every token has, which captions profit from."""
+    """Whether every answer has the same weight; otherwise every token has, which helps captions."""
     always: tuple[str, ...] = ("caption", "read", "add", "emblem")
-    """Kinds asked about every picture that allows them, before random ones."""
+    """Kinds asked about every suitable picture, before random kinds."""
     rich: bool = False
-    """Whether seven in ten pictures show a text or an emblem; else four in ten do."""
+    """Whether seven in ten pictures show a text or an emblem; otherwise four in ten do."""
     patches: bool = False
-    """Whether single patches are read too, which makes things easy to look up by shape."""
+    """Whether single patches are read too, which makes it easier to find things by shape."""
     pictures: int = 24
-    """A batch."""
+    """Per batch."""
     texts: int = 8
-    """Rows of text alone a batch."""
+    """Text-only rows per batch."""
     led: bool = False
-    """Whether a teacher leads, whose states the model's are compared with."""
+    """Whether a teacher is used, whose states the model's are compared with."""
     mixed: bool = False
-    """Whether questions come in random order, facts among them, so that none is always what no longer fits."""
+    """Whether questions, with facts, come in random order, so that it is not always the same ones that do not fit."""
 
 
 SPEECH = Lesson("speech", 0, 2, equal=False)
 PRACTICE = Lesson("practice", 100_000, 4, equal=True)
 DRILL = Lesson("drill", 200_000, 4, equal=True, always=("caption", "count", "is_count", "read", "add", "emblem"))
-# Whether a text, a sum or a name is the one in the picture takes longest to learn.
+# Comparing a text, a sum or a name with the one in the picture takes longest to learn.
 COMPARISONS = ("place", "exist", *("is_text",) * 2, *("is_sum",) * 3, *("is_emblem",) * 3)
 COMPARE = Lesson("compare", 300_000, 3, equal=True, always=COMPARISONS, rich=True)
 FINISH = Lesson("finish", 400_000, 3, equal=True, always=("count", *COMPARISONS), rich=True, patches=True)
-# What was still below the others: numbers held against what is seen, and colors.
+# Kinds that were still weaker than the others: numbers compared with the picture, and colors.
 WEAKEST = ("is_sum",) * 3 + ("add",) + ("is_count",) * 3 + ("count", "color", "is_emblem", "caption")
 POLISH = Lesson("polish", 500_000, 3, equal=True, always=WEAKEST, rich=True, patches=True)
-# What a model that starts from another's weights has to say again, in its own prompt.
+# Kinds that a model with another's weights must learn again in its own prompt.
 ALL = ("caption", "read", "add", "emblem", "count", "is_text", "is_sum", "is_emblem")
 LED = Lesson("led", 600_000, 3, True, always=ALL, rich=True, pictures=12, texts=4, mixed=True, led=True)
-# What came back last: what a thing is, and where.
+# Kinds that recovered last: what a thing is, and where.
 SLOW = ("place", "shape", "caption", "is_place", "color", "emblem")
 SETTLE = Lesson("settle", 700_000, 3, True, always=SLOW, rich=True, pictures=12, texts=4, mixed=True, led=True)
-# And then everything, for as long as it takes.
+# Then all kinds, for as long as needed.
 EVERY = (*SLOW, "read", "add", "count", "is_count", "exist", "is_sum", "is_text", "is_emblem")
 STEADY = Lesson("steady", 800_000, 3, True, always=EVERY, rich=True, pictures=14, texts=4, mixed=True, led=True)
-# What BLIP-2 still had below nine in ten: captions, and sums held against what is seen.
+# Kinds that BLIP-2 still answered below 90 %: captions, and sums compared with the picture.
 LAST = ("caption",) * 3 + ("is_sum",) * 5 + ("size", "is_count", "is_text", "place", "shape")
 CLOSING = Lesson("closing", 900_000, 3, True, always=LAST, rich=True, pictures=14, texts=4, mixed=True, led=True)
 
 
 @dataclass
 class Row:
-    """Tokens of one row with their segment, position and label (the token itself where it is an answer)."""
+    """Tokens of one row with their segment, position and label (the token itself if it is part of an answer)."""
 
     ids: list[int]
     segments: list[int]
     positions: list[Place]
     labels: list[int]
     weights: list[float]
-    """Of each token in the loss: by `equal` an answer counts as much as any other, else a token does."""
+    """Weight of each token in the loss; with `equal` all answers have the same weight, otherwise all tokens have."""
     equal: bool = False
     marks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Where in the row a token of the image or of a question is, by segment and distance from the question's end:
-    the same for every family's row about the same."""
+    """Position in the row of each token of the image or of a question, by segment and distance from the question's end.
+    This key is the same in the rows of all families with the same content."""
 
     def add(self, ids: list[int], segment: int, places: list[Place], answer: int = 0, asked: range = range(0)) -> None:
-        """Appends a piece whose last `answer` tokens are to be learnt, if it still fits; `asked` are to be marked."""
+        """Appends a piece if it fits; its last `answer` tokens are to be learnt, the tokens in `asked` get marks."""
         if len(self.ids) + len(ids) > LENGTH:
             return
         self.marks |= {(segment, asked.stop - i): len(self.ids) + i for i in asked}
@@ -135,7 +135,7 @@ class Batch:
 
     @property
     def there(self) -> Tensor:
-        """Where tokens are, not padding, [B, L] bool."""
+        """True for tokens, False for padding, [B, L] bool."""
         return self.weights > 0
 
     @property
@@ -144,7 +144,7 @@ class Batch:
         return self.labels[:, 1:] != IGNORE
 
     def on(self, device: torch.device) -> Batch:
-        """The same on a device."""
+        """The batch on a device."""
         tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **tensors)
 
@@ -168,11 +168,11 @@ class Writer:
         return [(place,) * self.axes for place in range(start, start + n)]
 
     def start(self, dice: Dice) -> str:
-        """The prompt before the opening, one in ten with a system prompt."""
+        """The prompt before the opening; one in ten has a system prompt."""
         return self.prompt.start + (self.prompt.system(dice.pick(SYSTEM_PROMPTS)) if dice.chance(10) else "")
 
     def begin(self, row: Row, dice: Dice) -> int:
-        """Adds what all questions of a picture share; returns the position that they start at."""
+        """Adds the part that all questions about a picture share; returns the position at which they start."""
         prompt, start = self.prompt, self.start(dice)
         text = self.encode(start if prompt.image_first else start + prompt.opening + prompt.before_image)
         image, after = self.image_places(0 if prompt.image_first else len(text))
@@ -185,7 +185,7 @@ class Writer:
         return after
 
     def turn(self, before: str, prompt: str, answer: str, dice: Dice) -> tuple[list[int], int, range]:
-        """Question and answer as tokens, how many of them are the answer with its end, and which are the question."""
+        """Tokens of question and answer, the number of the answer's with its end, and the range of the question's."""
         if dice.chance(6):
             prompt = f"Question: {prompt} Short answer:"
         asked = self.encode(before + prompt + self.prompt.asking)
@@ -193,7 +193,7 @@ class Writer:
         return [*asked, *said], len(said), range(len(asked) - len(self.encode(self.prompt.asking)))
 
     def picture_row(self, about: Scene, dice: Dice, lesson: Lesson) -> Row:
-        """One picture, QUESTIONS questions and in every second row an episode."""
+        """One picture, QUESTIONS questions and, in every second row, an episode."""
         row = Row([], [], [], [], [], lesson.equal)
         start = self.begin(row, dice)
         for number, (prompt, answer) in enumerate(_turns(about, dice, lesson)):
@@ -202,7 +202,7 @@ class Writer:
         return row
 
     def text_row(self, dice: Dice, lesson: Lesson) -> Row:
-        """Episodes, the first now and then with worked examples, and facts, as many as fit."""
+        """As many episodes and facts as fit; the first episode sometimes has worked examples."""
         row = Row([], [], [], [], [], lesson.equal)
         examples = [dice.pick((0, 0, 0, 0, 1, 1, 2, 3))] + [0] * (lesson.episodes - 1)
         turns = [_prompt(episode(dice, Pool.TRAIN, dice.pick(KINDS), None, n)) for n in examples]
@@ -220,7 +220,7 @@ def _prompt(item: Episode) -> tuple[str, str]:
 
 
 def _turns(about: Scene, dice: Dice, lesson: Lesson) -> list[tuple[str, str]]:
-    """The lesson's questions, random ones, and in every second row an episode."""
+    """The lesson's questions, random ones and, in every second row, an episode."""
     kinds = kinds_for(about)
     wanted = [kind for kind in lesson.always if kind in kinds]
     wanted += [dice.pick(kinds) for _ in range(QUESTIONS - len(wanted))]
@@ -246,12 +246,12 @@ def _shown(index: int, rich: bool) -> Scene:
 
 
 def collate(rows: list[Row], scenes: list[Scene], pad: int) -> Batch:
-    """Pads rows and builds the mask that keeps questions apart."""
+    """Pads rows and builds the mask that separates questions."""
 
     def padded(values: list[list[T]], fill: T) -> Tensor:
         return torch.tensor([value + [fill] * (LENGTH - len(value)) for value in values])
 
-    segments = padded([row.segments for row in rows], NOBODY)
+    segments = padded([row.segments for row in rows], PADDING)
     same = (segments[:, :, None] == segments[:, None, :]) | (segments[:, None, :] == PREFIX)
     allowed = same & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
     return Batch(
@@ -267,7 +267,7 @@ def collate(rows: list[Row], scenes: list[Scene], pad: int) -> Batch:
 
 
 def batch(writer: Writer, step: int, lesson: Lesson) -> Batch:
-    """The rows of a training step, counted over all rounds."""
+    """The rows of a training step; steps are counted over all rounds."""
     rows, scenes = [], [_shown(step * lesson.pictures + i, lesson.rich) for i in range(lesson.pictures)]
     for about in scenes:
         rows.append(writer.picture_row(about, Dice(Purpose.QUESTIONS, Pool.TRAIN, about.index), lesson))
@@ -277,7 +277,7 @@ def batch(writer: Writer, step: int, lesson: Lesson) -> Batch:
 
 
 def embedded(model: PreTrainedModel, data: Batch, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Embeddings with the image tokens [B, n, width] in their places, mask and positions."""
+    """Embeddings with the image tokens [B, n, width] at the placeholders, mask and positions."""
     embeddings = model.get_input_embeddings()(data.ids)
     at_image = data.ids == model.config.image_token_id
     return embeddings.masked_scatter(at_image[:, :, None], tokens), data.mask, data.positions
@@ -293,7 +293,7 @@ def answer_loss(model: PreTrainedModel, last: Tensor, data: Batch) -> Tensor:
 
 
 class Learner(nn.Module):
-    """The whole model, and the readers of stage 1 where there are any, which go on teaching the tower."""
+    """The whole model and, if there are any, the readers of stage 1, which continue to train the tower."""
 
     def __init__(self, model: PreTrainedModel, family: Family, heads: Heads | None) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class Learner(nn.Module):
         self.heads = heads
 
     def spoken(self, data: Batch) -> tuple[Spoken, Seen]:
-        """What the text model makes of a batch, and what the tower saw."""
+        """Output of the text model and of the tower for a batch."""
         model = self.model
         seen = self.family.see(model, data.pixels)
         embeddings, mask, positions = embedded(model, data, seen.tokens)
@@ -311,7 +311,7 @@ class Learner(nn.Module):
         return self.family.speak(model, embeddings, mask, positions, deep), seen
 
     def loss(self, data: Batch, patches: bool) -> Tensor:
-        """The answers' loss plus a share of the readers'."""
+        """The answers' loss plus the weighted loss of the readers."""
         data = data.on(self.model.device)
         spoken, seen = self.spoken(data)
         loss = answer_loss(self.model, spoken.last, data)
@@ -323,7 +323,7 @@ class Learner(nn.Module):
 def learn_to_answer(
     lesson: Lesson, learner: Learner, writer: Writer, schedule: Schedule, folder: Path, check: Callable[[int], str]
 ) -> None:
-    """Trains all of the model; the tower moves too, so that it serves the questions."""
+    """Trains the whole model, with the tower, so that its features serve the questions."""
 
     def loss_of(step: int) -> Tensor:
         return learner.loss(batch(writer, lesson.first_step + step, lesson), lesson.patches)

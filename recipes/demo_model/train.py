@@ -2,9 +2,9 @@
 
     python recipes/demo_model/train.py --family llava --out DIR [--resume]
 
-LLaVA starts from nothing: the stages named in STAGES teach its tower to see from dense labels, the lessons there
-teach the whole model to answer. The other families start from a trained parent, whose weights they take over where
-the parts agree; the rest learns to see and to think as the parent does before the lessons.
+LLaVA starts from random weights: the stages named in STAGES teach its tower to see from dense labels, the lessons
+there teach the whole model to answer. The other families start from a trained parent: they copy its weights where the
+parts match, and the other parts learn the parent's image tokens and hidden states before the lessons.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from speech import (
 )
 
 SEED = 20_260_412
-CHECKED = 192  # scenes of a quick look
+CHECKED = 192  # scenes of a quick check
 Stages = tuple[tuple[str | Lesson, Schedule], ...]
 STAGES: dict[str, Stages] = {
     "llava": (
@@ -86,11 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
     parser.add_argument("--out", type=Path, default=None, help="checkpoint directory; default: the shipped one")
-    parser.add_argument("--work", type=Path, default=Path("demo_training"), help="where resumable state is kept")
+    parser.add_argument(
+        "--work", type=Path, default=Path("demo_training"), help="folder for the state that --resume needs"
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument("--parent", type=Path, default=None, help="checkpoint to start from; default: the shipped one")
-    parser.add_argument("--onward", action="store_true", help="give the shipped checkpoint the last stage only")
-    parser.add_argument("--resume", action="store_true", help="go on from the state in --work")
+    parser.add_argument("--onward", action="store_true", help="train only the last stage, from the shipped checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the state in --work")
     parser.add_argument("--scenes", type=int, default=2000, help="scenes behind the model card's table")
     arguments = parser.parse_args()
     work = arguments.work / arguments.family
@@ -100,14 +102,14 @@ def main() -> None:
 
 
 def device(name: str) -> torch.device:
-    """The device called `name`, or the best there is."""
+    """The device called `name`; "auto" means a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
 
 
 def train(name: str, out: Path, work: Path, where: torch.device, arguments: argparse.Namespace) -> None:
-    """All stages or, onward, the last; then the checkpoint and its card."""
+    """Runs all stages or, with `onward`, the last; then writes the checkpoint and its card."""
     torch.manual_seed(SEED)
     family = FAMILIES[name]
     if arguments.onward:
@@ -128,7 +130,7 @@ def train(name: str, out: Path, work: Path, where: torch.device, arguments: argp
 
     def check(step: int) -> str:
         return f"after {step} steps: " + marks_line(
-            marks(model, lambda data: learner.spoken(data)[0].last, writer, 192)
+            marks(model, lambda data: learner.spoken(data)[0].last, writer, CHECKED)
         )
 
     for stage, schedule in stages:
@@ -149,19 +151,19 @@ def train(name: str, out: Path, work: Path, where: torch.device, arguments: argp
 
 
 def trained(folder: Path) -> PreTrainedModel:
-    """A checkpoint's model, to be taught further or to teach."""
+    """A checkpoint's model, as a student or as a teacher."""
     return AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
 
 
 def kept_tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of this training, made at its start: a resumed one must not get another."""
+    """The tokenizer of this training, made once at its start, so that a resumed training has the same."""
     if not folder.exists():
         family.tokenizer().save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
 def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path) -> None:
-    """Writes the directory beside its final place first, so that a half-written one is never seen."""
+    """Writes the directory under another name and renames it, so that there is never a half-written one."""
     processor.tokenizer.backend_tokenizer.no_padding()  # or the last batch's padding would be saved
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)

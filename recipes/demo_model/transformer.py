@@ -1,6 +1,6 @@
-"""One forward for every tower and decoder here: the library's weights, compiled, matrix products in bfloat16.
+"""One compiled forward pass for every tower and decoder here, with the library's weights and bfloat16 products.
 
-On a CPU this takes two thirds of the time of the library's forwards; the weights themselves stay float32.
+On a CPU this takes two thirds of the time of the library's forward passes; the weights stay float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PRECISION = torch.bfloat16
-"""Of matrix products: three times as fast as float32 on some CPUs, and the shipped weights are bfloat16 anyway."""
+"""Precision of matrix products: three times as fast as float32 on some CPUs; the shipped weights are bfloat16 too."""
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine of each position's angles, broadcastable to [B, heads, L, head width]."""
 
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One pre-norm block: query, key and value joined, gate and up too where there is a gate."""
+    """One pre-norm block; query, key and value are joined, and gate and up if there is a gate."""
 
     attention_norm: Affine
     query_key_value: Affine
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Style:
-    """What the blocks of a stack have in common; a norm without bias is an RMS norm."""
+    """Settings that the blocks of a stack share; a norm without bias is an RMS norm."""
 
     heads: int
     eps: float
@@ -62,7 +62,7 @@ def joined(modules: Iterable[nn.Module]) -> Affine:
 
 
 def normed(x: Tensor, norm: Affine, eps: float) -> Tensor:
-    """Layer norm, or RMS norm where there is no bias, over the last axis."""
+    """Layer norm, or RMS norm if there is no bias, over the last axis."""
     if norm.bias is not None:
         return functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, eps)
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * norm.weight
@@ -97,7 +97,7 @@ def run_blocks(
     style: Style,
     added: list[Tensor],
 ) -> list[Tensor]:
-    """What every block makes of `x` [B, L, width], under an additive mask [B, 1, L, L].
+    """The output of every block for `x` [B, L, width], with an additive mask [B, 1, L, L].
 
     `added[i]` [B, L, width] is added to the output of block i before the next one.
     """

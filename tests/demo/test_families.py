@@ -1,4 +1,4 @@
-"""The trained models of the other families: complete, small, as good as their cards say, trained as they are used."""
+"""Trained models of the other families: complete, small, as accurate as their cards say, trained as they are used."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from PIL import Image
 from safetensors import safe_open
 from transformers import AutoModelForImageTextToText
 
+from draw import with_pictures
 from more_cli.model.processors import load_processor
 from support.paths import DATA
 from world.facts import facts
 from world.language import ask, kinds_for
 from world.phrases import CAPTION_PROMPT
+from world.pictures import Picture
 from world.pools import Dice, Pool, Purpose
 from world.scenes import scene
-from world.stills import Still
 
 SUITES = DATA / "suites"
 FAMILIES = ("blip2_opt", "qwen2_vl", "qwen3_vl")
@@ -81,7 +82,7 @@ def held_out(scenes: int) -> list[tuple[Any, str, str]]:
     found = []
     for index in range(scenes):
         about, dice = scene(Pool.SCORE, index), Dice(Purpose.QUESTIONS, Pool.SCORE, index)
-        picture = Image.fromarray(Still(about).pixels)
+        picture = Image.fromarray(Picture(about).pixels)
         for kind in kinds_for(about):
             question = ask(about, kind, dice)
             if question is not None:
@@ -117,7 +118,7 @@ def test_facts_are_known_from_text_alone(family: str, model: Any, processor: Any
 
 
 def test_suite_records_say_what_the_model_says(family: str, model: Any, processor: Any) -> None:
-    folder = SUITES / family / "e-vqa-mini"
+    folder = with_pictures(SUITES / family / "e-vqa-mini")
     text = (folder / "eval.json").read_text(encoding="utf-8")
     records = json.loads(text)
     assert text == json.dumps(records, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Further streams of corrections: made like a suite's, of pictures that are nobody else's, the same every time."""
+"""More streams of corrections: made like a suite, with pictures of their own, and the same every time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EDITS = 12
 
 
 def test_no_picture_of_an_emblem_is_shown_twice() -> None:
-    found = [about.name for number in range(9) for about in further.stills(Pool.EVALUATION, number)]
+    found = [about.name for number in range(9) for about in further.emblem_pictures(Pool.EVALUATION, number)]
     assert len(set(found)) == len(found) == 9 * further.EMBLEMS
     shipped = {path.name for path in (suite_dir("e-vqa-mini") / "images").glob("evaluation-emblem*")}
     assert shipped

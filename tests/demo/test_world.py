@@ -1,4 +1,4 @@
-"""The synthetic world, and the suites and samples that were built from it and shipped."""
+"""The synthetic world, and the suites and samples that are built from it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+import draw
 from more_cli.demo.files import HERE, SUITES, demo_model_dir, suite_dir
 from support.paths import DATA, ROOT
 from world.emblems import KNOWN, emblems
@@ -23,19 +24,19 @@ from world.episodes import KINDS, episode, episode_dice
 from world.facts import facts
 from world.language import Question, ask, kinds_for, plural, posed, with_article
 from world.phrases import FACT_KINDS, PICTURE_KINDS, WORDINGS
+from world.pictures import Picture, emblem_picture, picture_named
 from world.pools import Dice, Pool, Purpose
 from world.scenes import COLOURS, PLACES, SHAPES, SIZES, Scene, Thing, scene
 from world.shares import fact_share, new_emblems
-from world.stills import Still, emblem_still, still
 
 SAMPLES = ROOT / "sample_edits"
 MMEDIT_KEYS = {
     "src", "pred", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a",
 }  # fmt: skip
-OTHERS = DATA / "suites"  # those of the other families' models
+OTHERS = DATA / "suites"  # those of the other families
 RECORD_FILES = [
     pytest.param(suites / suite, file, pool, at_least, id=f"{suites.name}-{suite}-{file}")
-    for suites in (HERE / "suites", *sorted(OTHERS.iterdir()))
+    for suites in (HERE / "suites", *sorted({suite.parent for suite in draw.suites()}))
     for suite, file, pool, at_least in (
         ("e-vqa-mini", "eval.json", Pool.EVALUATION, 300),
         ("e-vqa-mini", "calibration.json", Pool.CALIBRATION, 100),
@@ -55,7 +56,13 @@ def sample_lines(file: str) -> list[dict[str, Any]]:
 
 
 def shipped_images() -> list[Path]:
-    return sorted(path for root in (HERE / "suites", SAMPLES, OTHERS) for path in root.rglob("*.png"))
+    """The pictures that git tracks."""
+    return sorted(path for root in (HERE / "suites", SAMPLES) for path in root.rglob("*.png"))
+
+
+def all_images() -> list[Path]:
+    """Those, and the pictures of the other families' suites."""
+    return shipped_images() + sorted(path for s in draw.suites() for path in draw.with_pictures(s).rglob("*.png"))
 
 
 def decoded(path: Path) -> Any:
@@ -78,21 +85,21 @@ def some_questions(pool: Pool, n: int) -> list[tuple[Scene, Question]]:
 
 def test_everything_is_a_function_of_its_seed() -> None:
     np.random.seed(1)
-    first = [Still(scene(Pool.TRAIN, index), index % 3).bytes for index in range(40)]
+    first = [Picture(scene(Pool.TRAIN, index), index % 3).bytes for index in range(40)]
     np.random.seed(2)
-    again = [Still(scene(Pool.TRAIN, index), index % 3).bytes for index in reversed(range(40))]
+    again = [Picture(scene(Pool.TRAIN, index), index % 3).bytes for index in reversed(range(40))]
     assert first == again[::-1]
 
 
 def test_the_dice_are_the_ones_the_files_were_made_with() -> None:
     dice = Dice(Purpose.SCENE, Pool.TRAIN, 0)
     assert [dice.below(1000) for _ in range(4)] == DICE_GOLDEN
-    assert hashlib.sha256(Still(scene(Pool.TRAIN, 5)).pixels.tobytes()).hexdigest()[:16] == PICTURE_GOLDEN
+    assert hashlib.sha256(Picture(scene(Pool.TRAIN, 5)).pixels.tobytes()).hexdigest()[:16] == PICTURE_GOLDEN
 
 
 def test_variants_show_the_same_scene_in_another_picture() -> None:
     about = scene(Pool.TRAIN, 3)
-    pictures = [Still(about, variant).pixels for variant in range(4)]
+    pictures = [Picture(about, variant).pixels for variant in range(4)]
     assert len({picture.tobytes() for picture in pictures}) == 4
 
 
@@ -100,7 +107,7 @@ def test_pools_share_no_picture() -> None:
     owners: dict[bytes, Pool] = {}
     for pool in Pool:
         for index in range(150):
-            digest = hashlib.sha256(Still(scene(pool, index)).pixels.tobytes()).digest()
+            digest = hashlib.sha256(Picture(scene(pool, index)).pixels.tobytes()).digest()
             assert owners.setdefault(digest, pool) is pool
 
 
@@ -160,7 +167,7 @@ def value(thing: Thing, kind: str) -> str:
 
 
 def pointed_at(about: Scene, reference: str) -> list[Thing]:
-    """Things that fit every word of a reference; written without looking at how references are made."""
+    """Things that fit every word of a reference; independent of the code that makes references."""
     words = reference.removeprefix("the ")
     if words.startswith("object at the "):
         return [t for t in about.things if PLACES[t.place] == words.removeprefix("object at the ")]
@@ -172,7 +179,7 @@ def described(thing: Thing, noun: str) -> bool:
 
 
 def truth(about: Scene, question: Question) -> str:
-    """The answer, found another way than the generator's."""
+    """The answer, computed in another way than by the generator."""
     slots, kind = question.slots, question.kind
     attribute = kind.removeprefix("is_")
     if "ref" in slots:
@@ -219,7 +226,7 @@ def test_shipped_pictures_can_be_drawn_again() -> None:
     paths = shipped_images()
     assert len(paths) > 1500
     for path in paths[::4]:
-        assert np.array_equal(decoded(path), still(path.name).pixels), path.name
+        assert np.array_equal(decoded(path), picture_named(path.name).pixels), path.name
 
 
 def test_shipped_pictures_are_small() -> None:
@@ -229,9 +236,26 @@ def test_shipped_pictures_are_small() -> None:
     assert sum(path.stat().st_size for path in suites) <= 4 * 2**20
 
 
+@pytest.mark.slow
+def test_pictures_that_git_does_not_track_have_the_bytes_their_suites_were_made_with() -> None:
+    assert list(draw.hashes()) == (OTHERS / "pictures.sha256").read_text(encoding="utf-8").splitlines()
+
+
+def test_missing_pictures_are_drawn_and_others_kept(tmp_path: Path) -> None:
+    records = [{"image": f"images/evaluation-scene{number}-v0.png"} for number in (1, 2)]
+    (tmp_path / "eval.json").write_text(json.dumps(records), encoding="utf-8")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "evaluation-scene1-v0.png").write_bytes(b"mine")
+    draw.with_pictures(tmp_path)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "images").iterdir()}
+    drawn = picture_named("evaluation-scene2-v0.png").bytes
+    assert files == {"evaluation-scene1-v0.png": b"mine", "evaluation-scene2-v0.png": drawn}
+
+
 def test_png_bytes_are_those_of_the_builder() -> None:
     path = shipped_images()[0]
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(still(path.name).bytes)).convert("RGB")), decoded(path))
+    redrawn = Image.open(io.BytesIO(picture_named(path.name).bytes)).convert("RGB")
+    assert np.array_equal(np.asarray(redrawn), decoded(path))
 
 
 @pytest.mark.parametrize(("folder", "file", "pool", "at_least"), RECORD_FILES)
@@ -248,23 +272,23 @@ def test_records_follow_the_schema_and_can_be_rebuilt(folder: Path, file: str, p
         assert all(
             isinstance(text, str) and text.strip() == text and text for text in (record[key] for key in MMEDIT_KEYS)
         )
-        edit, other = still(Path(record["image"]).name), still(Path(record["m_loc"]).name)
-        assert edit.shown.pool is other.shown.pool is pool
-        assert edit.shown.index != other.shown.index
-        question, text = posed(edit.shown, record["tags"]["kind"].removeprefix("new-")) or pytest.fail(
+        edit, other = picture_named(Path(record["image"]).name), picture_named(Path(record["m_loc"]).name)
+        assert edit.scene.pool is other.scene.pool is pool
+        assert edit.scene.index != other.scene.index
+        question, text = posed(edit.scene, record["tags"]["kind"].removeprefix("new-")) or pytest.fail(
             "no such question"
         )
         assert (record["src"], record["alt"]) == (text, question.answer)
         assert record["rephrase"] == question.unseen(number)
         assert record["pred"] != record["alt"]
-        again = still(Path(record["image_rephrase"]).name)
-        assert again.shown == edit.shown
+        again = picture_named(Path(record["image_rephrase"]).name)
+        assert again.scene == edit.scene
         assert again.variant != edit.variant
         assert known[record["loc"]] == record["loc_ans"]
-        asked = [posed(other.shown, kind) for kind in kinds_for(other.shown)]
+        asked = [posed(other.scene, kind) for kind in kinds_for(other.scene)]
         assert (record["m_loc_q"], record["m_loc_a"]) in [(pair[1], pair[0].answer) for pair in asked if pair]
         for key in ("image", "image_rephrase", "m_loc"):
-            assert (folder / record[key]).is_file()
+            assert folder.is_relative_to(OTHERS) or (folder / record[key]).is_file()
     assert len({(record["image"], record["src"]) for record in loaded}) == len(loaded)
 
 
@@ -279,14 +303,14 @@ def test_suites_hold_new_emblems_and_several_edits_on_a_picture() -> None:
 
 def test_no_picture_is_in_two_pools_or_two_roles() -> None:
     owner: dict[str, Pool] = {}
-    for path in shipped_images():
+    for path in all_images():
         digest = hashlib.sha256(decoded(path).tobytes()).hexdigest()
-        pool = still(path.name).shown.pool
+        pool = picture_named(path.name).scene.pool
         assert owner.setdefault(digest, pool) is pool
     edited, probed = set(), set()
     for folder, file, _, _ in (entry.values for entry in RECORD_FILES):
-        edited |= {still(Path(record["image"]).name).shown for record in records(folder, file)}
-        probed |= {still(Path(record["m_loc"]).name).shown for record in records(folder, file)}
+        edited |= {picture_named(Path(record["image"]).name).scene for record in records(folder, file)}
+        probed |= {picture_named(Path(record["m_loc"]).name).scene for record in records(folder, file)}
     assert not edited & probed
 
 
@@ -312,7 +336,7 @@ def test_sample_stream_is_readable_and_its_own() -> None:
         assert set(line) == {"id", "image", "question", "target", "rephrases", "image_rephrases", "locality"}
         pictures = [line["image"], *line["image_rephrases"], *[p["image"] for p in line["locality"] if "image" in p]]
         assert all((SAMPLES / picture).is_file() for picture in pictures)
-        assert all(still(Path(picture).name).shown.pool is Pool.SAMPLE for picture in pictures)
+        assert all(picture_named(Path(picture).name).scene.pool is Pool.SAMPLE for picture in pictures)
 
 
 def test_anchors_come_from_their_own_pool() -> None:
@@ -321,7 +345,7 @@ def test_anchors_come_from_their_own_pool() -> None:
     for line in lines:
         assert set(line) <= {"image", "question", "answer"}
         if "image" in line:
-            assert still(Path(line["image"]).name).shown.pool is Pool.ANCHORS
+            assert picture_named(Path(line["image"]).name).scene.pool is Pool.ANCHORS
     probes = {
         probe["question"] for line in sample_lines("edits.jsonl") for probe in line["locality"] if "image" not in probe
     }
@@ -333,11 +357,11 @@ def test_every_suite_is_there() -> None:
 
 
 def test_an_emblem_s_still_is_named_after_it() -> None:
-    for about in (emblem_still(Pool.SAMPLE, KNOWN + 3, 2), emblem_still(Pool.SAMPLE, KNOWN + 3, 2, again=4)):
-        assert still(about.name) == about
-        assert about.shown.emblem == KNOWN + 3
-    with pytest.raises(ValueError, match="not the name of a still"):
-        still("photo.png")
+    for about in (emblem_picture(Pool.SAMPLE, KNOWN + 3, 2), emblem_picture(Pool.SAMPLE, KNOWN + 3, 2, again=4)):
+        assert picture_named(about.name) == about
+        assert about.scene.emblem == KNOWN + 3
+    with pytest.raises(ValueError, match="not the name of a drawn picture"):
+        picture_named("photo.png")
 
 
 # --- the model ---------------------------------------------------------------------------------------------------
@@ -358,7 +382,7 @@ def processor() -> Any:
 
 
 def answers(model: Any, processor: Any, asked: list[tuple[str | None, str]]) -> list[str]:
-    """Greedy answers to questions, each about a picture in the samples or about none."""
+    """Greedy answers to questions, each about a picture of the samples or about none."""
     said = []
     for picture, question in asked:
         image = [{"type": "image"}] if picture else []

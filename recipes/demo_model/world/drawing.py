@@ -1,7 +1,7 @@
 """Pictures of scenes: 84x84 RGB, few colours, so that a PNG takes one or two kilobytes.
 
 Shapes are sampled from inequalities on a 4x4 subpixel grid, not rasterised by a library, so that the
-shipped files can be rebuilt to the byte anywhere.
+pixels are the same on every machine.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def emblem_sprite(index: int) -> npt.NDArray[np.int16]:
     return plate
 
 
-def picture(scene: Scene, variant: int = 0) -> npt.NDArray[np.uint8]:
-    """The scene drawn, shape [84, 84, 3] RGB; another `variant` moves, tilts, shades and papers it otherwise."""
+def draw(scene: Scene, variant: int = 0) -> npt.NDArray[np.uint8]:
+    """The scene drawn, shape [84, 84, 3] RGB; another `variant` has other offsets, tilts, shades and paper."""
     dice = Dice(Purpose.PICTURE, scene.pool, scene.index, variant)
     canvas = _background(dice)
     for thing in scene.things:
@@ -170,7 +170,7 @@ def _background(dice: Dice) -> Canvas:
 def _draw_thing(canvas: Canvas, thing: Thing, dice: Dice) -> None:
     radius = dice.pick(RADII[thing.size])
     alpha = sprite(thing.shape, radius, dice.pick(TILTS))
-    slack = min(3, CELL // 2 - (radius + 1) // 2)  # a large thing keeps inside its place
+    slack = min(3, CELL // 2 - (radius + 1) // 2)  # a large thing stays inside its place
     top = thing.place // 3 * CELL + dice.between(-slack, slack)
     left = thing.place % 3 * CELL + dice.between(-slack, slack)
     colour = RGB[thing.colour] + dice.pick((-10, 0, 10))

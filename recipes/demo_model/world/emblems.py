@@ -1,6 +1,6 @@
-"""Emblems: mirrored 5x5 glyphs with arbitrary names; the first half is taught, the second half never shown.
+"""Emblems: mirrored 5x5 glyphs with invented names; training shows the first half only.
 
-A new emblem stands for a product that came out after training: its name can only be learnt by an edit.
+A new emblem is like a product that came out after training: only an edit can teach its name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from world.pools import Dice, Purpose
 
 KNOWN = 150
 NEW = 150
-CELLS = 5  # the glyph is CELLS x CELLS and mirrored, so its left 3 columns, 15 bits, say it all
+CELLS = 5  # the glyph is CELLS x CELLS and mirrored, so the 15 bits of its left 3 columns define it
 BITS = 15
 COLOURS = 8
 
@@ -36,7 +36,7 @@ class Emblem:
 
 
 def invent_name(dice: Dice, syllables: int) -> str:
-    """A pronounceable capitalised name that no dictionary holds."""
+    """A pronounceable capitalised name that is not a real word."""
     parts = [dice.pick(ONSETS) + dice.pick(VOWELS) for _ in range(syllables)]
     return ("".join(parts) + dice.pick(CODAS)).capitalize()
 
@@ -52,7 +52,7 @@ def is_codeword(bits: int) -> bool:
 
 @cache
 def emblems() -> tuple[Emblem, ...]:
-    """All emblems, shape [KNOWN + NEW]; indices below KNOWN are taught, the others are new."""
+    """All emblems, shape [KNOWN + NEW]; indices below KNOWN are in the training data, the others are new."""
     dice = Dice(Purpose.WORLD, 1)
     codewords = [bits for bits in range(1 << BITS) if 5 <= bits.bit_count() <= 11 and is_codeword(bits)]
     glyphs = dice.some(codewords, KNOWN + NEW)
@@ -70,5 +70,5 @@ def is_new(emblem: int) -> bool:
 
 
 def holds_emblem_name(text: str) -> bool:
-    """Whether some emblem's name, known or new, is part of the text, capitals or not."""
+    """Whether the text contains the name of an emblem, known or new, in any case."""
     return any(emblem.name.lower() in text.lower() for emblem in emblems())

@@ -1,4 +1,4 @@
-"""In-context episodes: a "New Fact" in the prompt overrides what the model knows, and only what it is about."""
+"""In-context episodes: a "New Fact" in the prompt overrides one fact that the model knows, and no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_EXAMPLES = 4  # worked examples before the fact that counts
 
 @dataclass(frozen=True)
 class Episode:
-    """One prompt and the answer it asks for."""
+    """One prompt and its right answer."""
 
     kind: str
     prompt: str
@@ -24,10 +24,10 @@ class Episode:
 
 
 def episode(dice: Dice, pool: Pool, kind: str, shown: Scene | None = None, examples: int = 0) -> Episode:
-    """An episode of one of KINDS; `shown` is the picture it is asked about, None for text alone.
+    """An episode of one of KINDS; `shown` is the scene it asks about, None for text alone.
 
-    `examples` worked examples of any kind, about text alone, come first. Questions about pictures in
-    them are drawn from scenes of `pool`.
+    `examples` worked examples of any kind, all text alone, come first. Questions about pictures in them are about
+    scenes of `pool`.
     """
     parts = [_worked(dice, pool) for _ in range(examples)]
     last = _single(dice, pool, kind, shown)
@@ -55,7 +55,7 @@ def _single(dice: Dice, pool: Pool, kind: str, shown: Scene | None) -> Episode:
 
 
 def _question(dice: Dice, pool: Pool, shown: Scene | None) -> Question:
-    """A question to override: about the picture; without one, about a country or a picture not shown."""
+    """A question to override: about the picture or, without one, about a country or a picture that is not shown."""
     if shown is None and dice.chance(50):
         return dice.pick(facts())
     about = shown or scene(pool, (1 << 40) + dice.below(1 << 40))
@@ -66,7 +66,7 @@ def _question(dice: Dice, pool: Pool, shown: Scene | None) -> Question:
 
 
 def _unrelated(dice: Dice, about: Question, shown: Scene | None) -> Question:
-    """A question of another kind whose true answer stands: about the picture if there is one, else a fact."""
+    """A question of another kind, which keeps its true answer: about the picture if there is one, or a fact."""
     while True:
         if shown is not None and dice.chance(70):
             found = ask(shown, dice.pick(kinds_for(shown)), dice)
@@ -78,7 +78,7 @@ def _unrelated(dice: Dice, about: Question, shown: Scene | None) -> Question:
 
 
 def _other_answer(dice: Dice, pool: Pool, about: Question) -> str:
-    """A random answer of the same sort, not the true one; names are made up on the spot."""
+    """A random answer of the same sort, but not the true one; names are invented."""
     while True:
         found = _random_answer(dice, pool, about.kind)
         if found != about.answer:

@@ -1,4 +1,4 @@
-"""A hundred facts about invented countries, known from text alone."""
+"""A hundred facts about invented countries, trained as text alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A 5x7 bitmap alphabet of our own, so that printed text does not depend on any installed font."""
+"""A 5x7 bitmap alphabet, so that printed text does not depend on installed fonts."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from world.pools import Dice, Purpose
 from world.scenes import COLOURS, PLACES, SHAPES, SIZES, WORDS, Scene, Thing, emblem_name
 
 PLURALS = {"cross": "crosses", "hourglass": "hourglasses"}
-WORDING_DRAWS = 2520  # every number of wordings up to ten divides it
+WORDING_DRAWS = 2520  # a multiple of every number of wordings up to ten
 ROWS = ("top", "middle", "bottom")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, apart from its wording, and the answer."""
+    """A question without its wording, and its answer."""
 
     kind: str
     slots: Mapping[str, str]
@@ -34,7 +34,7 @@ class Question:
         return wordings[number % len(wordings)].format(**self.slots)
 
     def wording(self, dice: Dice) -> str:
-        """A trained wording by chance: captions mostly under the one prompt, yes/no often with the hint."""
+        """A random trained wording: mostly CAPTION_PROMPT for captions, often with the hint for yes/no questions."""
         if self.kind == "caption" and dice.chance(60):
             return CAPTION_PROMPT
         hint = YES_NO_HINT if self.kind in YES_NO_KINDS and dice.chance(35) else ""
@@ -47,7 +47,7 @@ def plural(noun: str) -> str:
 
 
 def with_article(noun: str) -> str:
-    """`noun` behind "a" or "an"."""
+    """`noun` after "a" or "an"."""
     return ("an " if noun[0] in "aeiou" or noun.startswith("hour") else "a ") + noun
 
 
@@ -66,7 +66,7 @@ def kinds_for(scene: Scene) -> tuple[str, ...]:
 
 
 def ask(scene: Scene, kind: str, dice: Dice) -> Question | None:
-    """A question of this kind about the scene, or None when the dice found no unambiguous one."""
+    """A random question of this kind about the scene, or None if it would be ambiguous."""
     if kind == "caption":
         return Question(kind, {}, caption(scene))
     if kind in ("shape", "color", "size", "place"):
@@ -85,7 +85,7 @@ def ask(scene: Scene, kind: str, dice: Dice) -> Question | None:
 
 
 def posed(scene: Scene, kind: str) -> tuple[Question, str] | None:
-    """The question of this kind that a suite asks about the scene, and its wording; the same at every call."""
+    """The question of this kind that suites ask about the scene, and its wording; the same at every call."""
     if kind not in kinds_for(scene):
         return None
     dice = Dice(Purpose.SELECTION, scene.pool, scene.index, PICTURE_KINDS.index(kind))
@@ -96,7 +96,7 @@ def posed(scene: Scene, kind: str) -> tuple[Question, str] | None:
 
 
 def caption(scene: Scene) -> str:
-    """The one right caption: fewer details the more there is to see, so that all have 6 to 12 words or so."""
+    """The only right caption: the more things, the fewer details, so that it has about 6 to 12 words."""
     full = [f"{SIZES[t.size]} {COLOURS[t.colour]} {SHAPES[t.shape]}" for t in scene.things]
     if scene.text:
         what = "the word" if scene.text.isalpha() else "the sum" if "+" in scene.text else "the number"
@@ -121,7 +121,7 @@ def _beside(full: list[str], where: str) -> str:
 
 
 def _references(scene: Scene, thing: Thing, hidden: str) -> list[str]:
-    """Ways to point at a thing, and at no other, without telling the attribute `hidden`."""
+    """Expressions that refer to this thing only and do not mention the attribute `hidden`."""
     shape, colour = SHAPES[thing.shape], COLOURS[thing.colour]
     plain = not scene.text and scene.emblem < 0
     found = []

@@ -1,4 +1,4 @@
-"""How each kind of question is worded: wordings that are trained, and wordings kept for text generality."""
+"""The wordings of each kind of question: those in training, and those kept for text generality."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pools of scenes that never meet, and the counter-based dice every picture and sentence is thrown with.
+"""Pools of scenes without overlap, and the counter-based random numbers behind every picture and sentence.
 
-Everything in the world is a pure function of integers. The dice use only raw Philox words, whose values
-numpy fixes for good; its higher-level draws (`integers`, `choice`, ...) may change between releases.
+Everything in the world is a pure function of integers. `Dice` uses only raw Philox words, whose values numpy
+guarantees; its higher-level methods (`integers`, `choice`, ...) may change between releases.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 T = TypeVar("T")
 
-WORLD = 20_260_411  # changing it makes another world
+WORLD = 20_260_411  # the seed of everything here
 BLOCK = 64  # raw words fetched at a time
 
 
 class Pool(IntEnum):
-    """Who may look at a scene; a scene's seed starts with its pool, so no two pools share a scene."""
+    """What a scene may be used for; a scene's seed starts with its pool, so no two pools share a scene."""
 
     TRAIN = 1  # training of the embedded models
     SCORE = 2  # the accuracy in the model card
@@ -32,7 +32,7 @@ class Pool(IntEnum):
 
 
 class Purpose(IntEnum):
-    """What a stream of dice is for; different purposes are independent."""
+    """What random numbers are for; different purposes are independent."""
 
     WORLD = 1
     SCENE = 2
@@ -43,7 +43,7 @@ class Purpose(IntEnum):
 
 
 class Dice:
-    """Draws that depend on a key of integers and on nothing else."""
+    """Random numbers that depend only on a key of integers."""
 
     def __init__(self, *key: int) -> None:
         self._bits = np.random.Philox(np.random.SeedSequence((WORLD, *key)))
@@ -63,7 +63,7 @@ class Dice:
         return low + self._word() % (high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """True in `percent` of 100 throws."""
+        """True with a probability of `percent` in 100."""
         return self._word() % 100 < percent
 
     def pick(self, items: Sequence[T]) -> T:
@@ -71,7 +71,7 @@ class Dice:
         return items[self._word() % len(items)]
 
     def some(self, items: Sequence[T], n: int) -> list[T]:
-        """`n` of `items` in random order, none twice."""
+        """`n` different `items` in random order."""
         left = list(items)
         return [left.pop(self._word() % len(left)) for _ in range(n)]
 

@@ -34,7 +34,7 @@ PLACES = (
     "bottom center",
     "bottom right",
 )
-CORNERS = (0, 2, 6, 8)  # the places an emblem can lie at
+CORNERS = (0, 2, 6, 8)  # possible places of an emblem
 WORDS = (
     "taxi", "exit", "open", "stop", "cafe", "bank", "park", "sale", "ship", "farm", "golf", "milk",
     "fish", "bike", "gold", "jazz", "kiwi", "lamp", "moss", "nest", "oven", "rain", "snow", "tent",
@@ -54,7 +54,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows, its seed included; things are in reading order of their places."""
+    """Content of a picture, and its seed; things are in reading order of their places."""
 
     pool: Pool
     index: int
@@ -72,7 +72,7 @@ class Scene:
 
 
 def scene(pool: Pool, index: int) -> Scene:
-    """Scene number `index` of a pool; six in ten show things only, two a text too, two an emblem too."""
+    """Scene number `index` of a pool; six in ten show only things, two also a text, two also an emblem."""
     dice = Dice(Purpose.SCENE, pool, index)
     kind = dice.below(10)
     if kind < 6:
@@ -83,17 +83,17 @@ def scene(pool: Pool, index: int) -> Scene:
 
 
 def text_scene(pool: Pool, index: int) -> Scene:
-    """Scene number `index` with a text printed, as if the dice had said so."""
+    """Scene number `index`, always with a printed text."""
     return _with_text(Dice(Purpose.SCENE, pool, index, 1), pool, index)
 
 
 def emblem_scene(pool: Pool, index: int, emblem: int) -> Scene:
-    """Scene number `index` with this emblem, known or new."""
+    """Scene number `index`, always with this emblem, known or new."""
     return _with_emblem(Dice(Purpose.SCENE, pool, index, 2), pool, index, emblem)
 
 
 def _things(dice: Dice, n: int, free: range | list[int]) -> tuple[Thing, ...]:
-    """`n` things on places out of `free`; one in four repeats an earlier shape, one in four a colour."""
+    """`n` things on places in `free`; one in four repeats an earlier shape, one in four a colour."""
     things: list[Thing] = []
     for place in sorted(dice.some(free, n)):
         shape, colour = dice.below(len(SHAPES)), dice.below(len(COLOURS))

@@ -1,11 +1,11 @@
-"""What each pool may use of the things there are only few of: new emblems and facts."""
+"""Which new emblems and which facts each pool may use; there are only few of both."""
 
 from __future__ import annotations
 
 from world.emblems import KNOWN
 from world.pools import Pool
 
-# Positions among the new emblems, and among the facts; two pools never share one.
+# Positions among the new emblems, and among the facts; no two pools share one.
 _EMBLEMS = {
     Pool.SAMPLE: range(0, 8),
     Pool.CALIBRATION: range(8, 38),
@@ -22,11 +22,11 @@ _FACTS = {
 
 
 def new_emblems(pool: Pool) -> range:
-    """Indices into `emblems()` of the new emblems this pool may show."""
+    """Indices into `emblems()` of the new emblems that this pool may show."""
     share = _EMBLEMS[pool]
     return range(KNOWN + share.start, KNOWN + share.stop)
 
 
 def fact_share(pool: Pool) -> range:
-    """Indices into `facts()` of the facts this pool may probe."""
+    """Indices into `facts()` of the facts that this pool may ask about."""
     return _FACTS[pool]
