@@ -9,9 +9,9 @@ import sys
 def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
-    from more_cli.system.threads import settle
+    from more_cli.system.threads import set_defaults
 
-    settle()
+    set_defaults()
     # Importing torch makes half a million objects that stay: to search them for garbage every few hundred, and once
     # more when all is over, takes half a second.
     gc.set_threshold(20_000, *gc.get_threshold()[1:])

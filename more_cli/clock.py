@@ -1,6 +1,6 @@
-"""Where time goes: parts of the work carry a name, and a clock that somebody started hears it.
+"""Timing: named parts of the work report to a running clock.
 
-Without a clock a part costs one look at a variable.
+Without a running clock a part costs the check of one variable.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ R = TypeVar("R")
 
 
 class Clock(Protocol):
-    """Measures parts, which may lie inside each other."""
+    """Measures parts, which can be nested."""
 
     def part(self, name: str, arguments: tuple[object, ...]) -> AbstractContextManager[None]:
-        """Measure what runs inside: a function called with these arguments."""
+        """Measure the block: a function called with these arguments."""
 
 
 _running: Clock | None = None
 
 
 def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function count as the part `name` of whatever clock runs."""
+    """Report each call of the function to the running clock, as the part `name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -42,8 +42,8 @@ def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @contextmanager
 def running(clock: Clock) -> Iterator[None]:
-    """Let a clock hear every part inside."""
-    global _running  # noqa: PLW0603 (handed through every layer, it would be an argument of all of them)
+    """Use this clock for every part inside the block."""
+    global _running  # noqa: PLW0603 (as an argument it would pass through every layer)
     before, _running = _running, clock
     try:
         yield

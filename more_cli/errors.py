@@ -1,7 +1,7 @@
-"""The errors a user can cause or meet, each with the exit code of the command that meets it.
+"""Errors that a user can cause or meet, each with the exit code of the command.
 
-A message is one line that names the file, the line and the offending value; the hint says what to type.
-Anything that is not a `MoreError` is a bug and keeps its traceback.
+A message is one line that names the file, the line and the bad value; the hint says what to type. Any other exception
+is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class MoreError(Exception):
-    """What went wrong in one line, and in `hint` what to do about it."""
+    """One line that says what went wrong; `hint` says what to do about it."""
 
     exit_code: ClassVar[int] = 1
 
@@ -34,7 +34,7 @@ class DataError(MoreError):
 
 
 class StreamErrors(DataError):
-    """Several problems in one input file, all of them listed up to the first 20."""
+    """Several problems in one input file; the message lists the first 20."""
 
     SHOWN: ClassVar[int] = 20
 
@@ -47,13 +47,13 @@ class StreamErrors(DataError):
 
 
 class StateError(MoreError):
-    """Model or state does not fit: not a checkpoint, unsupported sites, another base, a lock, a newer schema."""
+    """A model or state that cannot be used: no checkpoint, unsupported sites, another base, a lock, a newer schema."""
 
     exit_code = 5
 
 
 class GateError(MoreError):
-    """A gate was missed."""
+    """A gate failed."""
 
     exit_code = 6
 

@@ -1,4 +1,4 @@
-"""Where a command reports how far it is."""
+"""The interface by which a command reports its progress."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Hears how far a command is; the terminal decides what to show."""
+    """Receives the progress of a command; the terminal decides what to show."""
 
     def __call__(self, done: int, total: int | None, text: str) -> None:
-        """Report `done` of `total` units (None when unknown) and what is being worked on."""
+        """Report `done` of `total` units (None if unknown) and the current work in words."""
 
 
 def no_progress(done: int, total: int | None, text: str) -> None:

@@ -1,7 +1,7 @@
-"""A recipe: every number of an editing run, in one TOML file, checked before anything is read or written.
+"""A recipe: every number of an editing run, in one TOML file, checked before anything else is read or written.
 
-The defaults below are the only ones; a recipe names what it changes. `init` stores the recipe in the state, so
-a later run cannot pick up other numbers by accident.
+The only defaults are those below; a recipe file names what it changes. `init` stores the recipe in the state, so that
+a later run cannot use other numbers by accident.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from more_cli.errors import UsageError
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
-"""Before a regular expression over module paths, in place of a group."""
+"""Prefix of a regular expression over module paths, in place of a group."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Step = Literal["polyak"] | Positive
 
 
 class Constants(BaseModel):
-    """What may differ between sites: the step and the ridge of the recursion. An absent value inherits."""
+    """Constants that can differ between sites: step and ridge. An absent value is inherited."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
 
     step: Step | None = None
-    """`"polyak"`, or a fixed eta > 0."""
+    """Step length: `"polyak"` (computed from the loss, the same for all sites), or a fixed eta > 0."""
     ridge: Positive | None = Field(default=None, alias="lambda")
-    """lambda of the recursion, in units of |z|^2; larger protects past edits less."""
+    """Ridge lambda of the recursion, > 0, in units of |z|^2. A larger value protects past edits less."""
     ridge_rel: Positive | None = Field(default=None, alias="lambda_rel")
-    """lambda as a multiple of the site's mean |z|^2, dimensionless; excludes `lambda`."""
+    """Ridge as a multiple of the site's mean |z|^2 over its first 16 keys, > 0, dimensionless. Excludes `lambda`."""
 
     @model_validator(mode="after")
     def _one_ridge(self) -> Constants:
@@ -43,8 +43,8 @@ class Constants(BaseModel):
             raise ValueError("give `lambda` or `lambda_rel`, not both")
         return self
 
-    def over(self, base: Constants) -> Constants:
-        """Return these constants with what they leave open taken from `base`."""
+    def inheriting(self, base: Constants) -> Constants:
+        """Return these constants, with absent values taken from `base`."""
         own_ridge = self.ridge is not None or self.ridge_rel is not None
         return Constants(
             step=self.step if self.step is not None else base.step,
@@ -54,51 +54,54 @@ class Constants(BaseModel):
 
 
 class Rehearsal(BaseModel):
-    """Past edits that every edit looks at again, and writes again where they have become unsure."""
+    """Rehearsal: every edit also scores some past edits and writes those again that have become wrong or unsure."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(default=0, ge=0)
-    """Past edits K in a draw; 0 for no rehearsal."""
+    """Number of past edits in one sample, 0 or more; 0 switches rehearsal off."""
     draws: int = Field(default=3, ge=1)
-    """Passes of an edit that draw anew. After these it ends once it holds itself, before only if nothing fails."""
+    """Number of passes of an edit, from 1, that each take a new sample of past edits. During these passes the edit ends
+    only if no sampled edit fails; after them it ends as soon as it holds itself."""
     cap: Positive = 6.0
-    """Margin, in logits, above which an edit counts as no surer."""
+    """Logits, > 0: a past edit with a larger margin counts as having this margin when the sample is taken."""
     bonus: float = Field(default=1.0, ge=0)
-    """Logits by which an edit seems less sure for every round of draws it was not looked at."""
+    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. One round
+    samples as many edits as there are. A larger value brings an edit back sooner."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the draws."""
+    """Seed of the samples, 0 or more."""
 
 
 class Joint(BaseModel):
-    """Edits looked at and written together, in rounds, until all of them hold."""
+    """Joint writing: edits are scored and written together, in rounds, until all of them hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     margin: Positive = 4.0
-    """Logits, with the criterion `margin`: more than while editing, since edits written together carry over better."""
+    """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
+    the `margin` of single edits, because edits written together generalise better."""
     rounds: int = Field(default=6, ge=1)
-    """Looks at all edits, at most."""
+    """Largest number of rounds, from 1. Every round scores all edits once."""
     size: int = Field(default=16, ge=1)
-    """Edits in one write."""
+    """Number of edits in one write, from 1."""
 
 
 class AnchorUse(BaseModel):
-    """How a state's anchors take part; without anchors nothing here matters."""
+    """Use of a state's anchors; without anchors these keys have no effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(default=0, ge=0)
-    """Anchors k_a in every write, held to the base's answer distribution."""
+    """Number of anchors in every write, 0 or more. Their loss keeps the answer distribution close to the base's."""
     keys: bool = False
-    """P of every site absorbs the anchors' keys when the state is made."""
+    """Whether P of every site absorbs the anchors' keys when the state is created."""
     file: Path | None = Field(default=None, exclude=True)
-    """JSON Lines of anchors, relative to the recipe's file, where `init --anchors` names none. The state keeps the
-    anchors themselves, not this name."""
+    """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
+    the anchors themselves, not this name."""
 
     @property
     def used(self) -> bool:
-        """Whether a state with this recipe makes anything of anchors."""
+        """Whether anchors have any effect with this recipe."""
         return self.size > 0 or self.keys
 
 
@@ -108,78 +111,83 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str = ""
-    """Name of the recipe; the file's name unless given."""
+    """Name of the recipe; default: the file's name without `.toml`."""
     description: str = ""
-    """One sentence for people."""
+    """One sentence that describes the recipe."""
     backbones: tuple[str, ...] = ()
-    """`model_type`s for which `init` picks this recipe by itself."""
+    """Values of `model_type` in config.json for which `init` chooses this recipe automatically."""
     editor: Literal["more"] = "more"
-    """The editing method."""
+    """Editing method; only `more`."""
 
     sites: tuple[str, ...] = ("text.ffn_out", "projector")
-    """Groups of editable weights: text.ffn_out, text.ffn_in, projector, vision.ffn_out, qformer, or `re:` and a
-    regular expression that matches whole module paths (`last` does not apply to it)."""
+    """Groups of editable weights: `text.ffn_out`, `text.ffn_in`, `projector`, `vision.ffn_out`, `qformer`, or `re:`
+    followed by a regular expression that matches the whole path of a module (`last` does not apply to it)."""
     last: int = Field(default=7, ge=1)
-    """How many of the last layers of a stack are edited."""
+    """Number of layers that are edited, counted from the last layer of a stack, from 1."""
     exclude: tuple[str, ...] = ()
-    """Sites left out, by name (regular expressions that match the whole name)."""
+    """Sites that are not edited: regular expressions that match the whole site name."""
     top_k: int | None = Field(default=None, ge=1)
-    """Write only the k groups (a layer, or the projector) with the largest gradient norm; all when absent."""
+    """Number of groups (a layer, or the projector) that a write changes, from 1: those with the largest gradient norm.
+    Default: all."""
 
     rank: int = Field(default=512, ge=1)
-    """Rows r of the basis A; capped at d_in / 4 per site."""
+    """Rank r: number of rows of the basis A, from 1; capped at d_in / 4 at every site."""
     scale: Positive = 2.0
-    """s in y = W x + s B (A x), dimensionless."""
+    """Scale s in y = W x + s B (A x), > 0, dimensionless."""
     seed: int = Field(default=42, ge=0)
-    """Seed of the basis; each site draws from a stream of its own."""
+    """Seed of the basis, 0 or more; every site has its own random stream."""
 
     normalisation: Literal["unit", "paper"] = "unit"
-    """Where lambda enters P: the authors' code (`unit`) or the paper's text (`paper`)."""
+    """Place of lambda in P: as in the authors' code (`unit`) or as in the paper's text (`paper`)."""
     precondition: bool = True
-    """Multiply the gradient by P; false is naive low-rank fine-tuning, P = I."""
+    """Whether the gradient is multiplied by P; `false` is plain low-rank fine-tuning, P = I."""
     pooling: Literal["mean", "none"] = "mean"
-    """One pooled key per edit (`mean`), or one key per relevant token (`none`)."""
+    """Keys of an edit: one mean key (`mean`), or one key for every relevant token (`none`)."""
     absorb: Literal["edit", "write"] = "edit"
-    """P takes the key once per edit, or after every write as the authors' code does."""
+    """When P absorbs the key: once per edit (`edit`), or after every write as the authors' code does (`write`)."""
 
     default: Constants = Constants(step="polyak", ridge_rel=0.02)
-    """Constants of every site that nothing below overrides."""
+    """Constants of every site, unless `text`, `visual` or `site` overrides them."""
     text: Constants = Constants()
-    """Overrides for text sites."""
+    """Constants of text sites; absent values come from `default`."""
     visual: Constants = Constants()
-    """Overrides for projector and vision sites."""
+    """Constants of projector and vision sites; absent values come from `default`."""
     site: dict[str, Constants] = {}
-    """Overrides by site name (a regular expression that matches the whole name)."""
+    """Constants by site name (regular expressions that match the whole name); they override all others."""
 
     rho: Positive = 1.0
-    """Part of the loss that one Polyak step aims to remove, dimensionless."""
+    """Part of the loss that one Polyak step aims to remove, > 0, dimensionless."""
     max_steps: int = Field(default=10, ge=1, le=1000)
-    """Most writes for one edit."""
+    """Largest number of writes for one edit, 1 to 1000."""
     stop_early: bool = True
-    """Stop writing once the edit is learnt, and write nothing for an edit that already is."""
+    """Whether writing stops once the edit is learnt; an edit that is already right is then not written at all."""
     criterion: Literal["margin", "loss"] = "loss"
-    """What makes an edit hold: `margin` or `target_nll` below."""
+    """Test of whether an edit holds: `margin` uses the key `margin`, `loss` uses the key `target_nll`."""
     margin: Positive = 1.0
-    """Logits by which every target token must lead the best other token; what holds by less is forgotten first."""
+    """Logits, > 0, by which every target token must lead the best other token, with criterion `margin`. Edits with a
+    smaller margin are forgotten first."""
     target_nll: Positive = 0.1
-    """Nats: an edit holds once every target token is the most likely one and their mean NLL is below this."""
+    """Nats per token, > 0, with criterion `loss`: an edit holds if every target token is the most likely one and their
+    mean NLL is below this value."""
     rehearsal: Rehearsal = Rehearsal()
-    """Past edits looked at with every new one."""
+    """Rehearsal of past edits with every new edit."""
     anchors: AnchorUse = AnchorUse()
-    """Inputs whose behaviour must not move (`init --anchors`)."""
+    """Training inputs whose behaviour must not move (`init --anchors`)."""
     consolidation: Joint = Joint()
-    """How edits are written once more after a stream (`edit --consolidate`)."""
+    """Joint writing of wrong or unsure edits after a stream (`edit --consolidate`)."""
     batch: Joint = Joint(margin=12.0, rounds=16)
-    """How edits are written that were not written one by one (`edit --batch`)."""
+    """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
     visual_share: float | None = Field(default=None, gt=0, lt=1)
-    """Part of the loss that the visual sites' Polyak step is for; absent, all sites share one step length."""
+    """Part of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
+    share one step length."""
     guard: bool = True
-    """Take back a write that raises the loss and try half of it; refuse the edit when that raises it too."""
+    """Whether a write that raises the loss is undone and tried again at half its size; if that raises the loss too, the
+    edit is refused."""
     max_write: Positive = 0.05
-    """Largest relative size |dW|_F / |W|_F of one write at one site."""
+    """Largest relative size |dW|_F / |W|_F of one write at one site, > 0, dimensionless."""
 
     system: str = ""
-    """System prompt put before every question; empty for none."""
+    """System prompt before every question; empty for none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -195,7 +203,7 @@ class Recipe(BaseModel):
             except re.error as error:
                 raise ValueError(f"`{pattern}` is not a regular expression: {error}") from None
         for modality in ("text", "visual"):
-            constants = getattr(self, modality).over(self.default)
+            constants = getattr(self, modality).inheriting(self.default)
             if constants.step is None or (constants.ridge is None and constants.ridge_rel is None):
                 raise ValueError(f"{modality} sites have no step or no lambda")
             if constants.ridge is None and self.normalisation == "paper":
@@ -208,33 +216,33 @@ class Recipe(BaseModel):
 
     @cached_property
     def _all_constants(self) -> list[Constants]:
-        modalities = [self.text.over(self.default), self.visual.over(self.default)]
-        return modalities + [own.over(base) for own in self.site.values() for base in modalities]
+        modalities = [self.text.inheriting(self.default), self.visual.inheriting(self.default)]
+        return modalities + [own.inheriting(base) for own in self.site.values() for base in modalities]
 
     @property
     def uses_polyak(self) -> bool:
-        """Whether the step length follows from the loss rather than from a fixed eta."""
+        """Whether the step length is computed from the loss, not a fixed eta."""
         return self._all_constants[0].step == "polyak"
 
     def excludes(self, site: str) -> bool:
-        """Tell whether a site is left out."""
+        """Return whether a site is excluded."""
         return any(re.fullmatch(pattern, site) for pattern in self.exclude)
 
     def constants_of(self, site: str, modality: str) -> Constants:
-        """Return the constants in force at one site."""
-        constants = (self.visual if modality == "visual" else self.text).over(self.default)
+        """Return the constants of one site."""
+        constants = (self.visual if modality == "visual" else self.text).inheriting(self.default)
         for pattern, own in self.site.items():
             if re.fullmatch(pattern, site):
-                constants = own.over(constants)
+                constants = own.inheriting(constants)
         return constants
 
     def canonical(self) -> dict[str, Any]:
-        """Return the recipe in full as plain JSON values, the form in which the state keeps it."""
+        """Return the whole recipe as plain JSON values, as the state stores it."""
         return self.model_dump(mode="json", by_alias=True)
 
 
 def data_folder(name: str) -> Path:
-    """Return the folder `recipes` or `sample_edits`: packed into the wheel, or beside the package in a checkout."""
+    """Return the folder `recipes` or `sample_edits`: inside the wheel, or beside the package in a checkout."""
     here = Path(__file__).resolve().parent
     packed = here / "_data" / name
     return packed if packed.is_dir() else here.parent / name
@@ -248,13 +256,13 @@ def shipped_recipes() -> dict[str, Path]:
 def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
     """Read a shipped recipe by name or a TOML file by path, with `key=value` settings on top.
 
-    A file whose `extends` names another recipe has that one's values where it has none itself.
+    A file can name another recipe in `extends` and inherits the values that it does not set.
 
     Raises:
-        UsageError: unknown name, unreadable file, or values that do not pass, all of them listed.
+        UsageError: unknown name, unreadable file, or invalid values; the error lists all of them.
     """
     path = _recipe_file(name_or_path, Path())
-    values = _values(path)
+    values = _read_values(path)
     for setting in settings:
         apply_setting(values, setting)
     return parse_recipe(values, str(path))
@@ -271,9 +279,9 @@ def _recipe_file(name_or_path: str, folder: Path) -> Path:
     return path
 
 
-def _values(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return what a recipe file says, over what the recipe says that it extends."""
-    if path in above:
+def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the values of a recipe file, with those of the recipe that it extends."""
+    if path in children:
         raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -285,17 +293,21 @@ def _values(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
         anchors["file"] = str(path.parent / str(anchors["file"]))
     if (base := values.pop("extends", None)) is None:
         return values
-    return _over(_values(_recipe_file(str(base), path.parent), (*above, path)), values)
+    return _merged(_read_values(_recipe_file(str(base), path.parent), (*children, path)), values)
 
 
-def _over(below: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return both, tables merged, `values` where both have a key."""
-    tables = [key for key in below.keys() & values if isinstance(below[key], dict) and isinstance(values[key], dict)]
-    return below | values | {key: _over(below[key], values[key]) for key in tables}
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return both tables merged, inner tables too; `values` wins where both have a key."""
+    tables = [key for key in base.keys() & values if isinstance(base[key], dict) and isinstance(values[key], dict)]
+    return base | values | {key: _merged(base[key], values[key]) for key in tables}
 
 
 def parse_recipe(values: dict[str, Any], where: str) -> Recipe:
-    """Check plain values and return the recipe; `where` names the file in messages."""
+    """Check plain values and return the recipe; `where` names the file in messages.
+
+    Raises:
+        UsageError: invalid values; the error lists all of them.
+    """
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -303,7 +315,9 @@ def parse_recipe(values: dict[str, Any], where: str) -> Recipe:
         for problem in error.errors(include_url=False):
             key = ".".join(str(part) for part in problem["loc"])
             problems.append(f"{where}: {key + ': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}")
-        raise UsageError("\nerror: ".join(problems), "the fields and their meaning are in more_cli/recipe.py") from None
+        raise UsageError(
+            "\nerror: ".join(problems), "`docs/recipes.md` and `more_cli/recipe.py` explain every key"
+        ) from None
 
 
 def pick_recipe(model_type: str) -> str:
@@ -315,7 +329,7 @@ def pick_recipe(model_type: str) -> str:
 
 
 def apply_setting(values: dict[str, Any], setting: str) -> None:
-    """Put a `key=value` as it is typed into a table of values.
+    """Put a `key=value`, as typed by the user, into a table of values.
 
     Raises:
         UsageError: it has no `=`.

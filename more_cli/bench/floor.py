@@ -1,7 +1,7 @@
-"""What the writes of an edit are measured against: their unavoidable work in plain PyTorch, and PEFT's LoRA.
+"""What the writes of an edit are compared with: their unavoidable work in plain PyTorch (the floor), and PEFT's LoRA.
 
-Neither learns anything, both are timed alone: each runs on the model that the editor works on, right behind the edit
-whose batches it repeats, with the editor's branches switched off.
+Neither learns anything. Each is timed alone, on the editor's model, right after the edit whose batches it repeats, with
+the editor's branches switched off.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from more_cli.model.branches import computes_in
 from more_cli.model.keymap import quiet
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.vision import replaced_forward, stopped_before
 from more_cli.store.state import SiteRecord
 
 RATE = 1e-3
-"""Learning rate of the LoRA, which does not change what a step costs."""
+"""Learning rate of the LoRA; it does not change what a step costs."""
 
 
 class Floor:
-    """One forward and one backward to the B's of the same sites; vision features given, logits at the answers only."""
+    """One forward and one backward pass to B of the same sites; vision features given, logits at the answers only."""
 
     def __init__(self, runtime: Runtime, records: Sequence[SiteRecord]) -> None:
         self._runtime, self._model = runtime, runtime.model
         self._backbone = find_backbone(self._model)
         tower = self._backbone.vision_tower
-        # Features behind the tower cannot be given where it is edited itself, or holds the projector.
+        # The tower's features cannot be given if it is edited itself, or contains the projector.
         self._given = not any(f"{record.module}.".startswith(f"{tower}.") for record in records)
         self._branches = {record.module: self._branch(record) for record in records}
         self._scale = {record.module: record.scale for record in records}
@@ -49,7 +50,7 @@ class Floor:
         return rebuild_basis(record).to(device, dtype), B
 
     def seconds(self, batches: Sequence[Batch]) -> float:
-        """Return what these batches take."""
+        """Return the seconds that these batches take."""
         return sum(self._seconds(batch) for batch in batches)
 
     def gradients(self, batch: Batch) -> tuple[Tensor | None, ...]:
@@ -63,14 +64,14 @@ class Floor:
 
     @contextmanager
     def ready(self, batch: Batch) -> Iterator[None]:
-        """Stand in for the editor's branches, with what the vision tower makes of a batch at hand."""
+        """Attach plain branches in place of the editor's, with the batch's vision features ready."""
         with ExitStack() as stack:
             stack.enter_context(self._runtime.base())
             if self._given:
                 stack.enter_context(self._features(batch))
             for module, (A, B) in self._branches.items():
-                beside = partial(_beside, A, B, self._scale[module])
-                stack.callback(self._model.get_submodule(module).register_forward_hook(beside).remove)
+                branch = partial(_add_branch, A, B, self._scale[module])
+                stack.callback(self._model.get_submodule(module).register_forward_hook(branch).remove)
             yield
 
     def _seconds(self, batch: Batch) -> float:
@@ -79,40 +80,27 @@ class Floor:
 
     @contextmanager
     def _features(self, batch: Batch) -> Iterator[None]:
-        """Let the vision tower answer with what it made of this batch."""
+        """Replace the vision tower by its output for this batch."""
         tower = self._model.get_submodule(self._backbone.vision_tower)
-        seen: list[Any] = []
-
-        def stop(*_: object) -> None:
-            raise _Seen
-
+        outputs: list[Any] = []
+        hook = tower.register_forward_hook(lambda *ran: outputs.append(ran[2]))
         first = self._model.get_submodule(text_layers(self._model, self._backbone)[0])
-        hooks = [tower.register_forward_hook(lambda *found: seen.append(found[2]))]
-        hooks.append(first.register_forward_pre_hook(stop))
         try:
-            with torch.no_grad():
+            with stopped_before(first):
                 self._model(**batch.inputs, use_cache=False)
-        except _Seen:
-            pass
         finally:
-            for hook in hooks:
-                hook.remove()
-        if len(seen) != 1:  # no image, or a tower that is called more than once
+            hook.remove()
+        if len(outputs) != 1:  # no image, or a tower that is called more than once
             yield
             return
-        tower.forward = lambda *_, **__: seen[0]
-        try:
+        with replaced_forward(tower, lambda *_, **__: outputs[0]):
             yield
-        finally:
-            del tower.forward
 
 
-class _Seen(Exception):
-    """The images have been looked at; the rest of the pass is not needed."""
-
-
-def _beside(A: Tensor, B: Tensor, scale: float, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Add s B (A x), in the dtype that the editor does it in."""
+def _add_branch(
+    A: Tensor, B: Tensor, scale: float, module: nn.Module, args: tuple[Tensor, ...], output: Tensor
+) -> Tensor:
+    """Add s B (A x), in the same dtype as the editor."""
     return (output.to(B.dtype) + scale * (args[0].to(B.dtype) @ A.T @ B.T)).to(output.dtype)
 
 
@@ -126,16 +114,16 @@ class Peer:
 
     @staticmethod
     def require() -> None:
-        """Refuse where PEFT is not there.
+        """Check that PEFT is installed.
 
         Raises:
-            UsageError: it is not installed.
+            UsageError: it is not.
         """
         if find_spec("peft") is None:
             raise UsageError("`--peers` needs PEFT", 'pip install "more-cli[lora]"')
 
     def seconds(self, batches: Sequence[Batch]) -> list[float]:
-        """Return what one step on each of these batches takes."""
+        """Return the seconds of one step on each of these batches."""
         from peft import LoraConfig, get_peft_model
 
         config = LoraConfig(

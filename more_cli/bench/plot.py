@@ -15,15 +15,15 @@ MIB = 1 << 20
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a plot that could not be drawn, before anything is measured.
+    """Check that a plot can be drawn, before anything is measured.
 
     Raises:
         UsageError: an unknown format, no such folder, or matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"`--plot {path}`: a plot is {', '.join(FORMATS)}", "name the file accordingly")
+        raise UsageError(f"`--plot {path}`: a plot is {', '.join(FORMATS)}", "name a file such as bench.png")
     if not path.parent.is_dir():
-        raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "make it first")
+        raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
     if find_spec("matplotlib") is None:
         raise UsageError("`--plot` needs matplotlib", 'pip install "more-cli[plots]"')
 

@@ -1,6 +1,6 @@
-"""`more bench`: what an edit costs on this machine, part by part, beside the work it cannot do without.
+"""`more bench`: the cost of an edit on this machine, part by part, beside its unavoidable work.
 
-The stream goes through `more edit` itself, in a temporary folder: on a copy of the model's state, or on a new one.
+The stream runs through `more edit` itself, in a temporary folder: on a copy of the model's state, or on a new one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from more_cli.bench.floor import Floor, Peer
-from more_cli.bench.random_edits import draw_edits
+from more_cli.bench.random_edits import write_random_edits
 from more_cli.bench.scaling import Trend, median, trend
 from more_cli.bench.timing import PARTS, Lap, PeakMemory, Stopwatch
 from more_cli.clock import running
@@ -21,49 +21,50 @@ from more_cli.evaluation.metrics import Estimate
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
 from more_cli.ops.init import Inputs, initialise, plan
-from more_cli.ops.session import Target, versions
+from more_cli.ops.session import versions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
 from more_cli.store.state import SiteRecord, load_state
+from more_cli.store.target import Target
 
 WARM_UP = 1
-"""Edits at the start that no figure but the parts counts: the first one allocates what the others use."""
+"""Edits at the start that only sums count, no trend or ratio: the first one allocates what the others reuse."""
 LIMIT = 24
-"""Edits, where neither a file nor a number is given."""
+"""Edits if neither a file nor a number is given."""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is measured."""
+    """What to measure."""
 
     edits: Path | None = None
-    """Absent, edits about drawn pictures."""
+    """None for random edits."""
     anchors: Path | None = None
     """Of a new state."""
     offered: Path | None = None
-    """Anchors of a new state whose recipe makes use of any."""
+    """Anchors of a new state if `anchors` is None and its recipe uses anchors."""
     recipe: str | None = None
-    """Given, a new state is measured rather than a copy; likewise `settings`."""
+    """If given, a new state is measured instead of a copy; likewise `settings`."""
     settings: tuple[str, ...] = ()
     image_root: Path | None = None
     limit: int | None = None
     save_every: int = 10
     seed: int = 0
-    """Of the drawn edits."""
+    """Of the random edits."""
     floor: bool = False
     peers: bool = False
 
 
 @dataclass
 class Measured:
-    """One edit."""
+    """Measurements of one edit."""
 
     id: str
     status: Status
     writes: int
     lap: Lap
     state_bytes: int
-    """Of the sidecar, as last written."""
+    """Size of the sidecar, as last written."""
     floor: float | None = None
     """Seconds of the bare loop for the same writes."""
     peers: list[float] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Measured:
 
 @dataclass
 class BenchReport:
-    """What a stream took."""
+    """Measurements of a stream."""
 
     model: Path
     source: str
@@ -80,19 +81,19 @@ class BenchReport:
     versions: dict[str, str]
     edits: list[Measured] = field(default_factory=list)
     saving: float = 0.0
-    """Seconds of writing the sidecar, all together."""
+    """Seconds of writing the sidecar, in all."""
     ledger_bytes: int = 0
-    """Of ledger and images that the stream has added."""
+    """Bytes that the stream added to ledger and images."""
     interrupted: bool = False
 
     @property
     def seconds(self) -> float:
-        """Of all edits and of writing the sidecar."""
+        """Seconds of all edits and of writing the sidecar."""
         return sum(edit.lap.seconds for edit in self.edits) + self.saving
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds by part, all edits together."""
+        """Seconds by part, over all edits."""
         return {part: sum(edit.lap.parts[part] for edit in self.edits) for part in PARTS} | {"sidecar": self.saving}
 
     @property
@@ -115,7 +116,7 @@ class BenchReport:
 
     @property
     def ratios(self) -> dict[str, Estimate]:
-        """Medians over edits of what was timed beside each other, edit by edit."""
+        """Medians over edits of ratios between times measured side by side."""
         floors = [(edit.lap, edit.floor) for edit in self.warm if edit.floor]
         pairs = [(ours, theirs) for edit in self.warm for ours, theirs in _steps(edit)]
         later = [(ours, theirs) for edit in self.warm for ours, theirs in _steps(edit)[1:]]
@@ -134,7 +135,7 @@ def _steps(edit: Measured) -> list[tuple[float, float]]:
 
 
 def bench(target: Target, options: BenchOptions, machine: Machine, progress: Progress = no_progress) -> BenchReport:
-    """Send a stream through the editor and measure it; model, state and ledger of the user are only read.
+    """Run a stream through the editor and measure it; the user's model, state and ledger are only read.
 
     Raises:
         UsageError: nothing is left to measure, or PEFT is asked for and not installed.
@@ -145,9 +146,9 @@ def bench(target: Target, options: BenchOptions, machine: Machine, progress: Pro
         Peer.require()
     with tempfile.TemporaryDirectory(prefix="more-bench-") as folder:
         scratch = Target(target.model, Path(folder) / "state.more")
-        stream = options.edits or draw_edits(Path(folder) / "drawn", options.limit or LIMIT, options.seed)
+        stream = options.edits or write_random_edits(Path(folder) / "edits", options.limit or LIMIT, options.seed)
         _prepare(target, scratch, options, machine, progress)
-        source = str(options.edits) if options.edits else f"drawn, seed {options.seed}"
+        source = str(options.edits) if options.edits else f"random edits, seed {options.seed}"
         report = BenchReport(target.model, source, versions(machine))
         before = _bytes(scratch.folder)
         run = _Run(scratch, options, machine, report, progress)
@@ -155,12 +156,12 @@ def bench(target: Target, options: BenchOptions, machine: Machine, progress: Pro
         report.interrupted, report.saving = ran.interrupted, run.watch.saving
         report.ledger_bytes = _bytes(scratch.folder) - before
     if not report.edits and not ran.interrupted:
-        raise UsageError(f"every edit of `{source}` is in the state already", "name other edits, or a --recipe")
+        raise UsageError(f"every edit of `{source}` is in the state already", "give other edits, or --recipe")
     return report
 
 
 def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Machine, progress: Progress) -> None:
-    """Put a copy of the user's state in place or, without one or with another recipe, a new state."""
+    """Copy the user's state or, if there is none or other options are given, create a new one."""
     if target.sidecar.exists() and not (options.recipe or options.settings or options.anchors):
         shutil.copyfile(target.sidecar, scratch.sidecar)
         if target.folder.exists():
@@ -172,7 +173,7 @@ def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Ma
 
 
 class _Run(Listener):
-    """Listens to `more edit`: when an edit's turn comes, and when it is done."""
+    """Listens to `more edit`, to measure each edit from start to end."""
 
     def __init__(
         self, target: Target, options: BenchOptions, machine: Machine, report: BenchReport, progress: Progress
@@ -185,7 +186,7 @@ class _Run(Listener):
         self._beside: tuple[Floor | None, Peer | None] | None = None
 
     def through(self, stream: Path) -> EditReport:
-        """Send a stream through the editor."""
+        """Run a stream through the editor."""
         options = EditOptions(
             image_root=self.options.image_root, limit=self.options.limit, save_every=self.options.save_every
         )
@@ -200,7 +201,7 @@ class _Run(Listener):
         self.watch.start()
 
     def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
-        """Measure an edit that is done."""
+        """Record the measurements of a finished edit."""
         if not new:
             return
         lap, peak = self.watch.stop(), self._peak.peak()
@@ -215,7 +216,7 @@ class _Run(Listener):
         self.report.edits.append(found)
 
     def _side_by_side(self) -> tuple[Floor | None, Peer | None]:
-        """Return what is timed beside the editor, made once the model is there."""
+        """Return what is timed beside the editor, created once the model is loaded."""
         if self._beside is None:
             assert self.watch.runtime is not None
             runtime, records = self.watch.runtime, self._records()

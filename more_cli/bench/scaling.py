@@ -1,4 +1,4 @@
-"""Numbers over a stream: how they change with the number of edits, and what is typical of them."""
+"""Trends, medians and rolling means of numbers measured over a stream."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Trend:
 
 
 def trend(values: Sequence[float]) -> Trend | None:
-    """Return how values change from the first to the last; None for fewer than three."""
+    """Return the trend of values from the first to the last; None for fewer than three."""
     if len(values) < 3:
         return None
     y = np.asarray(values, dtype=np.float64)
     t = np.arange(len(y), dtype=np.float64)
-    draws = _draws(len(y))
+    samples = _resamples(len(y))
     median = float(np.median(y))
     share = len(y) / median if median else 0.0
     # A resample of one edit alone has no slope.
-    slopes = _slope(t[draws], y[draws])
+    slopes = _slope(t[samples], y[samples])
     low, high = np.nanpercentile(slopes, [2.5, 97.5]) * share
     return Trend(median, float(_slope(t, y)) * share, float(low), float(high), len(y))
 
@@ -46,7 +46,7 @@ def trend(values: Sequence[float]) -> Trend | None:
 def median(values: Sequence[float]) -> Estimate:
     """Return the median with its 95 % bootstrap interval; `values` must not be empty."""
     y = np.asarray(values, dtype=np.float64)
-    low, high = np.percentile(np.median(y[_draws(len(y))], axis=-1), [2.5, 97.5])
+    low, high = np.percentile(np.median(y[_resamples(len(y))], axis=-1), [2.5, 97.5])
     return Estimate(float(np.median(y)), float(low), float(high), len(y), "bootstrap")
 
 
@@ -64,5 +64,5 @@ def _slope(t: Floats, y: Floats) -> Floats:
     return slope
 
 
-def _draws(n: int) -> npt.NDArray[np.int64]:
+def _resamples(n: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(SEED).integers(0, n, (RESAMPLES, n))

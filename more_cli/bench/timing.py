@@ -1,4 +1,4 @@
-"""The clock of `more bench`: seconds by part of an edit, what its writes sent through the model, and peak memory."""
+"""The clock of `more bench`: seconds by part of an edit, the batches of its writes, and peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.loop import Passes
 from more_cli.model.batches import Batch
 from more_cli.model.runtime import Runtime
 
@@ -21,41 +21,41 @@ PARTS = (
     *("decode", "preprocess", "vision", "forward", "backward", "write", "absorb"),
     *("rehearsal", "anchors", "ledger", "sidecar", "other"),
 )
-"""What the time of an edit is divided into, each without those that ran inside it.
+"""Parts of an edit's time, each without the parts that ran inside it.
 
-`forward` and `backward` are the new edit's part of a pass, `rehearsal` and `anchors` that of past edits and of
-anchors in it, both ways, by their number of samples. `other` is what no part claims.
+`forward` and `backward` are the new edit's share of a pass, `rehearsal` and `anchors` those of past edits and anchors,
+forward and backward, by their number of samples. `other` is the rest.
 """
 
 
 @dataclass
 class Lap:
-    """What one edit took."""
+    """Measurements of one edit."""
 
     seconds: float = 0.0
     """From the moment its turn came until its ledger line was on disk."""
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     """Seconds by part."""
     steps: list[float] = field(default_factory=list)
-    """Seconds of each write that was made for it: its pass, forward and backward, and the update of B."""
+    """Seconds of each of its writes: forward and backward pass, and the update of B."""
     batches: list[Batch] = field(default_factory=list)
-    """What was sent forward and backward for its writes."""
+    """The batches sent forward and backward for its writes."""
     peak: int | None = None
-    """Most bytes held at a time, above those held before the first edit."""
+    """Peak memory in bytes, above what was held before the first edit."""
 
 
 class Stopwatch:
-    """Measures the parts of the lap that runs, on the thread that made it, synchronised with a GPU.
+    """Times the parts of the current lap, on the thread that created it, synchronised with a GPU.
 
-    `clock` counts seconds: those of the wall or, where all work is on this thread, `time.thread_time`.
+    `clock` returns seconds: wall time or, where all work is on this thread, `time.thread_time`.
     """
 
     def __init__(self, device: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lap = Lap()
         self.runtime: Runtime | None = None
-        """The model, as soon as a pass has gone through it."""
+        """The model, known after its first pass."""
         self.saving = 0.0
-        """Seconds of writing the sidecar, which is between edits."""
+        """Seconds of writing the sidecar, which happens between edits."""
         self._cuda = torch.device(device).type == "cuda"
         self._clock = clock
         self._thread = threading.get_ident()
@@ -77,7 +77,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str, arguments: tuple[Any, ...]) -> Iterator[None]:
-        """Measure a part; what another thread prepares meanwhile costs the edit nothing."""
+        """Measure a part; work on other threads costs the edit nothing and is not counted."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -108,7 +108,7 @@ class Stopwatch:
             self.lap.parts[name] += seconds
 
     def _follow(self, name: str, arguments: tuple[Any, ...], whole: float) -> None:
-        """Note what makes up a write: a pass, its way back, the steps that follow from it, their addition to B."""
+        """Record what makes up a write: forward pass, backward pass, the steps from it, and their addition to B."""
         if name == "forward":
             self.runtime, batch = arguments[:2]
             self._pass = batch, whole
@@ -127,14 +127,14 @@ class Stopwatch:
 
 
 def _mix(name: str, passes: Passes, numbers: Sequence[int], *_: object) -> Counter[str]:
-    """Return whose samples a pass has: "" for the new edit's, `rehearsal` and `anchors`."""
+    """Return the samples of a pass by owner: "" for the new edit, `rehearsal` and `anchors`."""
     new = sum(number == passes.context.number for number in numbers)
     held = 0 if name == "look" or passes.alone else min(len(passes.anchors), passes.recipe.anchors.size)
     return Counter({"": new, "rehearsal": len(numbers) - new, "anchors": held} if numbers else {"": 1})
 
 
 class PeakMemory:
-    """The most memory held since it was last asked: of the GPU, or on Linux of this process; else nothing is known."""
+    """Peak memory since `restart`: of the GPU, or on Linux of this process; unknown elsewhere."""
 
     def __init__(self, device: str) -> None:
         self._cuda = torch.device(device).type == "cuda"
@@ -144,7 +144,7 @@ class PeakMemory:
         return torch.cuda.memory_allocated() if self._cuda else _status("VmRSS")
 
     def restart(self) -> None:
-        """Forget what was held before."""
+        """Reset the peak."""
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
         else:

@@ -1,4 +1,4 @@
-"""Copies of a checkpoint in which some tensors are replaced and every other byte is the original's."""
+"""Copies of a checkpoint with some tensors replaced; every other byte stays the same."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from typing import TYPE_CHECKING, TypeVar
 from more_cli.checkpoint.reader import INDEX, PICKLES, Checkpoint, TensorEntry
 from more_cli.errors import ResourceError, StateError
 
-if TYPE_CHECKING:  # files are copied while it is imported
+if TYPE_CHECKING:  # files are copied while torch is imported
     from torch import Tensor
 
 T = TypeVar("T")
 
-# Other copies of the weights: a patched checkpoint would ship them stale, so they stay behind.
+# Other copies of the weights: they would be out of date beside patched weights, so they are not copied.
 _OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
 _OTHER_WEIGHTS = (*PICKLES, *_OTHER_FORMATS, "*.safetensors", "*.safetensors.index.json")
 _OTHER_WEIGHT_FOLDERS = ("original", "onnx")
-_COPY_STEP = 64 << 20  # bytes: few enough steps that no thread waits long for Python while another one imports
-_PIECE, _COMPARED = 1 << 28, 1 << 20  # bytes: of what one job compares, and at a time
+_COPY_STEP = 64 << 20  # bytes: large steps, so that threads rarely wait for the interpreter lock during an import
+_PIECE, _COMPARED = 1 << 28, 1 << 20  # bytes that one job compares, and bytes compared at a time
 _AGAIN = "check the disk, then merge again"
 SIDE_BY_SIDE = 3
-"""Files copied or tensors patched, pieces compared, and files flushed, at a time."""
+"""Threads for each kind of job: copy and patch, compare, flush."""
 
 Patch = Callable[["Tensor", int], "Tensor"]
-"""Takes rows (n, ...) of a tensor and the number of the first; returns new ones, same shape and dtype."""
+"""Takes rows (n, ...) of a tensor and the index of the first; returns new rows of the same shape and dtype."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What `copy_patched` made."""
+    """Result of `copy_patched`."""
 
     left_out: list[str]
-    """Files that stayed behind."""
+    """Files that were not copied."""
     sha256: dict[str, str]
-    """Of the new bytes of every tensor that was patched, by key."""
+    """SHA-256 of the new bytes of every patched tensor, by key."""
     linked: list[str]
-    """Shards that are the base's own files under a second name."""
+    """Shards that are hard links to the base's files."""
     not_linked: str
-    """Why a shard that was to be linked was copied."""
+    """Why shards were copied although links were requested; empty otherwise."""
 
 
 def copy_patched(
@@ -64,17 +64,16 @@ def copy_patched(
 ) -> Copied:
     """Copy a checkpoint into the scratch folder `out` with some tensors replaced.
 
-    Dtype and shape of a tensor stay, so offsets stay and header bytes are kept verbatim: the kernel copies a
-    shard whole (it may share blocks instead), then the patched ranges are overwritten. Every other byte is compared
-    with the base's. Not atomic: the caller renames `out`.
+    Dtype and shape of a tensor stay, so offsets and header bytes stay: the kernel copies a whole shard (it may share
+    blocks instead), then the patched ranges are overwritten. Every other byte is compared with the base's. The copy is
+    not atomic: the caller renames `out`.
 
-    `patches` is called, on this thread, while files are being copied: whatever it takes to have them costs little time
-    of its own. It has one for each of the tensors `keys`, or for some of them. Within a shard the copy goes ahead and
-    tensors are overwritten behind it; what is compared is read once nothing is written to its shard any more. Rows of
-    a tensor are patched in order; of it at most `chunk_bytes` (at least a row) are held at a time. `on_bytes` is told
-    the bytes copied so far and in all. With `link` a shard without any of the `keys` gets a second name in `out`
-    instead, where that is possible: no byte is copied, both are one file. Other weight copies, hidden and linked
-    folders and dead links stay behind.
+    `patches` is called on this thread while files are being copied, so preparing them takes little extra time. It
+    returns a patch for all or some of the tensors `keys`. A tensor is overwritten as soon as its part of the shard is
+    copied; comparing starts when no more writes to the shard are pending. Rows of a tensor are patched in order, with
+    at most `chunk_bytes` (at least one row) in memory. `on_bytes` receives the bytes copied so far and the total. With
+    `link`, a shard without any of the `keys` becomes a hard link in `out` where that is possible, and no byte is
+    copied. Other copies of the weights, hidden and linked folders and dead links are not copied.
 
     Raises:
         StateError: An unknown tensor, a patch beyond the `keys`, a file already in `out`, one that cannot be read or
@@ -86,47 +85,47 @@ def copy_patched(
     entries = _in_order(checkpoint, keys)
     touched = {entry.shard for entry in entries}
     with _writing(out):
-        found, left = _sort_files(checkpoint)
+        files, left = _sort_files(checkpoint)
         linked, not_linked = _link(checkpoint, out, touched) if link else ([], "")
-        # What is patched takes longest: it comes first.
-        names = sorted((name for name in found if name not in linked), key=lambda name: name not in touched)
-        tide = _Tide({name: (checkpoint.path / name).stat().st_size for name in names}, on_bytes)
+        # Shards to patch take longest, so they come first.
+        names = sorted((name for name in files if name not in linked), key=lambda name: name not in touched)
+        progress = _CopyProgress({name: (checkpoint.path / name).stat().st_size for name in names}, on_bytes)
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
         with _pool() as writers, _pool() as readers, _pool() as flushers:
             try:
-                copies = [writers.submit(_copy_file, checkpoint, out, name, tide) for name in names]
-                # Begun here, so that the disk has work meanwhile; the caller's own sync waits for what is left.
-                flushed = [flushers.submit(_flush, out, name, tide) for name in names]
+                copies = [writers.submit(_copy_file, checkpoint, out, name, progress) for name in names]
+                # Flushing starts now, so that the disk is busy meanwhile; the caller's sync waits for the rest.
+                flushed = [flushers.submit(_flush, out, name, progress) for name in names]
                 compared = [
-                    readers.submit(_compare, checkpoint, out, name, piece, tide, [])
+                    readers.submit(_compare, checkpoint, out, name, piece, progress, [])
                     for name in names
                     if name in checkpoint.shards and name not in touched
-                    for piece in _pieces([], tide.sizes[name])
+                    for piece in _pieces([], progress.sizes[name])
                 ]
                 ready = patches()
                 if ready.keys() - keys:
                     raise StateError(f"{checkpoint.path}: the state changed meanwhile", "run the same command again")
                 patched = {
-                    entry: writers.submit(_overwrite, checkpoint, out, entry, ready[entry.key], chunk_bytes, tide)
+                    entry: writers.submit(_overwrite, checkpoint, out, entry, ready[entry.key], chunk_bytes, progress)
                     for entry in entries
                     if entry.key in ready
                 }
                 for name in (name for name in names if name in touched):
                     within = {entry: job for entry, job in patched.items() if entry.shard == name}
                     compared += [
-                        readers.submit(_compare, checkpoint, out, name, piece, tide, within.values())
-                        for piece in _pieces(within, tide.sizes[name])
+                        readers.submit(_compare, checkpoint, out, name, piece, progress, within.values())
+                        for piece in _pieces(within, progress.sizes[name])
                     ]
                 _wait(copies)
                 sha256 = {entry.key: job.result() for entry, job in patched.items()}
                 _wait(compared)
                 _wait(flushed)
                 for name in names:
-                    if (out / name).stat().st_size != tide.sizes[name]:
+                    if (out / name).stat().st_size != progress.sizes[name]:
                         raise StateError(f"`{name}` of the copy is not as long as its base", _AGAIN)
             except BaseException:
-                tide.stop()
+                progress.stop()
                 for pool in (writers, readers, flushers):
                     pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -134,12 +133,12 @@ def copy_patched(
 
 
 def _pool() -> ThreadPoolExecutor:
-    """Each kind of job has threads of its own: one that waits for another then never keeps it from running."""
+    """Return threads for one kind of job; with shared threads, waiting jobs could block those they wait for."""
     return ThreadPoolExecutor(SIDE_BY_SIDE)
 
 
 def _in_order(checkpoint: Checkpoint, keys: Iterable[str]) -> list[TensorEntry]:
-    """Return tensors as they lie in the shards."""
+    """Return tensors in the order of their place in the shards."""
     if unknown := sorted(set(keys) - set(checkpoint.tensors)):
         raise StateError(f"{checkpoint.path}: no tensor {unknown[0]!r}", "pass the checkpoint that was edited")
     return sorted((checkpoint.tensors[key] for key in keys), key=lambda entry: (entry.shard, entry.start))
@@ -152,7 +151,7 @@ def _link(checkpoint: Checkpoint, out: Path, touched: Collection[str]) -> tuple[
             continue
         (out / shard).parent.mkdir(parents=True, exist_ok=True)
         try:
-            # The file itself: a snapshot of the hub holds links, and a second name of one may point nowhere.
+            # The real file: a hub snapshot holds symbolic links, and a hard link to one may point nowhere.
             os.link(os.path.realpath(checkpoint.path / shard), out / shard)
         except OSError as error:
             return linked, str(error.strerror)
@@ -160,67 +159,71 @@ def _link(checkpoint: Checkpoint, out: Path, touched: Collection[str]) -> tuple[
     return linked, ""
 
 
-class _Tide:
-    """How far all files have been copied, for those that follow behind, and whether to go on at all."""
+class _CopyProgress:
+    """How far each file is copied, for the jobs that wait for it, and whether the jobs must stop."""
 
-    def __init__(self, sizes: Mapping[str, int], tell: Callable[[int, int], None] | None) -> None:
+    def __init__(self, sizes: Mapping[str, int], on_bytes: Callable[[int, int], None] | None) -> None:
         self.sizes = sizes
         self._reached: Counter[str] = Counter()
         self._done, self._total = 0, sum(sizes.values())
-        self._tell = tell
+        self._on_bytes = on_bytes
         self._stopped = False
         self._news = Condition()
 
-    def go_on(self) -> None:
-        """End a job here once another one failed, or the user pressed Ctrl-C: it may have gigabytes before it."""
+    def check_stopped(self) -> None:
+        """End this job if another one failed or the user pressed Ctrl-C: it may have gigabytes left to do.
+
+        Raises:
+            CancelledError: the jobs must stop.
+        """
         if self._stopped:
             raise CancelledError
 
     def stop(self) -> None:
-        """Let no job go on."""
+        """Stop all jobs."""
         with self._news:
             self._stopped = True
             self._news.notify_all()
 
     def add(self, name: str, copied: int) -> None:
-        """Count bytes of a file that were copied."""
-        self.go_on()
+        """Count copied bytes of a file."""
+        self.check_stopped()
         with self._news:
             self._reached[name] += copied
             self._done += copied
             self._news.notify_all()
-            if self._tell is not None:
-                self._tell(self._done, self._total)
+            if self._on_bytes is not None:
+                self._on_bytes(self._done, self._total)
 
     def wait_for(self, name: str, stop: int) -> None:
-        """Return once the first `stop` bytes of a file are in the copy, or all that it has."""
+        """Wait until the first `stop` bytes of a file are copied, or the whole file if it is shorter."""
         stop = min(stop, self.sizes[name])
         with self._news:
             self._news.wait_for(lambda: self._stopped or self._reached[name] >= stop)
-        self.go_on()
+        self.check_stopped()
 
 
 def _wait(jobs: Iterable[Future[T]]) -> list[T]:
     return [job.result() for job in list(jobs)]
 
 
-def _copy_file(checkpoint: Checkpoint, out: Path, name: str, tide: _Tide) -> None:
+def _copy_file(checkpoint: Checkpoint, out: Path, name: str, progress: _CopyProgress) -> None:
     with FileIO(checkpoint.path / name) as old, FileIO(out / name, "x+") as new:
         copied = 0
         for step in _copy_bytes(old, new):
             copied += step
-            tide.add(name, step)
-    if copied != tide.sizes[name]:
+            progress.add(name, step)
+    if copied != progress.sizes[name]:
         raise StateError(f"{checkpoint.path}: `{name}` changed while it was copied", "copy it again")
 
 
 def _overwrite(
-    checkpoint: Checkpoint, out: Path, entry: TensorEntry, patch: Patch, chunk_bytes: int, tide: _Tide
+    checkpoint: Checkpoint, out: Path, entry: TensorEntry, patch: Patch, chunk_bytes: int, progress: _CopyProgress
 ) -> str:
     """Write a tensor's new rows over the copy's, and return the SHA-256 of their bytes."""
     import torch
 
-    tide.wait_for(entry.shard, entry.stop)
+    progress.wait_for(entry.shard, entry.stop)
     digest = hashlib.sha256()
     step = max(1, chunk_bytes // max(1, entry.row_bytes))
     with FileIO(out / entry.shard, "r+") as target:
@@ -236,40 +239,43 @@ def _overwrite(
     return digest.hexdigest()
 
 
-def _flush(out: Path, name: str, tide: _Tide) -> None:
-    tide.wait_for(name, tide.sizes[name])
+def _flush(out: Path, name: str, progress: _CopyProgress) -> None:
+    progress.wait_for(name, progress.sizes[name])
     with FileIO(out / name, "r+") as changed:
         os.fsync(changed.fileno())
 
 
 def _compare(
-    checkpoint: Checkpoint, out: Path, shard: str, piece: tuple[int, int], tide: _Tide, writes: Iterable[Future[str]]
+    checkpoint: Checkpoint,
+    out: Path,
+    shard: str,
+    piece: tuple[int, int],
+    progress: _CopyProgress,
+    writes: Iterable[Future[str]],
 ) -> None:
-    """Compare a piece of a shard with the base's once the `writes` to that shard are done.
-
-    What is not copied yet is waited for.
+    """Compare a piece of a shard with the base's, after waiting for the `writes` to that shard and for its copy.
 
     Raises:
         StateError: a byte is not the base's.
     """
     start, stop = piece
     _wait(writes)
-    tide.wait_for(shard, start + 1)
-    old, new = bytearray(_COMPARED), bytearray(_COMPARED)  # filled again and again: fresh buffers cost page faults
+    progress.wait_for(shard, start + 1)
+    old, new = bytearray(_COMPARED), bytearray(_COMPARED)  # reused: new buffers cost page faults
     with FileIO(checkpoint.path / shard) as ours, FileIO(out / shard) as theirs:
         ours.seek(start)
         theirs.seek(start)
         for first in range(start, stop, _COMPARED):
             length = min(_COMPARED, stop - first)
-            tide.wait_for(shard, first + length)
+            progress.wait_for(shard, first + length)
             read = [file.readinto(memoryview(buffer)[:length]) for file, buffer in ((ours, old), (theirs, new))]
-            # Whole buffers: behind a short last block both still hold the block before, which was equal.
+            # Whole buffers: after a short last block both still hold the rest of the block before, which was equal.
             if read != [length, length] or old != new:
                 raise StateError(f"`{shard}` of the copy differs from its base", _AGAIN)
 
 
 def _pieces(entries: Iterable[TensorEntry], size: int) -> Iterator[tuple[int, int]]:
-    """Return where in a shard the bytes lie that belong to none of the tensors `entries`, at most `_PIECE` together."""
+    """Yield the byte ranges of a shard outside the tensors `entries`, each at most `_PIECE` long."""
     bounds = [0, *(bound for entry in entries for bound in (entry.start, entry.stop)), size]
     for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
         for first in range(start, stop, _PIECE):
@@ -277,8 +283,8 @@ def _pieces(entries: Iterable[TensorEntry], size: int) -> Iterator[tuple[int, in
 
 
 def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:
-    """Copy to the end of the source, inside the kernel where it can; yield the length of every step."""
-    # Fails across file systems, on old kernels and on macOS: the plain loop then goes on from where it stopped.
+    """Copy to the end of the source, inside the kernel if possible; yield the length of every step."""
+    # This fails across file systems, on old kernels and on macOS; the plain loop then continues from there.
     with suppress(OSError, AttributeError):
         while count := os.copy_file_range(source.fileno(), target.fileno(), _COPY_STEP):
             yield count
@@ -293,7 +299,7 @@ def _write_all(file: FileIO, data: bytes | memoryview) -> None:
 
 
 def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
-    """Names of the files to copy and of what stays behind (folders with a slash), relative to the checkpoint."""
+    """Return the files to copy and those not to copy (folders with a slash), relative to the checkpoint."""
     copied: list[str] = []
     left: list[str] = []
     todo = [checkpoint.path]
@@ -304,7 +310,7 @@ def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
             if not file.is_dir():
                 ours = file.is_file() and (not stale or name in (INDEX, *checkpoint.shards))
                 (copied if ours else left).append(name)
-            # Linked folders are not walked: they may lead back up.
+            # Linked folders are not entered: they may lead back up.
             elif file.name.startswith(".") or file.name in _OTHER_WEIGHT_FOLDERS or file.is_symlink():
                 left.append(f"{name}/")
             else:

@@ -1,7 +1,7 @@
-"""The bytes of a Hugging Face safetensors directory: headers, tensors and fingerprint.
+"""The bytes of a Hugging Face safetensors folder: headers, tensors and fingerprint.
 
-Nothing here knows what a tensor means. Headers are untrusted input: they are checked in full before an offset
-is used, so a truncated or hostile shard is one error that names it.
+Nothing here knows what a tensor means. Headers are untrusted input: they are checked completely before an offset is
+used, so a truncated or hostile shard gives one error that names it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import StateError
+from more_cli.text import unique_fields
 
-if TYPE_CHECKING:  # headers are read without it, so that a command that needs no weights starts at once
+if TYPE_CHECKING:  # headers are read without torch, so that commands that need no weights start fast
     from torch import Tensor
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -31,10 +32,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "added_tokens.jso
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 FINGERPRINT_FILES = (CONFIG, *_TOKENIZER_FILES, *_VOCABULARY_FILES, *_TEMPLATE_FILES, *_PROCESSOR_FILES)
-"""Files whose bytes decide what a prompt and an image become, and so what an edit was made for."""
+"""Files that decide how prompts and images are encoded, and so part of what an edit depends on."""
 
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""The dtypes a tensor can be read and patched in, by their name in a header: what torch calls them."""
+"""Dtypes that can be read and patched: name in the header to name in torch."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -46,18 +47,18 @@ _BITS = {
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
-# A header is held in memory while it is checked, so all of it is bounded first. Large checkpoints have headers of some
-# 100 kB a shard and an index of 10 MB; safetensors itself would take 100 MB.
+# A header is in memory while it is checked, so its size is limited first. Large checkpoints have headers of about
+# 100 kB per shard and an index of 10 MB; safetensors itself accepts 100 MB.
 _HEADER_LIMIT = 32_000_000  # bytes
 _TENSORS = 200_000  # in one file
 _NAME = 500  # characters of a tensor's name
-_DIMENSIONS = 16  # the most a tensor may have
+_DIMENSIONS = 16  # of a tensor, at most
 _AGAIN = "download or copy the checkpoint again"
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one tensor lies: bytes `start` to `stop` of a shard, row-major; dtype as the header names it."""
+    """Location of one tensor: bytes `start` to `stop` of a shard, row-major; dtype as named in the header."""
 
     key: str
     dtype: str
@@ -74,7 +75,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint directory of which only config and headers were read.
+    """A checkpoint folder of which only config and headers were read.
 
     Raises:
         StateError: On reading a tensor whose shard became shorter, or whose dtype is not one of `FLOATS`.
@@ -112,10 +113,10 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read the config and every shard header of a checkpoint directory; no weight is read.
+    """Read the config and every shard header of a checkpoint folder; no weight is read.
 
     Raises:
-        StateError: Not a safetensors checkpoint, or its index, headers and files do not fit each other.
+        StateError: Not a safetensors checkpoint, or its index, headers and files contradict each other.
     """
     require_checkpoint(path)
     config = _read_object(path / CONFIG)
@@ -139,34 +140,34 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
-    """Return the metadata of an open safetensors file, unchecked, and where its tensors lie; no tensor is read.
+    """Return the unchecked metadata of an open safetensors file and its tensors' locations; no tensor is read.
 
     Raises:
-        OSError, ValueError, RecursionError: it cannot be read, or does not fit the file.
+        OSError, ValueError, RecursionError: the header cannot be read, or contradicts the file.
     """
     return _parse_entries(_header_bytes(file), name, os.fstat(file.fileno()).st_size)
 
 
 def quantisation(config: Mapping[str, Any]) -> dict[str, str]:
-    """Say where a config declares quantised weights, at the root or nested: dotted place -> method."""
-    found: dict[str, str] = {}
+    """Return where a config declares quantised weights, at the root or nested: dotted path to method."""
+    methods: dict[str, str] = {}
     todo: list[tuple[str, Mapping[str, Any]]] = [("", config)]
     while todo:
         prefix, node = todo.pop()
         for name, value in node.items():
             if name in ("quantization_config", "compression_config") and isinstance(value, dict):
                 bits = value.get("load_in_4bit") or value.get("load_in_8bit")
-                found[prefix + name] = str(value.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
+                methods[prefix + name] = str(value.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
             elif isinstance(value, dict):
                 todo.append((f"{prefix}{name}.", value))
-    return dict(sorted(found.items()))
+    return dict(sorted(methods.items()))
 
 
 def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, str]:
-    """Hash what an edit depends on: name -> sha256, free of paths and times.
+    """Hash what an edit depends on: name to SHA-256, without paths and times.
 
-    The names: each of `FINGERPRINT_FILES` that exists, `headers` (of all shards together), and for the base
-    tensor of each site `tensor:KEY`.
+    The names are each of `FINGERPRINT_FILES` that exists, `headers` (of all shards together), and
+    `tensor:KEY` for the base tensor of each site.
 
     Raises:
         StateError: A file cannot be read, or became shorter since it was opened.
@@ -180,13 +181,13 @@ def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, s
     found["headers"] = headers.hexdigest()
     keys = sorted(site_keys)
     entries = [checkpoint.tensors[key] for key in keys]
-    with ThreadPoolExecutor() as pool:  # hashing is what takes time, and lets other threads run
+    with ThreadPoolExecutor() as pool:  # hashing takes the time and releases the interpreter lock
         hashes = pool.map(lambda entry: _sha256(checkpoint.path / entry.shard, entry.start, entry.stop), entries)
         return found | {f"tensor:{key}": sha256 for key, sha256 in zip(keys, hashes, strict=True)}
 
 
 def require_checkpoint(path: Path) -> None:
-    """Look whether a folder can be a checkpoint, without reading its weights.
+    """Check that a folder can be a checkpoint, without reading its weights.
 
     Raises:
         StateError: no such folder, no config in it, or an adapter beside the weights.
@@ -205,7 +206,7 @@ def require_checkpoint(path: Path) -> None:
 
 
 def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Which shard the index puts each tensor in (nothing without an index), and the names of all shards."""
+    """Return the shard of each tensor from the index (empty without an index), and the names of all shards."""
     index, single = path / INDEX, (path / SINGLE).is_file()
     if not index.is_file():
         if single:
@@ -218,7 +219,7 @@ def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
         raise StateError(f"{index}: no weight_map of tensor names to shards", _AGAIN)
     shards = tuple(sorted(set(placed.values())))
     for shard in shards:
-        # A bare name, so that an index cannot lead out of the directory.
+        # A plain file name, so that an index cannot point outside the folder.
         if not shard.isprintable() or set(shard) & set("/\\:") or not shard.endswith(".safetensors"):
             raise StateError(f"{index}: {shard!r} is not the name of a shard in this folder", _AGAIN)
         if not (path / shard).is_file():
@@ -237,21 +238,14 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _parse_object(raw: bytes) -> dict[str, Any]:
-    parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_fields)
     if not isinstance(parsed, dict):
         raise ValueError("not a JSON object")
     return parsed
 
 
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice in one JSON object")
-    return found
-
-
 def _header_bytes(file: FileIO) -> bytes:
-    """The length field and the JSON of a shard's header, as they are on disk."""
+    """Return the length field and the JSON of a shard's header, as on disk."""
     prefix = file.read(8)
     if prefix == b"version ":
         raise ValueError("a Git LFS pointer, not the weights: run git lfs pull in its repository")
@@ -264,7 +258,7 @@ def _header_bytes(file: FileIO) -> bytes:
 
 
 def _parse_entries(header: bytes, shard: str, size: int) -> tuple[Any, list[TensorEntry]]:
-    """Check a header as safetensors does: known dtypes, data that fills the file without gap or overlap."""
+    """Check a header like safetensors does: known dtypes, and data that fills the file without gap or overlap."""
     described = _parse_object(header[8:])
     metadata = described.pop("__metadata__", None)
     if len(described) > _TENSORS:
@@ -309,7 +303,7 @@ def _sha256(path: Path, start: int, stop: int) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what a broken or unreadable file raises into one StateError that names it."""
+    """Turn any error of a broken or unreadable file into a StateError that names it."""
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:

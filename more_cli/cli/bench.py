@@ -1,4 +1,4 @@
-"""`more bench`: what an edit costs on this machine."""
+"""`more bench`: measures what an edit costs on this machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
+from more_cli.store.target import locate
 
 if TYPE_CHECKING:
     from more_cli.bench.run import BenchReport, Measured
-    from more_cli.evaluation.metrics import Estimate
 
 MIB = 1 << 20
 _RATIOS = {
-    "edit_over_floor": "an edit over the floor of its writes",
-    "step_over_floor": "its writes alone over that floor",
-    "lora_step_over_step": "a LoRA step over a write",
-    "lora_step_over_later_step": "a LoRA step over an edit's later writes",
+    "edit_over_floor": "edit / floor of its writes",
+    "step_over_floor": "writes of an edit / their floor",
+    "lora_step_over_step": "LoRA step / write",
+    "lora_step_over_later_step": "LoRA step / write after the first of an edit",
 }
 
 
@@ -29,20 +29,22 @@ def bench(
     model: opt.ModelFolder,
     edits: Annotated[
         Path | None,
-        typer.Argument(metavar="[EDITS]", help="JSON Lines file; left out, edits about pictures that are drawn."),
+        typer.Argument(metavar="[EDITS]", help="JSON Lines file. [default: edits on random pictures]"),
     ] = None,
     floor: Annotated[
-        bool, typer.Option("--floor", help="Time a bare PyTorch loop on the same batches, edit by edit.")
+        bool, typer.Option("--floor", help="Also time a bare PyTorch loop on the same batches, edit by edit.")
     ] = False,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Time PEFT LoRA with SGD on the same batches, sites and ranks.")
+        bool, typer.Option("--peers", help="Also time PEFT LoRA with SGD on the same batches, sites and ranks.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw latency and memory over the stream (.png, .svg, .pdf).")
+        Path | None, typer.Option(metavar="FILE", help="Plot latency and memory over the stream (.png, .svg, .pdf).")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first N edits. [default: all; 24 drawn ones]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn edits.")] = 0,
-    anchors: Annotated[Path | None, typer.Option(help="Anchors of a new state, as for `init`.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first N edits. [default: all; 24 random ones]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random edits.")] = 0,
+    anchors: Annotated[Path | None, typer.Option(help="Anchors for a new state, as in `init`.")] = None,
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
     save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
@@ -58,7 +60,8 @@ def bench(
 ) -> None:
     """Measure what an edit costs, part by part.
 
-    Works in a temporary folder (TMPDIR) on a copy of the state; without one, or with a recipe or anchors, on a new one.
+    Runs in a temporary folder (TMPDIR) on a copy of the state, or on a new state if there is none or if --recipe,
+    --set or --anchors is given.
 
     \b
     Examples:
@@ -70,7 +73,6 @@ def bench(
     from more_cli.bench.run import BenchOptions
     from more_cli.bench.run import bench as run
     from more_cli.demo.samples import samples_for
-    from more_cli.ops.session import locate
 
     if plot is not None:
         check_plot(plot)
@@ -78,9 +80,18 @@ def bench(
     offered = None
     if edits is None and anchors is None:
         edits, offered, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
-    settings = tuple(set_ or ())
     options = BenchOptions(
-        edits, anchors, offered, recipe, settings, image_root, limit, save_every, seed, floor=floor, peers=peers
+        edits=edits,
+        anchors=anchors,
+        offered=offered,
+        recipe=recipe,
+        settings=tuple(set_ or ()),
+        image_root=image_root,
+        limit=limit,
+        save_every=save_every,
+        seed=seed,
+        floor=floor,
+        peers=peers,
     )
     with output.progress() as progress:
         report = run(target, options, opt.machine(device, dtype, device_map, memory), progress)
@@ -92,7 +103,7 @@ def bench(
 
 
 def _show(output: Output, report: BenchReport) -> None:
-    """Show seconds by part, what is typical of an edit, how it changes, and the ratios."""
+    """Show the time by part, medians of an edit, how these grow over the stream, and the ratios."""
     if output.as_json:
         output.json("more.bench/1", _values(report))
     if not report.edits:
@@ -110,25 +121,25 @@ def _show(output: Output, report: BenchReport) -> None:
     )
     output.line()
     output.table(
-        ("over the stream", "median", "growth to its end", "95 % interval"),
+        ("quantity", "median", "growth over the stream", "95 % interval"),
         [
-            (_words(name), _amount(name, found.median), f"{found.growth:+.1%}", f"{found.low:+.1%} {found.high:+.1%}")
-            for name, found in report.trends.items()
+            (_words(name), _amount(name, trend.median), f"{trend.growth:+.1%}", f"{trend.low:+.1%} {trend.high:+.1%}")
+            for name, trend in report.trends.items()
         ],
-        numbers=("median", "growth to its end", "95 % interval"),
+        numbers=("median", "growth over the stream", "95 % interval"),
     )
     output.table(
         ("ratio", "median", "95 % interval", "n"),
         [
-            (_RATIOS[name], f"{found.value:.2f}", f"{found.low:.2f} {found.high:.2f}", found.n)
-            for name, found in report.ratios.items()
+            (_RATIOS[name], f"{ratio.value:.2f}", f"{ratio.low:.2f} {ratio.high:.2f}", ratio.n)
+            for name, ratio in report.ratios.items()
         ],
         numbers=("median", "95 % interval", "n"),
     )
 
 
 def _words(name: str) -> str:
-    return name.rpartition("_")[0].replace("_", " ") if name != "seconds_per_write" else "an edit over its writes"
+    return name.rpartition("_")[0].replace("_", " ") if name != "seconds_per_write" else "seconds per write"
 
 
 def _amount(name: str, value: float) -> str:
@@ -143,16 +154,12 @@ def _values(report: BenchReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "edits_per_second": len(report.edits) / report.seconds if report.edits else None,
         "parts": report.parts,
-        "trends": {name: asdict(found) for name, found in report.trends.items()},
-        "ratios": {name: _ratio(found) for name, found in report.ratios.items()},
+        "trends": {name: asdict(trend) for name, trend in report.trends.items()},
+        "ratios": {name: asdict(ratio) for name, ratio in report.ratios.items()},
         "ledger_bytes": report.ledger_bytes,
         "edits": [_edit(edit) for edit in report.edits],
         "interrupted": report.interrupted,
     }
-
-
-def _ratio(found: Estimate) -> dict[str, Any]:
-    return asdict(found)
 
 
 def _edit(edit: Measured) -> dict[str, Any]:

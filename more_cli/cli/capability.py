@@ -1,4 +1,4 @@
-"""`more eval --suite mme`: yes/no scores of the base and the state, as a table and as JSON."""
+"""`more eval --suite mme`: yes/no scores of the base and of the state, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from more_cli.errors import UsageError
 if TYPE_CHECKING:
     from more_cli.experiments.capability import Capability, CapabilityReport
     from more_cli.model.machine import Machine
-    from more_cli.ops.session import Target
+    from more_cli.store.target import Target
     from more_cli.suites.load import YesNoSuite
     from more_cli.suites.yes_no import YesNoScore
 
 
 def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machine: Machine, files: Outlets) -> None:
-    """Ask a suite's questions and show what was measured.
+    """Ask base and state a suite's questions and show the scores.
 
     Raises:
-        UsageError: a gate on what edits changed, and no state.
+        UsageError: there are gates but no state.
+        GateError: a gate was missed.
     """
     from more_cli.evaluation.gates import judge
     from more_cli.experiments.capability import evaluate_capability as run
@@ -31,23 +32,21 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
     gates = files.gates_on(gate_names(suite))
     if gates and not target.sidecar.exists():
         raise UsageError(
-            f"`--gate` on {suite.name}: there is no state `{target.sidecar}` to compare with the base",
-            "make one with `more edit`",
+            f"`--gate` on {suite.name} needs a state: there is no `{target.sidecar}`", "create one with `more edit`"
         )
     with output.progress() as progress:
         report = run(suite, target, machine, progress)
     report = replace(report, gates=judge(gates, report.gated))
-    show_capability(output, report)
+    _show_capability(output, report)
     files.write(of_capability(report))
 
 
-def show_capability(output: Output, report: CapabilityReport) -> None:
-    """Show accuracy, accuracy+, score and unparsable answers per category, and what the state changed."""
+def _show_capability(output: Output, report: CapabilityReport) -> None:
+    """Show accuracy, accuracy+, score and unparsable answers per category, and the change from base to state."""
     if output.as_json:
-        output.json("more.capability/1", capability_values(report))
-    if report.replayed:
-        output.note(f"replayed {report.replayed} edits that the ledger had and the state did not")
-    after = f" and after {report.edits} edits" if report.state else "; no state lies beside it"
+        output.json("more.capability/1", _values(report))
+    output.replayed(report.replayed)
+    after = f" and after {report.edits} edits" if report.state else " only, without a state"
     output.line(f"{report.suite.name}: the untouched base{after}")
     rows: list[tuple[object, ...]] = []
     for name, base in report.base.categories.items():
@@ -60,14 +59,13 @@ def show_capability(output: Output, report: CapabilityReport) -> None:
         output.line(f"{name}: {total.score:.1f}{moved} of {total.maximum:.0f}")
     output.line(f"accuracy {report.base.accuracy:.3f}, accuracy+ {report.base.accuracy_plus:.3f}")
     if report.state is not None:
-        found = report.changes["all"]
-        interval = f"95 % interval {found.low:+.3f} to {found.high:+.3f} over {found.n} images"
-        output.line(f"change of accuracy {found.value:+.3f}, {interval}")
+        change = report.changes["all"]
+        interval = f"95 % interval {change.low:+.3f} to {change.high:+.3f} over {change.n} images"
+        output.line(f"change of accuracy {change.value:+.3f}, {interval}")
     show_gates(output, report.gates)
 
 
-def capability_values(report: CapabilityReport) -> dict[str, Any]:
-    """Return a capability report as JSON values."""
+def _values(report: CapabilityReport) -> dict[str, Any]:
     return {
         "suite": report.suite.name,
         "from": report.suite.source,
@@ -76,20 +74,20 @@ def capability_values(report: CapabilityReport) -> dict[str, Any]:
         "state": str(report.target.sidecar) if report.state else None,
         "edits": report.edits,
         "replayed": report.replayed,
-        "base": _values(report.base),
-        "edited": _values(report.state) if report.state else None,
-        "gates": [gate_values(found) for found in report.gates],
+        "base": _capability_values(report.base),
+        "edited": _capability_values(report.state) if report.state else None,
+        "gates": [gate_values(gate) for gate in report.gates],
         "change": {name: asdict(value) for name, value in report.changes.items()},
         "reproduce": report.reproduce,
     }
 
 
-def _values(found: Capability) -> dict[str, Any]:
+def _capability_values(capability: Capability) -> dict[str, Any]:
     return {
-        "accuracy": found.accuracy,
-        "accuracy_plus": found.accuracy_plus,
-        "unparsable_rate": found.unparsable_rate,
-        "totals": {name: asdict(total) for name, total in found.totals.items()},
+        "accuracy": capability.accuracy,
+        "accuracy_plus": capability.accuracy_plus,
+        "unparsable_rate": capability.unparsable_rate,
+        "totals": {name: asdict(total) for name, total in capability.totals.items()},
         "categories": {
             name: asdict(score)
             | {
@@ -98,7 +96,7 @@ def _values(found: Capability) -> dict[str, Any]:
                 "score": score.score,
                 "unparsable_rate": score.unparsable_rate,
             }
-            for name, score in found.categories.items()
+            for name, score in capability.categories.items()
         },
     }
 
@@ -110,6 +108,6 @@ def _cells(score: YesNoScore) -> tuple[str, ...]:
 def _after(report: CapabilityReport, name: str) -> tuple[str, ...]:
     if report.state is None:
         return ()
-    score, found = report.state.categories[name], report.changes[name]
-    moved = f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    score, change = report.state.categories[name], report.changes[name]
+    moved = f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
     return f"{score.accuracy:.3f}", f"{score.score:.1f}", f"{score.unparsable_rate:.3f}", moved

@@ -1,4 +1,4 @@
-"""`more compare`: editors side by side on one suite, or two results of `eval --json` in pairs."""
+"""`more compare`: editors on one suite, or two results of `eval --json`, compared edit by edit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli import outlets, suite_eval
+from more_cli.cli import outlets
+from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
+from more_cli.cli.scores import cell
+from more_cli.cli.suite_eval import heading, note_resumed, source_values, summary_values
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,28 +26,31 @@ TEST = "exact two-sided sign test over edits"
 
 def compare(
     editors: Annotated[
-        list[str] | None, typer.Argument(metavar="[EDITOR]...", help="Editors, as in `eval --editor`; the first leads.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[EDITOR]...", help="Names as in `eval --editor`; the others are compared with the first."
+        ),
     ] = None,
     paired: Annotated[
         tuple[Path, Path] | None,
-        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` about the same edits."),
+        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` on the same edits."),
     ] = None,
-    suite: suite_eval.SuiteName = None,
+    suite: suites.SuiteName = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Checkpoint folder; left out, as with `eval --suite`.")
+        Path | None, typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]")
     ] = None,
-    data_root: suite_eval.DataRoot = None,
+    data_root: suites.DataRoot = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="EDITOR:KEY=VALUE", help="Change one value of an editor; repeatable."),
     ] = None,
-    limit: suite_eval.Limit = 100,
-    metrics: suite_eval.Metrics = None,
-    checkpoints: suite_eval.Checkpoints = "1,10,100",
-    cache: suite_eval.Cache = None,
-    again: suite_eval.Again = False,
-    calibrate: suite_eval.Calibrate = 0,
-    anchors: suite_eval.Anchors = None,
+    limit: suites.Limit = 100,
+    metrics: suites.Metrics = None,
+    checkpoints: suites.Checkpoints = "1,10,100",
+    cache: suites.Cache = None,
+    again: suites.Again = False,
+    calibrate: suites.Calibrate = 0,
+    anchors: suites.Anchors = None,
     report: outlets.Reports = None,
     image_root: opt.ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
@@ -58,10 +64,10 @@ def compare(
 ) -> None:
     """Compare editors on a suite, or two results edit by edit.
 
-    Every editor goes through the suite as with `eval --suite --editor`, and is held against the first one: every
-    metric with the mean difference over edits, its 95 % interval and an exact sign test. What was measured before is
-    only read, so an interrupted comparison goes on. With --paired two results are compared; those that did not
-    measure the same edits the same way are refused.
+    Every editor runs on the suite as with `eval --suite --editor`, and is compared with the first one: for every
+    metric the mean difference over edits, its 95 % interval and an exact sign test. Finished runs are read from the
+    cache, so an interrupted comparison continues. With --paired two results are compared; both must have measured the
+    same edits in the same way.
 
     \b
     Examples:
@@ -71,129 +77,124 @@ def compare(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
         if any((editors, suite, model, data_root, set_, metrics, cache, again, calibrate, anchors, report)):
-            raise UsageError("`--paired` compares two results, not editors on a suite", "leave one of the two out")
+            raise UsageError(
+                "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
+            )
         from more_cli.experiments.compare_results import compare_runs
 
         _show_pair(output, compare_runs(*paired))
         return
     if not editors or suite is None:
         hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
-        raise UsageError("a comparison needs editors and --suite, or --paired", hint)
+        raise UsageError("`compare` needs editors and --suite, or --paired", hint)
     from more_cli.experiments.compare_editors import compare_editors, settings_by_editor
     from more_cli.render.pages import of_comparison
 
     files = outlets.Outlets(report or ())
     files.check()
     settings = settings_by_editor(editors, set_ or ())
-    options = suite_eval.run_options(
+    options = suites.run_options(
         editor=editors[0],
-        recipe=None,
-        settings=None,
         limit=limit,
-        protocols=None,
         checkpoints=checkpoints,
-        lags="",
         cache=cache,
         again=again,
         calibrate=calibrate,
         metrics=metrics,
         anchors=anchors,
     )
-    loaded = suite_eval.edits_of(output, suite, data_root, image_root, strict_paths=strict_paths)
-    target = suite_eval.target_of(output, model, None)
+    machine = opt.machine(device, dtype, device_map, memory)
+    loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
+    target = suites.suite_target(output, model, None)
     with output.progress() as progress:
-        found = compare_editors(
-            loaded, target.model, settings, options, opt.machine(device, dtype, device_map, memory), progress
-        )
-    _show_editors(output, found)
-    files.write(of_comparison(found))
+        comparison = compare_editors(loaded, target.model, settings, options, machine, progress=progress)
+    _show_editors(output, comparison)
+    files.write(of_comparison(comparison))
 
 
-def _show_editors(output: Output, found: EditorComparison) -> None:
-    """Show every editor's metrics at the end and on the way, and how they differ from the first one's."""
-    output.json("more.compare-editors/1", comparison_values(found))
+def _show_editors(output: Output, comparison: EditorComparison) -> None:
+    """Show every editor's metrics, and their differences from those of the first editor."""
+    output.json("more.compare-editors/1", _editor_values(comparison))
     from more_cli.render.pages import difference_cells
 
-    first, reports = found.first, found.reports
-    output.line(f"{suite_eval.heading(first)}; editors {', '.join(reports)}")
+    first, reports = comparison.first, comparison.reports
+    output.line(f"{heading(first)}; editors {', '.join(reports)}")
     if first.preset:
-        output.line(f"counted as {first.preset.name}: {first.preset.title}")
+        output.line(f"metrics of {first.preset.name}: {first.preset.title}")
     readouts = dict.fromkeys(
         (first.headline, *(name for name in first.estimates if name == f"online@{len(first.edits)}"))
     )
     rows = [
-        (metric, readout, *(suite_eval.cell(report.estimates[readout].get(metric)) for report in reports.values()))
-        for metric in found.shown
+        (metric, readout, *(cell(report.estimates[readout].get(metric)) for report in reports.values()))
+        for metric in comparison.shown
         if metric in first.estimates[first.headline]
         for readout in readouts
     ]
     costs = ("cost per edit", "", *(f"{report.cost:.1f}" for report in reports.values()))
     output.table(("metric", "protocol", *reports), [*rows, costs], numbers=tuple(reports))
-    if found.differences:
+    if comparison.differences:
         output.line()
-        output.line(f"{first.headline}: minus {first.editor}, mean over edits; p of the exact sign test")
+        output.line(f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test")
     output.table(
         ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p"),
         [
             (metric, editor, *difference_cells(differences[metric]))
-            for metric in found.shown
-            for editor, differences in found.differences.items()
+            for metric in comparison.shown
+            for editor, differences in comparison.differences.items()
             if metric in differences
         ],
         numbers=("difference", "up", "down", "same", "p"),
     )
     for editor, report in reports.items():
-        if report.resumed:
-            output.note(f"{editor}: {report.resumed} steps were measured by an earlier run; --again measures them anew")
+        note_resumed(output, report, editor)
 
 
-def comparison_values(found: EditorComparison) -> dict[str, Any]:
-    """Return a comparison of editors as JSON values; the scores of each edit are in `eval --suite --json`."""
-    return suite_eval.source_values(found.first) | {
-        "editors": {name: suite_eval.summary_values(report) for name, report in found.reports.items()},
-        "first": found.first.editor,
+def _editor_values(comparison: EditorComparison) -> dict[str, Any]:
+    """Return a comparison as JSON values; only `eval --suite --json` has the scores of each edit."""
+    return source_values(comparison.first) | {
+        "editors": {name: summary_values(report) for name, report in comparison.reports.items()},
+        "first": comparison.first.editor,
         "test": TEST,
-        "differences": {name: difference_values(metrics) for name, metrics in found.differences.items()},
-        "skipped": found.skipped,
+        "differences": {name: _difference_values(metrics) for name, metrics in comparison.differences.items()},
+        "skipped": comparison.skipped,
     }
 
 
-def difference_values(metrics: dict[str, Difference]) -> dict[str, Any]:
-    """Return differences as JSON values."""
+def _difference_values(metrics: dict[str, Difference]) -> dict[str, Any]:
     return {name: asdict(value) | {"n": value.n} for name, value in metrics.items()}
 
 
-def _show_pair(output: Output, found: Comparison) -> None:
-    """Show every metric of two runs, and what the runs were made with where it differs."""
+def _show_pair(output: Output, pair: Comparison) -> None:
+    """Show every metric of two runs, and in which settings the runs differ."""
     from more_cli.render.pages import difference_cells
 
     output.json(
         "more.compare/1",
         {
-            "first": str(found.first),
-            "second": str(found.second),
-            "source": found.run.source,
-            "protocol": found.run.protocol,
-            "baseline": found.run.baseline,
-            "edits": len(found.run.per_edit),
+            "first": str(pair.first),
+            "second": str(pair.second),
+            "source": pair.run.source,
+            "protocol": pair.run.protocol,
+            "baseline": pair.run.baseline,
+            "edits": len(pair.run.per_edit),
             "test": TEST,
-            "metrics": difference_values(found.metrics),
-            "skipped": found.skipped,
-            "differ": found.differ,
+            "metrics": _difference_values(pair.metrics),
+            "skipped": pair.skipped,
+            "differ": pair.differ,
         },
     )
     output.line(
-        f"{len(found.run.per_edit)} edits in both, protocol {found.run.protocol}, locality against "
-        f"{found.run.baseline}; {found.second} minus {found.first}, p of the exact sign test"
+        f"{len(pair.run.per_edit)} edits in both, protocol {pair.run.protocol}, locality against "
+        f"{pair.run.baseline}; {pair.second} minus {pair.first}, p of the exact sign test"
     )
     output.table(
         ("metric", "first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
         [
             (name, f"{value.first:.3f}", f"{value.second:.3f}", *difference_cells(value))
-            for name, value in found.metrics.items()
+            for name, value in pair.metrics.items()
         ],
         numbers=("first", "second", "difference", "up", "down", "same", "p"),
     )
-    for name, reason in found.skipped.items():
-        output.note(f"note: {name} is left out: {reason}")
-    output.line(f"they differ in: {', '.join(found.differ) or 'nothing that is recorded'}")
+    for name, reason in pair.skipped.items():
+        output.note(f"note: {name} is not compared: {reason}")
+    output.line(f"the runs differ in: {', '.join(pair.differ) or 'nothing recorded'}")

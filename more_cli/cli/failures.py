@@ -1,4 +1,4 @@
-"""Which exceptions are the user's to see as one line, and with which exit code; and the codes of runs without one."""
+"""Exit codes, and which exceptions a user sees as one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from more_cli.errors import MoreError, ResourceError, UsageError
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
-"""Exit codes of runs that ended as they should, but not with every edit."""
+"""Exit codes of runs that raised no error but did not apply every edit."""
 MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
-"""What Typer raises for a wrong command line; it has no public name."""
+"""Typer's exception for a wrong command line; it has no public name."""
 
 
 def show_misuse(misuse: Any) -> int:

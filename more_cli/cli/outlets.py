@@ -1,4 +1,4 @@
-"""Where an evaluation goes beside the terminal, and the gates that it must pass: what every `eval` has."""
+"""Report files and gates of an evaluation: the options that every `eval` has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Gates = Annotated[
     typer.Option(
         "--gate",
         metavar="METRIC>=NUMBER",
-        help="Exit with 6 if missed; METRIC.low or .high is an end of its interval; repeatable.",
+        help="Exit with 6 if this is not met. METRIC.low and METRIC.high are the ends of its interval. Repeatable.",
     ),
 ]
 Reports = Annotated[
@@ -41,7 +41,7 @@ class Outlets:
     gates: Sequence[str] = ()
 
     def check(self) -> None:
-        """Refuse files that could not be written.
+        """Check that the files can be written.
 
         Raises:
             UsageError, StateError: see `check_outlets`.
@@ -51,7 +51,7 @@ class Outlets:
         check_outlets(self.reports, self.junit)
 
     def gates_on(self, names: Sequence[str] = ()) -> list[Gate]:
-        """Read the gates, each on one of `names`.
+        """Parse the gates; their metrics must be among `names` if any are given.
 
         Raises:
             UsageError: not a gate.
@@ -61,7 +61,7 @@ class Outlets:
         return [parse_gate(text, names) for text in self.gates]
 
     def write(self, page: Page) -> None:
-        """Write the files, then go on only if every gate was met.
+        """Write the files, then check the gates.
 
         Raises:
             GateError: one was not.
@@ -75,25 +75,25 @@ class Outlets:
 
 
 def show_gates(output: Output, gates: Sequence[Judgement]) -> None:
-    """Show what became of each gate."""
+    """Show whether each gate was met."""
     if gates:
         output.line()
         output.table(
             ("gate", "", "measured"),
-            [(str(found.gate), "met" if found.met else "MISSED", found.reason) for found in gates],
+            [(str(result.gate), "met" if result.met else "MISSED", result.reason) for result in gates],
         )
 
 
-def gate_values(found: Judgement) -> Mapping[str, Any]:
-    """Return what became of a gate as JSON values."""
-    gate = found.gate
+def gate_values(result: Judgement) -> Mapping[str, Any]:
+    """Return the result of a gate as JSON values."""
+    gate = result.gate
     return {
         "gate": str(gate),
         "metric": gate.metric,
         "bound": gate.bound,
         "operator": gate.operator,
         "threshold": gate.threshold,
-        "actual": found.actual,
-        "met": found.met,
-        "reason": found.reason,
+        "actual": result.actual,
+        "met": result.met,
+        "reason": result.reason,
     }

@@ -1,6 +1,6 @@
-"""The only module that prints: results on stdout, everything else on stderr, user text made inert.
+"""The only module that prints: results on stdout, everything else on stderr, control characters escaped.
 
-One object per command carries `--json`, `-q` and `-v`. Rich is imported when a table or a bar is drawn.
+One object per command holds `--json`, `-q` and `-v`. Rich is imported when a table or a bar is drawn.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import MoreError
-from more_cli.files import inert, plain
+from more_cli.text import inert, plain
 
 if TYPE_CHECKING:
     from more_cli.progress import Progress
 
 LOG_SECONDS = 30.0
 """Between two progress lines when stderr is not a terminal."""
+ROWS = 20
+"""Rows of a list of edits or images that people see; `--json` has them all."""
 _WIDTH = 140
-"""Columns of a table that is not shown on a terminal."""
+"""Characters per line of a table that does not go to a terminal."""
 
 
 def fail(error: MoreError) -> None:
-    """Print `error: ...` and its hint on stderr; several problems come one per line."""
+    """Print `error: ...` and its hint on stderr, each problem on its own line."""
     for problem in error.message.split("\nerror: "):
         print(plain(f"error: {problem}"), file=sys.stderr)  # noqa: T201
     if error.hint:
@@ -36,7 +38,7 @@ def fail(error: MoreError) -> None:
 
 
 class _Inert(logging.Formatter):
-    """Log lines, libraries' too, that steer no terminal."""
+    """Escapes control characters in log lines, also in those of libraries, so that they cannot steer a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(plain, super().format(record).splitlines()))
@@ -48,11 +50,11 @@ def _log_handler() -> logging.Handler:
     return handler
 
 
-def give_up() -> None:
-    """Say that nobody reads standard output any more, and let Python flush what is left of it into nothing."""
-    with suppress(OSError, ValueError):  # a stream in memory, or standard error as deaf
+def close_stdout() -> None:
+    """Report that the output pipe was closed by its reader, and discard the rest of standard output."""
+    with suppress(OSError, ValueError):  # a stream in memory, or standard error closed too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("whoever read the output is gone; what was done until then is safe", file=sys.stderr)  # noqa: T201
+        print("output pipe closed; finished work is saved", file=sys.stderr)  # noqa: T201
 
 
 class Output:
@@ -69,7 +71,7 @@ class Output:
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def json(self, schema: str, values: Mapping[str, Any]) -> None:
-        """Print one JSON object on stdout when `--json` was given, at once also into a pipe.
+        """Print one JSON object on stdout if `--json` was given, flushed at once.
 
         A number that is not finite becomes null.
         """
@@ -84,7 +86,7 @@ class Output:
             print(plain(text))  # noqa: T201
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-        """Print a table of results for people; columns in `numbers` are aligned to the right."""
+        """Print a table for people; columns in `numbers` are aligned to the right."""
         if self.as_json or self.quiet or not rows:
             return
         from rich.console import Console
@@ -105,9 +107,14 @@ class Output:
         if not self.quiet:
             print(plain(text), file=sys.stderr)  # noqa: T201
 
+    def replayed(self, edits: int) -> None:
+        """Report on stderr how many edits were replayed from the ledger, if any."""
+        if edits:
+            self.note(f"replayed {edits} edits that were in the ledger but not in the state")
+
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """Show how far long work is: a bar on a terminal, else a line every 30 s; nothing with `-q`."""
+        """Show the progress of long work: a bar on a terminal, else a line every 30 s; nothing with `-q`."""
         if self.quiet:
             yield lambda done, total, text: None
         elif sys.stderr.isatty():
@@ -118,7 +125,7 @@ class Output:
 
 
 def finite(value: Any) -> Any:
-    """Return JSON values with None for every number that JSON has no word for."""
+    """Return JSON values with None for every infinity and NaN, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

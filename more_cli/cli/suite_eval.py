@@ -1,142 +1,32 @@
-"""`more eval --suite`: its options, its tables and its JSON."""
+"""`more eval --suite`: runs an editor on a suite and shows the result as tables or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from more_cli.cli.capability import evaluate_capability
 from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
-from more_cli.cli.scores import estimate_cells, metrics_values
+from more_cli.cli.scores import cell, estimate_cells, metrics_values, values_of_edit
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from more_cli.evaluation.metrics import Estimate
     from more_cli.experiments.report import SuiteReport
     from more_cli.experiments.run import RunOptions
     from more_cli.model.machine import Machine
-    from more_cli.ops.session import Target
-    from more_cli.suites.load import EditSuite, Suite
-
-SuiteName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|FILE", help="Run an editor through a suite from the untouched base; see `more suites`."),
-]
-DataRoot = Annotated[Path | None, typer.Option(metavar="DIR", help="With --suite: the folder with the suite's files.")]
-EditorName = Annotated[str, typer.Option("--editor", metavar="NAME", help="With --suite: which editor runs.")]
-Limit = Annotated[int, typer.Option(min=0, help="With --suite: the first N edits; 0 for all.")]
-Checkpoints = Annotated[
-    str, typer.Option(metavar="1,10,..", help="With --suite: after which edits `final` and `online` are read off.")
-]
-ProtocolNames = Annotated[
-    list[str] | None,
-    typer.Option("--protocol", help="With --suite: final, online, lag or single; repeatable. [default: final, online]"),
-]
-Lags = Annotated[str, typer.Option(metavar="10,..", help="With --protocol lag: further edits before one is scored.")]
-Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="With --suite: for what the base says and what was measured.")
-]
-Calibrate = Annotated[
-    int,
-    typer.Option(metavar="N", min=0, help="With --suite: try N settings of the editor on the calibration pool first."),
-]
-Metrics = Annotated[
-    str | None,
-    typer.Option("--metrics", metavar="NAME", help="With --suite: count as a source does; see `more suites metrics`."),
-]
-Anchors = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="With --suite: JSON Lines of questions whose answers must not move, for M-ORE."),
-]
-Again = Annotated[bool, typer.Option("--again", help="With --suite: measure anew what an earlier run has measured.")]
-
-
-def check_together(suite: str | None, probes: Path | None, given: Sequence[str]) -> None:
-    """Refuse options that say nothing together.
-
-    Raises:
-        UsageError: a suite and a file of questions, or options of a suite without one.
-    """
-    if suite is not None and probes is not None:
-        raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
-    if suite is None and given:
-        raise UsageError(f"`{given[0]}` says how an editor goes through a suite", "name one with --suite")
-
-
-def run_options(
-    *,
-    editor: str,
-    recipe: str | None,
-    settings: list[str] | None,
-    limit: int,
-    protocols: list[str] | None,
-    checkpoints: str,
-    lags: str,
-    cache: Path | None,
-    again: bool,
-    calibrate: int,
-    metrics: str | None,
-    anchors: Path | None,
-) -> RunOptions:
-    """Return the options of a run, checked.
-
-    Raises:
-        UsageError: no such protocol or preset, both given, or not a list of numbers.
-    """
-    from more_cli.experiments.presets import preset_of
-    from more_cli.experiments.protocols import PROTOCOLS, checked, marks_of
-    from more_cli.experiments.run import RunOptions
-
-    preset = preset_of(metrics) if metrics is not None else None
-    if preset and protocols:
-        raise UsageError(f"`--metrics {metrics}` has its protocol: {', '.join(preset.protocols)}", "drop --protocol")
-    try:
-        chosen = checked(protocols or (preset.protocols if preset else ("final", "online")))
-    except ValueError as error:
-        raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
-    numbers = {}
-    for option, text in (("--checkpoints", checkpoints), ("--lags", lags)):
-        try:
-            numbers[option] = marks_of(text)
-        except ValueError:
-            raise UsageError(f"`{option} {text}` is no list of numbers", f"for example {option} 1,10,100") from None
-    return RunOptions(
-        editor=editor,
-        recipe=recipe,
-        settings=tuple(settings or ()),
-        limit=limit or None,
-        protocols=chosen,
-        checkpoints=numbers["--checkpoints"],
-        lags=numbers["--lags"],
-        cache=cache,
-        again=again,
-        calibrate=calibrate,
-        preset=preset,
-        anchors=anchors,
-    )
+    from more_cli.store.target import Target
+    from more_cli.suites.load import Suite
 
 
 def evaluate_suite(
-    output: Output,
-    name: str,
-    data_root: Path | None,
-    image_root: Path | None,
-    model: Path | None,
-    state: Path | None,
-    options: RunOptions,
-    machine: Machine,
-    files: Outlets,
-    *,
-    strict_paths: bool = False,
+    output: Output, suite: Suite, target: Target, options: RunOptions, *, machine: Machine, files: Outlets
 ) -> None:
-    """Run a suite and show what it measured.
+    """Run an editor on a suite of edits, or ask model and state the questions of a yes/no suite, and show the scores.
 
     Raises:
-        UsageError: a suite of yes/no questions was to be counted as one of edits.
+        UsageError: a preset of metrics for a yes/no suite.
+        GateError: a gate was missed.
     """
     from more_cli.evaluation.gates import judge
     from more_cli.experiments.report import gate_names
@@ -144,13 +34,9 @@ def evaluate_suite(
     from more_cli.render.pages import of_suite
     from more_cli.suites.load import YesNoSuite
 
-    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
-    target = target_of(output, model, state)
     if isinstance(suite, YesNoSuite):
-        from more_cli.cli.capability import evaluate_capability
-
         if options.preset is not None:
-            raise UsageError("--metrics says how edits are counted", f"{suite.name} has none: leave it out")
+            raise UsageError("--metrics needs a suite of edits", f"{suite.name} has only questions: leave it out")
         evaluate_capability(output, suite, target, machine, files)
         return
     for notice in options.preset.notices if options.preset else ():
@@ -159,57 +45,14 @@ def evaluate_suite(
     with output.progress() as progress:
         report = run_suite(suite, target.model, options, machine, progress)
     report.gates = judge(gates, report.gated)
-    show_suite(output, report)
+    _show_suite(output, report)
     files.write(of_suite(report))
 
 
-def loaded_suite(
-    output: Output, name: str, data_root: Path | None, image_root: Path | None, *, strict_paths: bool = False
-) -> Suite:
-    """Load a suite and say what whoever sees its numbers should know."""
-    from more_cli.suites.load import load_suite
-
-    suite = load_suite(name, data_root, image_root, strict_paths=strict_paths)
-    for notice in suite.notices:
-        output.note(f"note: {notice}")
-    return suite
-
-
-def edits_of(
-    output: Output, name: str, data_root: Path | None, image_root: Path | None, *, strict_paths: bool = False
-) -> EditSuite:
-    """Load a suite of edits.
-
-    Raises:
-        UsageError: it has none.
-    """
-    from more_cli.suites.load import EditSuite
-
-    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
-    if not isinstance(suite, EditSuite):
-        raise UsageError(
-            f"suite `{suite.name}` has no edits for an editor", "`more eval MODEL --suite` asks its questions"
-        )
-    return suite
-
-
-def target_of(output: Output, model: Path | None, state: Path | None) -> Target:
-    """Return what a command means or, where it names nothing and no state lies here, the embedded demo model."""
-    from more_cli.ops.session import Target, locate
-    from more_cli.store.state import sidecar_path
-
-    if model is not None or state is not None or any(Path.cwd().glob("*.more")):
-        return locate(model, state)
-    from more_cli.demo.files import demo_model_dir
-
-    output.note("note: no MODEL and no `*.more` here: this is the embedded demo model")
-    return Target(demo_model_dir(), sidecar_path(demo_model_dir()))
-
-
-def show_suite(output: Output, report: SuiteReport) -> None:
-    """Show the metrics by protocol and checkpoint, and the gates."""
+def _show_suite(output: Output, report: SuiteReport) -> None:
+    """Show the metrics by protocol and checkpoint, the counts and the gates."""
     if output.as_json:
-        output.json("more.eval/1", suite_values(report))
+        output.json("more.eval/1", _values(report))
     output.line(f"{heading(report)}; editor {report.editor}")
     _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
@@ -222,17 +65,24 @@ def show_suite(output: Output, report: SuiteReport) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
     output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
     if calibration := report.reproduce.get("calibration"):
-        chosen = ", ".join(calibration["chosen"]) or "as it is"
-        output.line(f"calibrated on {calibration['n']} other edits: of {len(calibration['tried'])} settings, {chosen}")
-    if report.resumed:
-        output.note(f"{report.resumed} steps were measured by an earlier run; --again measures them anew")
+        chosen = ", ".join(calibration["chosen"]) or "as given"
+        tried = f"{calibration['n']} other edits, {len(calibration['tried'])} settings tried"
+        output.line(f"calibrated on {tried}; best: {chosen}")
+    note_resumed(output, report)
     show_gates(output, report.gates)
 
 
+def note_resumed(output: Output, report: SuiteReport, editor: str = "") -> None:
+    """Report how many steps were read from the cache of an earlier run, if any."""
+    if report.resumed:
+        prefix = f"{editor}: " if editor else ""
+        output.note(f"{prefix}{report.resumed} steps are from an earlier run; --again measures them again")
+
+
 def heading(report: SuiteReport) -> str:
-    """Say which edits of a suite were run and what locality is measured against."""
+    """Return which edits of a suite were run and what locality is compared with."""
     taken = len(report.edits)
-    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 for all)"
+    whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 runs all)"
     return f"{report.suite.name}, {taken} edits{whole}; {report.locality}"
 
 
@@ -242,17 +92,17 @@ def _show_numbers(output: Output, report: SuiteReport) -> None:
     readouts = list(report.estimates)
     if report.preset is None:
         rows = {name: name for name in SHOWN}
-        found = report.estimates
+        values = report.estimates
     else:
-        output.line(f"counted as {report.preset.name}: {report.preset.title}")
+        output.line(f"metrics of {report.preset.name}: {report.preset.title}")
         rows = {**report.preset.columns, "Avg": "mean of these"}
-        found = report.preset_values
-    shown = {row: name for row, name in rows.items() if any(row in found[readout] for readout in readouts)}
-    cells = [(row, name, *(cell(found[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
+        values = report.preset_values
+    shown = {row: name for row, name in rows.items() if any(row in values[readout] for readout in readouts)}
+    cells = [(row, name, *(cell(values[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
     if all(row == name for row, name in shown.items()):
-        output.table(("metric", *readouts), [(row, *values) for row, _, *values in cells], numbers=readouts)
+        output.table(("metric", *readouts), [(row, *numbers) for row, _, *numbers in cells], numbers=readouts)
     else:
-        output.table(("there", "metric", *readouts), cells, numbers=readouts)
+        output.table(("column", "metric", *readouts), cells, numbers=readouts)
 
 
 def _show_forgetting(output: Output, report: SuiteReport) -> None:
@@ -267,19 +117,17 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
         output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
 
 
-def suite_values(report: SuiteReport) -> dict[str, Any]:
-    """Return a run as JSON values: what `eval --json` has of a state, and every protocol beside it."""
-    from more_cli.cli.scores import values_of_edit
-
+def _values(report: SuiteReport) -> dict[str, Any]:
+    """Return a run as JSON values: those of `eval --json` of a state, plus every protocol."""
     before = report.base_answers
     return (
         source_values(report)
         | summary_values(report)
         | {
             "source": report.suite.name,
-            "gates": [gate_values(found) for found in report.gates],
+            "gates": [gate_values(gate) for gate in report.gates],
             "stream": [
-                {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _told(line["outcome"])}
+                {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _outcome(line["outcome"])}
                 for line in report.lines
             ],
             "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
@@ -289,7 +137,7 @@ def suite_values(report: SuiteReport) -> dict[str, Any]:
 
 
 def source_values(report: SuiteReport) -> dict[str, Any]:
-    """Return what was run and how it is read, as JSON values."""
+    """Return suite, model and protocol of a run as JSON values."""
     return {
         "suite": {"name": report.suite.name, "from": report.suite.source, "notices": list(report.suite.notices)},
         "model": str(report.model),
@@ -303,14 +151,14 @@ def source_values(report: SuiteReport) -> dict[str, Any]:
 
 
 def summary_values(report: SuiteReport) -> dict[str, Any]:
-    """Return what one editor measured, but for the scores of each edit, as JSON values."""
+    """Return the scores of one editor, without those of each edit, as JSON values."""
     baseline = report.yardstick.baseline
     return {
         "editor": report.editor,
         "metrics": metrics_values(report.estimates[report.headline], report.headline.partition("@")[0], baseline),
         "protocols": {
-            readout: metrics_values(found, readout.partition("@")[0], baseline)
-            for readout, found in report.estimates.items()
+            readout: metrics_values(estimates, readout.partition("@")[0], baseline)
+            for readout, estimates in report.estimates.items()
         },
         "preset": _preset_values(report) if report.preset else None,
         "retention": {str(lag): asdict(value) for lag, value in report.retention.items()},
@@ -334,16 +182,11 @@ def _preset_values(report: SuiteReport) -> dict[str, Any]:
         "columns": dict(report.preset.columns),
         "notices": list(report.preset.notices),
         "protocols": {
-            readout: {column: asdict(value) for column, value in found.items()}
-            for readout, found in report.preset_values.items()
+            readout: {column: asdict(value) for column, value in estimates.items()}
+            for readout, estimates in report.preset_values.items()
         },
     }
 
 
-def _told(outcome: dict[str, Any]) -> dict[str, Any]:
+def _outcome(outcome: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in outcome.items() if key != "looks"}
-
-
-def cell(value: Estimate | None) -> str:
-    """Return a value as a table cell."""
-    return "" if value is None else f"{value.value:.3f}"

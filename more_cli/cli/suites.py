@@ -1,4 +1,4 @@
-"""`more suites`: the suites that editors are measured on, and whether a copy of one can be used."""
+"""`more suites`: lists, checks and converts suites."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli.output import Output, fail
-from more_cli.cli.suite_eval import loaded_suite
+from more_cli.cli.output import ROWS, Output, fail
+from more_cli.cli.suite_options import SuiteSource
 from more_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 EXIT_CODES = """Exit codes: 0 done, the suite can be used; 2 usage or unknown suite; 4 files, records or images are
 missing or bad."""
 
-_SHOWN = 20
-"""Missing images that people see; `--json` has them all."""
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List, check and convert the suites that editors are measured on.",
+    help="List, check and convert the suites that score editors.",
 )
 
 
@@ -38,18 +35,19 @@ class PoolName(StrEnum):
     calibration = "calibration"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A suite of `more suites list`, or a file of edits.")]
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A suite from `more suites list`, or a file of edits.")]
 DataRoot = Annotated[
-    Path | None, typer.Option(help="Folder with the suite's files; left out, the embedded mini suite.", metavar="DIR")
+    Path | None, typer.Option(help="Folder with the suite's files. [default: the embedded mini suite]", metavar="DIR")
 ]
 ImageRoot = Annotated[
-    Path | None, typer.Option(help="Where image paths start; by default found below the data root.", metavar="DIR")
+    Path | None,
+    typer.Option(help="Folder that image paths start from. [default: searched below the data root]", metavar="DIR"),
 ]
 
 
 @app.command("list", epilog=EXIT_CODES)
 def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
-    """Say which suites there are.
+    """List the suites.
 
     \b
     Examples:
@@ -60,15 +58,15 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 
     output.json("more.suites.list/1", {"suites": [asdict(entry) for entry in CATALOG.values()]})
     output.table(
-        ("suite", "what it is", "without --data-root"),
-        [(entry.name, entry.title, entry.embedded or "not there") for entry in CATALOG.values()],
+        ("suite", "contents", "without --data-root"),
+        [(entry.name, entry.title, entry.embedded or "not available") for entry in CATALOG.values()],
     )
     output.line("a file of edits (JSON Lines, or records of MMEdit, VLKEB or MMKE-Bench) is a suite too")
 
 
 @app.command(epilog=EXIT_CODES)
 def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
-    """Say what every metric measures, and what `more eval --suite NAME --metrics NAME` counts.
+    """List the metrics, and the presets for `more eval --suite NAME --metrics PRESET`.
 
     \b
     Examples:
@@ -78,19 +76,24 @@ def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Ve
     from more_cli.evaluation.names import METRICS, all_groups
     from more_cli.experiments.presets import PRESETS
 
-    named = {"metrics": [asdict(metric) for metric in METRICS.values()], "kinds": all_groups()}
+    described = [
+        {"name": metric.name, "what": metric.what, "mask": metric.mask, "told": metric.listed}
+        for metric in METRICS.values()
+    ]
+    named = {"metrics": described, "kinds": all_groups()}
     output.json("more.suites.metrics/1", named | {"presets": [asdict(preset) for preset in PRESETS.values()]})
     output.table(
-        ("metric", "over", "what it is"), [(metric.name, metric.mask, metric.what) for metric in METRICS.values()]
+        ("metric", "computed over", "what it is"),
+        [(metric.name, metric.mask, metric.what) for metric in METRICS.values()],
     )
     output.line()
-    output.line(f"a full name is KIND.METRIC; kinds are {', '.join(all_groups())}")
+    output.line(f"full names are KIND.METRIC, such as rel.gen_exact; kinds are {', '.join(all_groups())}")
     output.line(
-        "loc_* are held against a baseline, on its own greedy answer with its end, or on the suite's (gold) without"
+        "loc_* compare with a baseline model, on its greedy answer (with end token) or on the gold answer (without)"
     )
     output.line()
     output.table(
-        ("--metrics", "protocol", "baseline", "answer", "what it counts"),
+        ("--metrics", "protocol", "baseline", "answer", "what it computes"),
         [
             (preset.name, ", ".join(preset.protocols), preset.yardstick.baseline, preset.yardstick.prefix, preset.title)
             for preset in PRESETS.values()
@@ -108,7 +111,7 @@ def show(
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
 ) -> None:
-    """Say what a suite holds, and quote its first lines. Opens no image.
+    """Show what a suite contains, and its first lines. Opens no image.
 
     \b
     Examples:
@@ -118,11 +121,11 @@ def show(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.suites.commands import check, first_lines
 
-    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
+    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     with output.progress() as progress:
         report = check(suite, False, progress)
     first = first_lines(suite)
-    output.json("more.suites.show/1", {**_described(suite), **_held(report), "first": first})
+    output.json("more.suites.show/1", {**_suite_values(suite), **_check_values(report), "first": first})
     output.line(f"{suite.name}, {suite.entry.title if suite.entry else 'a file of edits'}")
     output.line(f"from {suite.source}" + (f"; published as {suite.entry.published}" if suite.entry else ""))
     _show_files(output, report)
@@ -145,10 +148,10 @@ def check(
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
 ) -> None:
-    """Look at every record and image of a suite, and for what its pools share.
+    """Check every record and image of a suite, and what its pools share.
 
-    Compares the annotation files with the published ones, opens every image, and names what changes the meaning of a
-    score: images and probes that calibration shares with evaluation, questions asked twice, texts that were trimmed.
+    Compares the annotation files with the published ones, opens every image, and lists what changes the meaning of a
+    score: images and probes that are in both calibration and evaluation, repeated questions, trimmed texts.
 
     \b
     Examples:
@@ -158,14 +161,14 @@ def check(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.suites.commands import check as run
 
-    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
+    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     with output.progress() as progress:
         report = run(suite, images, progress)
     output.json(
         "more.suites.check/1",
         {
-            **_described(suite),
-            **_held(report),
+            **_suite_values(suite),
+            **_check_values(report),
             "usable": report.is_usable,
             "findings": [asdict(finding) for finding in report.findings],
             "images": asdict(report.images) if report.images else None,
@@ -179,7 +182,7 @@ def check(
         assert report.images is not None
         bad = len(report.images.missing) + len(report.images.unreadable)
         text = f"{suite.name}: {bad:,} of {report.images.named:,} images are missing or cannot be read"
-        fail(DataError(text, "put them below the data root, or name their folder with `--image-root DIR`"))
+        fail(DataError(text, "put them below the data root, or give their folder with `--image-root DIR`"))
         raise typer.Exit(DataError.exit_code)
 
 
@@ -190,15 +193,15 @@ def convert(
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
-    pool: Annotated[PoolName, typer.Option(help="Which edits.")] = PoolName.evaluation,
-    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    pool: Annotated[PoolName, typer.Option(help="Which edits to write.")] = PoolName.evaluation,
+    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
 ) -> None:
     """Write a suite as JSON Lines: edits for `more edit`, yes/no questions for `more eval --probes`.
 
-    Image paths become relative to the file that is written. AskedImages are neither copied nor opened.
+    Image paths become relative to the new file. Images are neither copied nor opened.
 
     \b
     Examples:
@@ -207,25 +210,25 @@ def convert(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.suites.commands import convert as run
 
-    suite = loaded_suite(output, name, data_root, image_root, strict_paths=strict_paths)
+    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     done = run(suite, out, pool.value, force=force)
     values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
-    output.json("more.suites.convert/1", {**_described(suite), **values})
+    output.json("more.suites.convert/1", {**_suite_values(suite), **values})
     output.line(f"wrote {done.out}: {done.lines:,} lines for `{done.reader}`")
 
 
-def _described(suite: Suite) -> dict[str, Any]:
+def _suite_values(suite: Suite) -> dict[str, Any]:
     return {"suite": suite.name, "source": suite.source, "notices": list(suite.notices)}
 
 
-def _held(report: SuiteCheck) -> dict[str, Any]:
+def _check_values(report: SuiteCheck) -> dict[str, Any]:
     files = [asdict(file) | {"is_measured": file.is_measured} for file in report.files]
     return {"files": files, "counts": report.counts, "image_root": report.image_root}
 
 
 def _show_files(output: Output, report: SuiteCheck) -> None:
     output.table(
-        ("pool", "file", "bytes", "sha256", "bytes as published"),
+        ("pool", "file", "bytes", "sha256", "as published"),
         [(file.pool, file.path, f"{file.size:,}", file.sha256[:16], _as_published(file)) for file in report.files],
         numbers=("bytes",),
     )
@@ -233,8 +236,8 @@ def _show_files(output: Output, report: SuiteCheck) -> None:
 
 def _as_published(file: CheckedFile) -> str:
     if file.measured is None:
-        return "none are known"
-    return "yes" if file.is_measured else f"no, those have {file.measured.records:,} records"
+        return "unknown"
+    return "yes" if file.is_measured else f"no, the published file has {file.measured.records:,} records"
 
 
 def _show_counts(output: Output, report: SuiteCheck) -> None:
@@ -242,7 +245,7 @@ def _show_counts(output: Output, report: SuiteCheck) -> None:
     cells = {(name, pool): f"{counts.get(name, 0):,}" for pool, counts in report.counts.items() for name in names}
     pools = list(report.counts)
     output.line()
-    if len(pools) < len(names):  # as narrow as it can be
+    if len(pools) < len(names):  # the narrower layout
         output.table(("", *pools), [(name, *(cells[name, pool] for pool in pools)) for name in names], numbers=pools)
     else:
         output.table(("", *names), [(pool, *(cells[name, pool] for name in names)) for pool in pools], numbers=names)
@@ -252,12 +255,12 @@ def _show_findings(output: Output, report: SuiteCheck) -> None:
     if report.findings:
         output.line()
     output.table(
-        ("in", "found", "", "such as"),
+        ("pool", "count", "finding", "examples"),
         [
             (finding.pool, f"{finding.count:,}", finding.text, "; ".join(finding.examples))
             for finding in report.findings
         ],
-        numbers=("found",),
+        numbers=("count",),
     )
 
 
@@ -269,7 +272,7 @@ def _show_images(output: Output, report: SuiteCheck) -> None:
     below = f" below {report.image_root}" if report.image_root else ""
     output.line(f"{report.images.opened:,} of {report.images.named:,} images open{below}")
     for word, names in (("missing", report.images.missing), ("unreadable", report.images.unreadable)):
-        for name in names[:_SHOWN]:
+        for name in names[:ROWS]:
             output.line(f"{word}: {name}")
-        if len(names) > _SHOWN:
-            output.line(f"and {len(names) - _SHOWN:,} more {word}")
+        if len(names) > ROWS:
+            output.line(f"and {len(names) - ROWS:,} more {word}")

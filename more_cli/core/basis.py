@@ -20,14 +20,18 @@ def site_seed(seed: int, site: str) -> int:
 
 
 def usable_rank(rank: int, d_in: int) -> int:
-    """Return `rank` capped at d_in / 4: a wider basis is no longer a low-rank write and costs more than W."""
+    """Return `rank`, at most d_in / 4, so that A and B together stay smaller than W; the paper has no such cap.
+
+    The reason does not hold for every site. The first projector Linear of LLaVA-1.5 (1024 to 4096) has 4.2 million
+    values in W, and A and B would have only 2.6 million at rank 512; the cap still makes it 256.
+    """
     return max(1, min(rank, d_in // 4))
 
 
 def draw_basis(rank: int, d_in: int, seed: int) -> Tensor:
     """Draw A, (rank, d_in) float32 with orthonormal rows, the same for the same seed on every machine.
 
-    `RandomState` is numpy's frozen generator: its stream is guaranteed never to change. Of a full-rank X the
+    `RandomState` is numpy's frozen generator: its stream is guaranteed never to change. For a full-rank X the
     factorisation X^T = Q R with a positive diagonal of R is unique, so any stable algorithm gives this A = Q^T
     up to rounding. Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's.
     """
@@ -47,6 +51,6 @@ def fingerprint(A: Tensor) -> list[float]:
 
 
 def matches(A: Tensor, expected: list[float], tolerance: float = 1e-5) -> bool:
-    """Tell whether A is the basis that gave `expected`; another rounding passes, another basis does not."""
+    """Return whether A is the basis that gave `expected`; another rounding passes, another basis does not."""
     actual = fingerprint(A)
     return len(actual) == len(expected) and all(abs(a - b) <= tolerance for a, b in zip(actual, expected, strict=True))

@@ -22,9 +22,9 @@ Deviation: `unit` is our default, because the printed eta = 0.1 with lambda = 20
 """
 
 BLOCK = 64
-"""Keys absorbed at once: as few passes over P as matter, and little work within a block."""
+"""Keys absorbed at once: large enough to save passes over P, small enough that the work within a block is little."""
 CONDITION = 1e6
-"""Condition number up to which keys are absorbed at once: six digits of 16 may be lost."""
+"""Condition number up to which keys are absorbed at once: at most six of 16 digits are lost."""
 ROUNDING = 1e-9
 """Relative error of an eigenvalue of P after a long stream; float64 has 2e-16 per key."""
 
@@ -56,13 +56,13 @@ def absorb(P: Tensor, z: Tensor, ridge: float, normalisation: Normalisation) -> 
 def _absorb_rows(P: Tensor, Z: Tensor, floor: float) -> Tensor:
     for key in Z:
         Pz = P @ key
-        # outer(Pz, Pz) is symmetric to the bit, so P stays so however many keys it has seen.
+        # outer(Pz, Pz) is symmetric to the bit, so P stays symmetric after any number of keys.
         P = P - torch.outer(Pz, Pz) / (floor + key @ Pz)
     return P
 
 
 def _absorb_block(P: Tensor, Z: Tensor, floor: float) -> Tensor | None:
-    """Eq. sm-update for several keys (Woodbury); None where the keys are too long for all digits to stay."""
+    """Eq. sm-update for several keys (Woodbury); None where long keys would cost too many digits."""
     PZ = P @ Z.T
     M = Z @ PZ + floor * torch.eye(len(Z), dtype=P.dtype, device=P.device)
     if not M.trace() <= CONDITION * floor:  # no eigenvalue is above the trace or below the floor; false of NaN too
@@ -82,7 +82,7 @@ def closed_form(Z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor
 
 
 def flaw(P: Tensor, keys: int, ridge: float, normalisation: Normalisation) -> str:
-    """Say in words what a P (r, r) has that no P after so many keys can have; empty for nothing.
+    """Return, in words, why P (r, r) cannot be the result of so many keys; empty if it can.
 
     A key lowers P in one direction and raises it in none: P is symmetric to the bit, 0 < P <= P_0, and at most one
     eigenvalue a key lies below that of P_0.

@@ -2,7 +2,7 @@
 
 G = dL/dB, (d_out, r), is never needed for itself: with D (n, d_out) the gradient of the loss at the site's
 output for n tokens and Z (n, r) their coordinates A x, G = s D^T Z, and G P = s D^T (Z P). `Gradient` holds
-either form, so that whoever writes need not know which one was cheaper.
+the cheaper form, and its callers need not know which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def factored_is_cheaper(n: int, d_out: int, r: int) -> bool:
-    """Tell whether n tokens are few enough to keep G as its factors D and Z instead of building it.
+    """Return whether n tokens are few enough to keep G as its factors D and Z instead of building it.
 
     Multiplications: built, n d_out r + d_out r^2; factored, n r^2 + n d_out r and n d_out r for <G, G P>.
     """
@@ -32,14 +32,14 @@ class Gradient:
 
     @staticmethod
     def of(D: Tensor, Z: Tensor, scale: float) -> Gradient:
-        """Keep whichever form is cheaper: D (n, d_out) output gradients, Z (n, r) coordinates, in a pass's dtype."""
+        """Keep the cheaper form of D (n, d_out) output gradients and Z (n, r) coordinates, in a pass's dtype."""
         # float32 from here on: G P is added to B, whose small writes must not be rounded away.
         if factored_is_cheaper(D.shape[0], D.shape[1], Z.shape[1]):
             return Gradient(scale, D=D.float(), Z=Z.float())
         return Gradient(scale, built=scale * (D.T @ Z).float())
 
     def __add__(self, other: Gradient) -> Gradient:
-        """Return the gradient of both losses together; as factors only while these are few rows."""
+        """Return the gradient of the sum of both losses; as factors only while they have few rows."""
         if self.D is None or self.Z is None or other.D is None or other.Z is None:
             return Gradient(self.scale, built=self.dense() + other.dense())
         return Gradient.of(torch.cat([self.D, other.D]), torch.cat([self.Z, other.Z]), self.scale)

@@ -1,4 +1,4 @@
-"""Where the embedded model, suites and samples lie."""
+"""Folders of the embedded models and suites."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SUITES = ("e-vqa-mini", "e-ic-mini", "mme-mini")
 
 
 def demo_model_dir(family: str = "llava") -> Path:
-    """The embedded checkpoint's directory."""
+    """Return the folder of the embedded checkpoint."""
     return HERE / family
 
 
 def suite_dir(name: str) -> Path:
-    """The directory of one of SUITES."""
+    """Return the folder of one of `SUITES`."""
     return HERE / "suites" / name

@@ -1,4 +1,4 @@
-"""`more demo`: the whole path on the embedded model, with answers before and after."""
+"""`more demo`: the whole workflow on the embedded model, with answers before and after."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
 from more_cli.ops.init import InitReport, Inputs, initialise
-from more_cli.ops.merge import MergeReport, merge
-from more_cli.ops.session import Target
+from more_cli.ops.merge import MergeOptions, MergeReport, merge
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe import data_folder
-from more_cli.store.state import sidecar_path
+from more_cli.store.target import Target, sidecar_path
 
 MARKER = "DEMO"
-"""A file that says a folder was written by the demo, so that only such a one is ever replaced."""
+"""A file that marks a folder as written by the demo: only such a folder is ever replaced."""
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo did, step by step."""
+    """Results of the demo, step by step."""
 
     folder: Path
     init: InitReport
@@ -36,13 +35,13 @@ class DemoReport:
 
     @property
     def answers_at_end(self) -> dict[str, str]:
-        """Greedy answer of every edit after all of them: the target where it holds."""
+        """Greedy answer of every edit after the last one: the target if the edit holds."""
         answers = {entry.id: entry.target for entry in self.edit.entries}
         return answers | {score.probe.edit: score.answer for score in self.evaluation.failing}
 
     @property
     def holding(self) -> int:
-        """Edits whose greedy answer is the target after all of them."""
+        """Number of edits whose greedy answer is the target after the last one."""
         return self.evaluation.edits - len(self.evaluation.failing)
 
 
@@ -62,5 +61,5 @@ def run_demo(folder: Path, *, force: bool = False, progress: Progress = no_progr
     init = initialise(target, inputs=Inputs(anchors=folder / "sample_edits" / "anchors.jsonl"))
     edit = edit_file(target, folder / "sample_edits" / "edits.jsonl", EditOptions(), machine, progress)
     evaluation = evaluate_state(target, machine, progress, ask_base=True)
-    merged = merge(target, folder / "llava-edited", machine, verify=True, progress=progress)
+    merged = merge(target, folder / "llava-edited", machine, MergeOptions(verify=True), progress)
     return DemoReport(folder, init, edit, evaluation, merged, time.monotonic() - started)

@@ -1,4 +1,4 @@
-"""What there is to try on a model that is the embedded one."""
+"""Sample edits for the embedded model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from more_cli.files import sha256_file
 
 WEIGHTS = "model.safetensors"
 SAMPLES = 24
-"""Corrections of the suite that are tried unless a number is given."""
+"""Sample edits if no number is given."""
 
 
 def samples_for(model: Path, limit: int | None, *, fresh: bool) -> tuple[Path | None, Path | None, int | None]:
-    """Return corrections for a model, anchors for a `fresh` state of it, and how many corrections to take.
+    """Return a file of edits for a model, anchors for a `fresh` state of it, and how many edits to take.
 
-    Files of the embedded suite for the embedded model or a copy of it, none for another one.
+    The files are those of the embedded suite for the embedded model or a copy of it, and None for any other model.
     """
     weights, own = model / WEIGHTS, demo_model_dir() / WEIGHTS
     same = (

@@ -1,24 +1,26 @@
 """One interface for every editor, so that commands and reports need not know which method runs.
 
-A `Query` never holds the target: whatever routes an input to an edit must not see the answer.
+A `Query` never holds the target, so no editor can see the answer when it decides how to act on an input.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.past import Past
+from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 
 Status = Literal["learnt", "not-learnt", "refused", "already-right"]
-Family = Literal["none", "finetune", "hypernet", "locate", "lowrank", "memory", "prompt", "experts"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class EditRequest:
     query: Query
     target: str
 
+    @classmethod
+    def of(cls, edit: Edit) -> Self:
+        """Return what an editor may see of an edit: no probe that scores it."""
+        return cls(edit.id, Query(edit.images, edit.question), edit.target)
+
 
 def _no_past(number: int) -> EditRequest:
     raise KeyError(number)
@@ -36,10 +43,10 @@ def _no_past(number: int) -> EditRequest:
 
 @dataclass(frozen=True)
 class EditContext:
-    """What an editor may look at beside the request: past edits, never a probe that scores it."""
+    """What an editor may use beside the request: past edits, never a probe that scores it."""
 
     number: int = 1
-    """Of this edit in its stream; random draws are keyed by it, so that a replay draws the same."""
+    """Number of this edit in its stream; random draws are keyed by it, so that a replay draws the same."""
     past: Past = field(default_factory=lambda: Past.of({}))
     """The edits before it that stand."""
     recall: Callable[[int], EditRequest] = _no_past
@@ -48,7 +55,7 @@ class EditContext:
 
 @dataclass(frozen=True)
 class EditOutcome:
-    """What became of one edit. "Could not learn it" is an outcome, never an exception."""
+    """The result of one edit. An edit that could not be learnt is an outcome, never an exception."""
 
     status: Status
     nll_before: float
@@ -61,72 +68,56 @@ class EditOutcome:
     """Every target token, the end of sequence included, is the most likely one."""
     writes: int
     passes: int
-    """Samples sent forward, with or without a backward; likewise `cost`."""
+    """Samples sent forward, with or without a backward pass."""
     cost: float = 0.0
-    """In samples sent forward and backward; one that is only sent forward counts a third."""
+    """Samples sent forward and backward; a sample that is only sent forward counts a third."""
     looks: Mapping[int, float] = field(default_factory=dict)
-    """Margin of every edit looked at, this one and past ones, by number, as last seen."""
+    """Last margin of every edit that was scored, this one and past ones, by number."""
     reason: str = ""
     sites: tuple[str, ...] = ()
-    """Sites written to, by name."""
+    """Names of the sites that were written."""
 
 
-@dataclass(frozen=True)
-class Route:
-    """What an editor decided from a query alone; empty for editors that act on every input."""
-
-    hit: bool = False
+Capability = Literal["anchors"]
 
 
 class Editor(ABC):
-    """A way to correct a model. It holds the method's state; the model is lent to it by `attach`."""
+    """A way to correct a model. It keeps the method's state; `attach` gives it the model to work on."""
 
     name: ClassVar[str]
-    family: ClassVar[Family]
-    capabilities: ClassVar[frozenset[str]] = frozenset()
+    capabilities: frozenset[Capability] = frozenset()
+    """`anchors`: this editor holds anchors to the base's behaviour, see `hold`."""
+    anchors_file: Path | None = None
+    """Anchors that the editor's recipe names."""
     is_base: ClassVar[bool] = False
-    """The model it is lent stays the base whatever it is told: what the base answered need not be asked again."""
-
-    def fit(self, runtime: Runtime, pools: Any, budget: float, seed: int) -> None:  # noqa: B027 (most need none)
-        """Learn what the method needs before its first edit, within `budget` seconds; nothing for most."""
+    """Never changes the model, so cached base answers stay valid."""
 
     @abstractmethod
     def attach(self, runtime: Runtime) -> AbstractContextManager[None]:
-        """Put the editor's effect into the model and, on leaving, take all of it out again, bit for bit."""
+        """Put the editor's effect into the model and, on leaving, restore the model bit for bit."""
 
     @abstractmethod
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Learn one correction."""
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Take note of a correction that is written later, together with others; most editors learn it at once."""
+        """Accept a correction that is written later, together with others; most editors learn it at once."""
         return self.edit(request, context)
 
     def catch_up(self) -> float:
-        """Do what was put off until the model is asked something; returns the cost, as in `EditOutcome`."""
+        """Do the work that was postponed until the model is asked; returns its cost, as in `EditOutcome`."""
         return 0.0
+
+    def hold(self, anchors: Sequence[Anchor], *, fresh: bool) -> None:
+        """Hold these inputs to the base's behaviour from now on; `fresh` says that no edit came before.
+
+        Only editors with the capability `anchors` implement it.
+        """
+        raise NotImplementedError(f"editor `{self.name}` does not use anchors")
 
     def constants(self) -> dict[str, Any]:
         """Return every number that decides what the editor does, as JSON values."""
         return {}
-
-    def prepare(self, query: Query) -> Route:
-        """Decide, once and from the query alone, which edits apply."""
-        return Route()
-
-    @contextmanager
-    def applied(self, route: Route) -> Iterator[None]:
-        """Put a route into effect for one forward pass or a whole generation."""
-        with nullcontext():
-            yield
-
-    def rewrite(self, query: Query, route: Route) -> Query:
-        """Return the prompt to send to the model; editors that live in the prompt change it."""
-        return query
-
-    def logits(self, route: Route) -> Callable[[Tensor], Tensor] | None:
-        """Return what replaces the model's logits on this route, if anything does."""
-        return None
 
     @abstractmethod
     def reset(self) -> None:
@@ -138,15 +129,11 @@ class Editor(ABC):
 
     @abstractmethod
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take back the tensors of `state_dict`."""
+        """Restore the tensors of `state_dict`."""
 
     def notes(self) -> dict[str, Any]:
-        """Return what must be kept beside the tensors to go on where a stream was left, as JSON values."""
+        """Return what must be kept beside the tensors to continue a stream, as JSON values."""
         return {}
 
     def load_notes(self, notes: Mapping[str, Any]) -> None:  # noqa: B027 (most keep none)
-        """Take back what `notes` returned; the editor must not be attached."""
-
-    @abstractmethod
-    def footprint(self) -> dict[str, int]:
-        """Return bytes held whatever the number of edits (`fixed`) and bytes per edit (`per_edit`)."""
+        """Restore what `notes` returned; the editor must not be attached."""

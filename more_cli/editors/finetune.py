@@ -1,10 +1,9 @@
-"""Fine-tuning on one correction after the other, as the literature's FT-L and FT-M (LiveEdit's constants)."""
+"""Fine-tuning on one correction after the other: FT-L and FT-M of the literature, with LiveEdit's constants."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from more_cli.editors.base import Family
 from more_cli.editors.training import TrainedEditor
 from more_cli.errors import StateError
 from more_cli.model.runtime import Runtime
@@ -16,7 +15,6 @@ class FineTuneText(TrainedEditor):
     """FT-L: the weight of the last text layer's FFN output, its bias left as it is."""
 
     name: ClassVar[str] = "ft-l"
-    family: ClassVar[Family] = "finetune"
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return a copy of the last FFN output."""
@@ -29,11 +27,10 @@ class FineTuneText(TrainedEditor):
 class FineTuneVision(TrainedEditor):
     """FT-M: everything in the projector, or in the Q-Former where there is one.
 
-    A question without an image never meets it, so what is answered to text alone cannot move.
+    Questions without an image do not pass through it, so answers to text alone cannot change.
     """
 
     name: ClassVar[str] = "ft-m"
-    family: ClassVar[Family] = "finetune"
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return copies of the modules there that have parameters."""

@@ -1,4 +1,4 @@
-"""What a user would do instead: a PEFT LoRA on every linear of the text model and the projector, trained with AdamW."""
+"""The usual alternative: a PEFT LoRA on every Linear of the text model and the projector, trained with AdamW."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest, Family
-from more_cli.editors.outcome import look, outcome
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.outcome import outcome, score_edit
 from more_cli.editors.training import TrainedEditor, Tuning, descend
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
@@ -27,31 +27,30 @@ class LoraTuning(Tuning):
     alpha: float = Field(default=16.0, gt=0)
     """The branch is scaled by alpha / rank."""
     seed: int = Field(default=0, ge=0)
-    """Of the first values of A, and of the order of `lora-all`."""
+    """Seed of A's initial values, and of the order in which `lora-all` trains."""
 
 
 class LoraAllTuning(LoraTuning):
-    """The numbers of a LoRA that is trained anew on all corrections."""
+    """The numbers of a LoRA that is trained again on all corrections."""
 
     steps: int = Field(default=20, ge=1)
-    """Times that every correction is trained on."""
+    """Epochs over all corrections."""
     stop: float = Field(default=0.0, ge=0)
     batch: int = Field(default=8, ge=1)
-    """Corrections in a step."""
+    """Corrections per step."""
 
 
 class LoraEditor(TrainedEditor):
     """One adapter, trained a few steps on each correction as it comes."""
 
     name: ClassVar[str] = "lora"
-    family: ClassVar[Family] = "lowrank"
     tuning: LoraTuning
 
     def __init__(self, tuning: LoraTuning) -> None:
         super().__init__(tuning)
 
     def parts(self, runtime: Runtime) -> list[Trained]:
-        """Return the adapters of every linear."""
+        """Return an adapter for every Linear."""
         model = runtime.model
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.tuning.seed)
@@ -62,9 +61,9 @@ class LoraEditor(TrainedEditor):
 
 
 class LoraAllEditor(LoraEditor):
-    """An adapter trained from nothing on all corrections so far, whenever the model is asked something.
+    """An adapter that is trained from its initial values on all corrections so far, whenever the model is asked.
 
-    Its cost grows with the number of corrections; so does what it must remember of them.
+    Time and memory grow with the number of corrections.
     """
 
     name: ClassVar[str] = "lora-all"
@@ -77,22 +76,22 @@ class LoraAllEditor(LoraEditor):
         self._trained = 0
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Take note of a correction; `catch_up` trains on it."""
-        runtime, _ = self.at_work
+        """Store a correction; `catch_up` trains on it."""
+        runtime, _ = self.working
         for number in range(1, context.number):
             if number in context.past and number not in self._past:
                 self._past[number] = self._encoded(context.recall(number))
         self._past = {number: encoded for number, encoded in self._past.items() if number in context.past}
         self._past[context.number] = self._encoded(request)
         self._number = context.number
-        seen = look(runtime, self._past[context.number])
-        return outcome(runtime, seen, seen)
+        score = score_edit(runtime, self._past[context.number])
+        return outcome(runtime, score, score)
 
     def catch_up(self) -> float:
-        """Train from nothing on all corrections that stand, and return the samples sent forward and backward."""
+        """Train from the initial values on all corrections that stand; return the samples sent forward and backward."""
         if self._trained == self._number:
             return 0.0
-        runtime, parts = self.at_work
+        runtime, parts = self.working
         for part in parts:
             part.restart()
         samples, shuffle = list(self._past.values()), random.Random(self.tuning.seed)
@@ -110,17 +109,12 @@ class LoraAllEditor(LoraEditor):
         self._number, self._trained, self._past = 0, 0, {}
 
     def notes(self) -> dict[str, Any]:
-        """Return which corrections the adapter was trained on."""
+        """Return the number of the last correction, and of the last one that the adapter was trained on."""
         return {"number": self._number, "trained": self._trained}
 
     def load_notes(self, notes: Mapping[str, Any]) -> None:
-        """Take back which corrections the adapter was trained on; they are fetched when they are needed."""
+        """Restore what `notes` returned; the corrections are fetched when they are needed."""
         self._number, self._trained = notes["number"], notes["trained"]
 
-    def footprint(self) -> dict[str, int]:
-        """Return the bytes of the adapter and, per correction, those of what is kept to train on again."""
-        held = sum(encoded.bytes for encoded in self._past.values())
-        return super().footprint() | {"per_edit": held // max(1, len(self._past))}
-
     def _encoded(self, request: EditRequest) -> Encoded:
-        return self.at_work[0].encode(request.query, request.target)
+        return self.working[0].encode(request.query, request.target)

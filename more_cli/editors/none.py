@@ -1,4 +1,4 @@
-"""No editor: the row that every other is compared with."""
+"""No editor: the row that all others are compared with."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, Family
-from more_cli.editors.outcome import look, outcome
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.outcome import outcome, score_edit
 from more_cli.model.runtime import Runtime
 
 
 class NoEditor(Editor):
-    """Looks at every edit and leaves the model as it is."""
+    """Scores every edit and never changes the model."""
 
     name: ClassVar[str] = "none"
-    family: ClassVar[Family] = "none"
     is_base: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -34,21 +33,17 @@ class NoEditor(Editor):
             self._runtime = None
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Say whether the model is right already."""
+        """Score the edit."""
         assert self._runtime is not None, "attach the editor first"
-        first = look(self._runtime, self._runtime.encode(request.query, request.target))
+        first = score_edit(self._runtime, self._runtime.encode(request.query, request.target))
         return outcome(self._runtime, first, first)
 
     def reset(self) -> None:
-        """Nothing was learnt."""
+        """Do nothing: there is no edit to forget."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return nothing."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take nothing."""
-
-    def footprint(self) -> dict[str, int]:
-        """Return zeros."""
-        return {"fixed": 0, "per_edit": 0}
+        """Do nothing."""

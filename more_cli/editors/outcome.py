@@ -1,4 +1,4 @@
-"""Edits looked at under teacher forcing, and what became of one: what all editors share."""
+"""How the model answers an edit under teacher forcing, and the outcome that follows: shared by all editors."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from more_cli.model.runtime import Runtime, Scored
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a pass found about one edit."""
+class EditScore:
+    """One edit's score in one forward pass."""
 
     nll: float
     """Mean negative log-likelihood of the target tokens, in nats per token."""
     margin: float
-    """By how much the least sure target token's logit leads the best other one."""
+    """Lead of the least sure target token over the best other token, in logits; negative where it does not lead."""
     right: bool
     """Every target token, the end of sequence included, is the most likely one."""
-    said: Tensor
-    """(K,) most likely tokens."""
+    predicted: Tensor
+    """(K,) most likely token at each target position."""
 
 
-def found_in(scored: Scored) -> list[Found]:
-    """Return what a pass found, edit by edit."""
+def edit_scores(scored: Scored) -> list[EditScore]:
+    """Return the score of every edit in a pass."""
     columns = scored.nll().tolist(), scored.margins().tolist(), scored.all_right().tolist()
-    said = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
-    return [Found(*row) for row in zip(*columns, said, strict=True)]
+    predicted = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
+    return [EditScore(*row) for row in zip(*columns, predicted, strict=True)]
 
 
-def look(runtime: Runtime, encoded: Encoded) -> Found:
-    """Send one edit forward."""
-    return found_in(runtime.score(runtime.batch([encoded])))[0]
+def score_edit(runtime: Runtime, encoded: Encoded) -> EditScore:
+    """Send one edit forward and return its score."""
+    return edit_scores(runtime.score(runtime.batch([encoded])))[0]
 
 
-def status_of(last: Found, writes: int) -> Status:
-    """Return what an edit is that was not refused."""
+def status_of(last: EditScore, writes: int) -> Status:
+    """Return the status of an edit that was not refused."""
     if not last.right:
         return "not-learnt"
     return "learnt" if writes else "already-right"
 
 
 def outcome(
-    runtime: Runtime, first: Found, last: Found, *, writes: int = 0, passes: int = 1, cost: float = 1 / 3
+    runtime: Runtime, first: EditScore, last: EditScore, *, writes: int = 0, passes: int = 1, cost: float = 1 / 3
 ) -> EditOutcome:
-    """Return what became of an edit; by default it was looked at and nothing else."""
+    """Return the outcome of an edit with its first and last score; by default it was scored once and never written."""
     return EditOutcome(
         status=status_of(last, writes),
         nll_before=first.nll,
         nll_after=last.nll,
-        answer_before=runtime.prompter.text(first.said),
-        answer_after=runtime.prompter.text(last.said),
+        answer_before=runtime.prompter.text(first.predicted),
+        answer_after=runtime.prompter.text(last.predicted),
         right_after=last.right,
         writes=writes,
         passes=passes,

@@ -1,4 +1,4 @@
-"""The edits before one, and how firmly each was last seen to hold."""
+"""The edits before one, with the last known margin of each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen the last time an edit was looked at."""
+class LastScore:
+    """The last known margin of an edit."""
 
     margin: float
-    """How far the least sure target token's logit led the best other one; negative where it did not lead."""
+    """Lead of the least sure target token over the best other token, in logits; negative where it does not lead."""
     at: int
-    """Number of the edit during which that was."""
+    """Number of the edit during which it was scored."""
 
 
 @dataclass(frozen=True, eq=False)
-class Past(Mapping[int, Look]):
-    """What was last seen of each edit that stands, by its number: three columns, so that many are weighed at once."""
+class Past(Mapping[int, LastScore]):
+    """The last score of each edit that stands, by its number; three columns, so that numpy weighs all at once."""
 
     numbers: npt.NDArray[np.int64]
     """(n,), ascending."""
@@ -30,31 +30,31 @@ class Past(Mapping[int, Look]):
     at: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, looks: Mapping[int, Look]) -> Self:
-        """Return these looks in columns."""
-        rows = [(number, looks[number].margin, looks[number].at) for number in sorted(looks)]
+    def of(cls, scores: Mapping[int, LastScore]) -> Self:
+        """Return these scores in columns."""
+        rows = [(number, scores[number].margin, scores[number].at) for number in sorted(scores)]
         numbers, margins, at = zip(*rows, strict=True) if rows else ((), (), ())
         return cls(np.array(numbers, np.int64), np.array(margins, np.float64), np.array(at, np.int64))
 
     def without(self, numbers: Collection[int]) -> Past:
-        """Return the past as it would be without these edits."""
+        """Return the past without these edits."""
         if not numbers:
             return self
         kept = ~np.isin(self.numbers, list(numbers))
         return Past(self.numbers[kept], self.margins[kept], self.at[kept])
 
-    def seen(self, margins: Mapping[int, float], now: int) -> Past:
-        """Return the past after these margins were seen during edit `now`; those of other edits are passed over."""
+    def updated(self, margins: Mapping[int, float], now: int) -> Past:
+        """Return the past with these margins, measured during edit `now`; margins of unknown edits are ignored."""
         found, at = self.margins.copy(), self.at.copy()
         for number, margin in margins.items():
             if (row := self._row(number)) is not None:
                 found[row], at[row] = margin, now
         return Past(self.numbers, found, at)
 
-    def __getitem__(self, number: int) -> Look:
+    def __getitem__(self, number: int) -> LastScore:
         if (row := self._row(number)) is None:
             raise KeyError(number)
-        return Look(float(self.margins[row]), int(self.at[row]))
+        return LastScore(float(self.margins[row]), int(self.at[row]))
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and self._row(number) is not None

@@ -1,4 +1,4 @@
-"""Editors that run gradient descent on each correction: what they share.
+"""What editors that run gradient descent on each correction share.
 
 The loss is the mean NLL of the target, as everywhere; a fresh AdamW runs for every correction, in float32 and with the
 model in evaluation mode. Nothing protects what earlier corrections or the base had learnt.
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.outcome import look, outcome
+from more_cli.editors.outcome import outcome, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.trained import Trained
@@ -35,7 +35,7 @@ class Tuning(BaseModel):
     decay: float = Field(default=0.0, ge=0)
     """Weight decay."""
     stop: float = Field(default=0.01, ge=0)
-    """Nats per token: no step is made, and the training ends, once the mean NLL is below."""
+    """Mean NLL in nats per token; below it the training ends without another step."""
 
 
 class TrainedEditor(Editor):
@@ -44,31 +44,31 @@ class TrainedEditor(Editor):
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
         self._values: dict[str, Tensor] = {}
-        self._lent: tuple[Runtime, list[Trained]] | None = None
+        self._attached: tuple[Runtime, list[Trained]] | None = None
 
     @abstractmethod
     def parts(self, runtime: Runtime) -> list[Trained]:
-        """Return what is trained, untrained."""
+        """Return the parts of the model that are trained, with the base's weights."""
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
-        """Put the trained weights in their places; on leaving the model is as it was found."""
+        """Put the trained weights into the model; on leaving, the model is restored."""
         parts = self.parts(runtime)
-        self._lent = runtime, parts
+        self._attached = runtime, parts
         _load(parts, self._values)
         try:
             with runtime.attached(parts):
                 yield
         finally:
             self._values = _values(parts)
-            self._lent = None
+            self._attached = None
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Train on one correction until its loss is low, at most `steps` times."""
-        runtime, parts = self.at_work
+        runtime, parts = self.working
         encoded = runtime.encode(request.query, request.target)
         before = {part.module: part.values() for part in parts}
-        first = look(runtime, encoded)
+        first = score_edit(runtime, encoded)
         steps, reached = descend(runtime, parts, [[encoded]] * self.tuning.steps, self.tuning)
         if not math.isfinite(reached):
             for part in parts:
@@ -76,15 +76,15 @@ class TrainedEditor(Editor):
             return EditOutcome(
                 "refused", first.nll, first.nll, "", "", first.right, 0, steps, reason="a loss is not finite"
             )
-        # A last look that stopped the training was a pass without a backward.
+        # The pass that stopped the training had no backward pass.
         cost = steps + (1 + (steps < self.tuning.steps)) / 3
-        return outcome(runtime, first, look(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)
+        return outcome(runtime, first, score_edit(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)
 
     @property
-    def at_work(self) -> tuple[Runtime, list[Trained]]:
-        """The model that was lent and what is trained in it."""
-        assert self._lent is not None, "attach the editor first"
-        return self._lent
+    def working(self) -> tuple[Runtime, list[Trained]]:
+        """The attached model and its trained parts."""
+        assert self._attached is not None, "attach the editor first"
+        return self._attached
 
     def constants(self) -> dict[str, Any]:
         """Return the numbers of the training."""
@@ -92,30 +92,23 @@ class TrainedEditor(Editor):
 
     def reset(self) -> None:
         """Go back to the base's weights."""
-        assert self._lent is None, "detach the editor first"
+        assert self._attached is None, "detach the editor first"
         self._values = {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return every trained weight."""
-        return _values(self._lent[1]) if self._lent else dict(self._values)
+        return _values(self._attached[1]) if self._attached else dict(self._values)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take back the trained weights."""
-        assert self._lent is None, "detach the editor first"
+        """Restore the trained weights."""
+        assert self._attached is None, "detach the editor first"
         self._values = dict(tensors)
-
-    def footprint(self) -> dict[str, int]:
-        """Return the bytes of the trained weights; an edit adds none."""
-        return {
-            "fixed": sum(value.numel() * value.element_size() for value in self.state_dict().values()),
-            "per_edit": 0,
-        }
 
 
 def descend(
     runtime: Runtime, parts: Sequence[Trained], batches: Sequence[Sequence[Encoded]], tuning: Tuning
 ) -> tuple[int, float]:
-    """Make a step of AdamW per batch, at most, and return how many were made and the last loss seen, in nats."""
+    """Make at most one step of AdamW per batch; return the number of steps and the last loss, in nats."""
     parameters = [parameter for part in parts for parameter in part.parameters().values()]
     optimiser = torch.optim.AdamW(parameters, lr=tuning.rate, weight_decay=tuning.decay)
     steps, loss = 0, 0.0

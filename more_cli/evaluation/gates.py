@@ -1,4 +1,4 @@
-"""Gates: what a number must be for a pipeline to go on, such as `rel.gen_exact>=0.95`."""
+"""Gates: conditions on metrics that a command must meet to succeed, such as `rel.gen_exact>=0.95`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Bound = Literal["value", "low", "high"]
 
 OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _FORM = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=|>|<)\s*([^\s<>=]+)\s*")
-_EXAMPLE = 'spell it in quotes, for example --gate "rel.gen_exact>=0.95" or "loc_image.loc_expkl_answer.low>=0.9"'
+_EXAMPLE = 'write it in quotes, for example --gate "rel.gen_exact>=0.95" or "loc_image.loc_expkl_answer.low>=0.9"'
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A metric, or one end of its 95 % interval, and the threshold it is held against."""
+    """A metric, or one end of its 95 % interval, and the threshold it is compared with."""
 
     metric: str
     """Full name."""
     bound: Bound
     operator: str
     threshold: float
-    """In the metric's unit: parts of one, or nats per token."""
+    """In the metric's unit: a fraction, or nats per token."""
 
     def __str__(self) -> str:
         bound = "" if self.bound == "value" else f".{self.bound}"
@@ -41,20 +41,20 @@ class Gate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a gate."""
+    """The result of a gate."""
 
     gate: Gate
     actual: float | None
     """None when nothing was measured."""
     met: bool
     reason: str
-    """What was found, in words."""
+    """What was measured, in words."""
 
 
 def parse_gate(text: str, names: Sequence[str] = ()) -> Gate:
     """Read a gate as it is typed: `METRIC>=NUMBER`, with `.low` or `.high` after the metric for its interval's end.
 
-    The metric is one of `names`, by default those that a state is scored by.
+    The metric is one of `names`, by default those that score a state.
 
     Raises:
         UsageError: not of that form, no such metric, or not a number.
@@ -72,17 +72,17 @@ def parse_gate(text: str, names: Sequence[str] = ()) -> Gate:
     except ValueError:
         threshold = math.nan
     if not math.isfinite(threshold):
-        raise UsageError(f"`--gate {text}`: `{number}` is not a number", "values are parts of one: 0.95 for 95 %")
+        raise UsageError(f"`--gate {text}`: `{number}` is not a number", "values are fractions: 0.95 for 95 %")
     return Gate(metric, bound, sign, threshold)
 
 
 def judge(gates: Sequence[Gate], estimates: Mapping[str, Estimate]) -> list[Judgement]:
-    """Hold gates against what was measured; one whose metric was not measured is missed."""
+    """Compare gates with what was measured; a gate on a metric that was not measured is missed."""
     return [_judge(gate, estimates.get(gate.metric)) for gate in gates]
 
 
 def require(judgements: Sequence[Judgement]) -> None:
-    """Go on only if every gate was met.
+    """Check that every gate was met.
 
     Raises:
         GateError: one line for every gate that was missed.

@@ -1,8 +1,8 @@
-"""Metrics by their full names, each a value per probe, and the intervals they are reported with.
+"""Metrics by name, each one value per probe, and the intervals they are reported with.
 
 tf_*  teacher forcing: the logits that predict the target, given the target before them.
 gen_* greedy generation, compared after `normalise`.
-loc_* the edited model against a baseline, on an answer that is the same for both.
+loc_* the edited model compared with a baseline, on the same answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 RANKS = 10
 """Most likely tokens that MMEdit compares, rank by rank: a swap of two of them counts twice."""
 RESAMPLES = 1000
-"""Of a bootstrap interval."""
+"""Resamples of a bootstrap interval."""
 SEED = 0
-"""Of its draws: the same values have the same interval every time."""
+"""Seed of the resampling: the same values always have the same interval."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def of_targets(scored: Scored) -> dict[str, list[float]]:
 
 
 def of_generated(answer: str, target: str, *, stops: bool) -> dict[str, float]:
-    """Return every metric of one greedy answer by name; `stops` says whether it ended by itself."""
+    """Return every metric of one greedy answer by name; `stops`: it ended before the limit of tokens."""
     return {
         "gen_exact": float(normalise(answer) == normalise(target)),
         "gen_contains": gen_contains(answer, target),
@@ -92,14 +92,14 @@ def tf_exact(scored: Scored) -> list[float]:
 
 
 def tf_token_acc(scored: Scored) -> list[float]:
-    """Per probe the part of target tokens that are the most likely one."""
+    """Per probe the share of target tokens that are the most likely one."""
     return [float(value) for value in scored.right().sum(dim=1) / scored.mask.sum(dim=1)]
 
 
 def tf_token_acc_noeos(scored: Scored) -> list[float]:
-    """Per probe the part of target tokens, but for the end of sequence, that are the most likely one.
+    """Per probe the share of target tokens, without the end of sequence, that are the most likely one.
 
-    The published codes put no end of sequence into their labels (EasyEdit, LiveEdit, ScopeEdit).
+    Published code puts no end of sequence into its labels (EasyEdit, LiveEdit, ScopeEdit).
     """
     return tf_token_acc(Scored(scored.logits[:, :-1], scored.targets[:, :-1], scored.mask[:, :-1]))
 
@@ -110,13 +110,13 @@ def target_nll(scored: Scored) -> list[float]:
 
 
 def loc_top1_answer(edited: Scored, base: Scored) -> list[float]:
-    """Per probe the part of answer positions at which both models have the same most likely token."""
+    """Per probe the share of answer positions at which both models have the same most likely token."""
     same = (edited.predicted() == base.predicted()) & base.mask
     return [float(value) for value in same.sum(dim=1) / base.mask.sum(dim=1)]
 
 
 def gen_contains(answer: str, target: str) -> float:
-    """Return 1 if an answer has the target in it as whole words, both normalised."""
+    """Return 1 if an answer contains the target as whole words, both normalised."""
     return float(bool(re.search(rf"(?<!\w){re.escape(normalise(target))}(?!\w)", normalise(answer))))
 
 
@@ -126,7 +126,7 @@ def top_tokens(logits: Tensor) -> Tensor:
 
 
 def loc_top10_rank_answer(edited: Scored, base: Scored) -> list[float]:
-    """Per probe the part of ranks, over answer positions, at which both lists of top tokens have the same one."""
+    """Per probe the share of ranks, over answer positions, at which both lists of top tokens have the same one."""
     agree = (top_tokens(edited.logits) == top_tokens(base.logits)).double().mean(dim=-1)
     return [float(value) for value in masked_mean(agree, base.mask)]
 

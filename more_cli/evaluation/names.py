@@ -1,4 +1,4 @@
-"""How everything that is measured is called: `kind.metric`, in reports, gates and comparisons alike."""
+"""Names of all metrics: `kind.metric`, in reports, gates and comparisons."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal["rel", "gen_text", "gen_image", "portability", "loc_text", "loc_image"]
-"""What a probe asks: the edit itself, the same in other words, on another image, what follows from it, or what should
-not have moved."""
+"""What a probe asks: the edit itself, the same in other words or on another image, what follows from it, or what should
+not have changed."""
 Baseline = Literal["base", "prev"]
-"""What locality is held against: the untouched base, or the model just before the edit that a probe belongs to."""
+"""What locality compares with: the untouched base, or the model just before the edit that a probe belongs to."""
 Prefix = Literal["own", "gold"]
-"""On which answer locality is measured: what the baseline says itself, or what the suite says it should."""
+"""The answer that locality is measured on: the baseline's own greedy answer, or the suite's gold answer."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HOPS = 4
-"""Portability is reported by hop too, as `port_1` to `port_4` (VLKEB's); further ones count in `portability` alone."""
+"""Portability is also reported by hop, `port_1` to `port_4` (VLKEB's); longer chains count in `portability` alone."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What one value of a probe is."""
+    """One metric of a probe."""
 
     name: str
     what: str
-    """One line."""
+    """What the value is, in one line."""
     mask: str
-    """What of a probe it is over."""
-    told: bool = True
-    """Whether people see it where they did not ask for it; `--json`, gates and presets have every metric."""
+    """What it is measured over."""
+    listed: bool = True
+    """Whether tables list it unasked; `--json`, gates and presets have every metric."""
 
 
 _TARGET = "the target's tokens and the end of sequence"
@@ -40,28 +40,35 @@ _TEXT = "the greedy answer"
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("tf_exact", "1 if each is the most likely one, given the target before it", _TARGET),
-        Metric("tf_token_acc", "how many of them are the most likely one, given the target before them", _TARGET),
-        Metric("tf_token_acc_noeos", "the same, as published code counts", _WORDS, told=False),
+        Metric("tf_exact", "1 if each is the most likely token, given those before it", _TARGET),
+        Metric("tf_token_acc", "share that are the most likely token, given those before them", _TARGET),
+        Metric(
+            "tf_token_acc_noeos", "the same without the end of sequence, as in published code", _WORDS, listed=False
+        ),
         Metric("target_nll", "mean negative log-likelihood, nats per token", _TARGET),
-        Metric("gen_exact", "1 if it is the target, both normalised", _TEXT),
-        Metric("gen_contains", "1 if it has the target in it as whole words, both normalised", _TEXT, told=False),
-        Metric("gen_stops", "1 if it ends by itself", _TEXT),
-        Metric("loc_top1_answer", "how often the most likely token is the baseline's", _ANSWER),
-        Metric("loc_top10_rank_answer", "how many of the ten most likely are, rank by rank", _ANSWER, told=False),
+        Metric("gen_exact", "1 if it equals the target, both normalised", _TEXT),
+        Metric("gen_contains", "1 if it contains the target as whole words, both normalised", _TEXT, listed=False),
+        Metric("gen_stops", "1 if it ends before the limit of tokens", _TEXT),
+        Metric("loc_top1_answer", "share whose most likely token is the baseline's", _ANSWER),
+        Metric(
+            "loc_top10_rank_answer",
+            "share of the ten most likely tokens that are the baseline's, rank by rank",
+            _ANSWER,
+            listed=False,
+        ),
         Metric("loc_expkl_answer", "mean of exp(-KL(edited || baseline))", _ANSWER),
-        Metric("loc_gen_same", "1 if it is the baseline's", _TEXT),
-        Metric("loc_flip", "1 - loc_gen_same", _TEXT, told=False),
+        Metric("loc_gen_same", "1 if it equals the baseline's", _TEXT),
+        Metric("loc_flip", "1 - loc_gen_same", _TEXT, listed=False),
         Metric("loc_top1_all", "as loc_top1_answer", _EVERYWHERE),
         Metric("loc_top10_rank_all", "as loc_top10_rank_answer", _EVERYWHERE),
     )
 }
 EVERYWHERE_METRICS = ("loc_top1_all", "loc_top10_rank_all")
-"""Measured where `--metrics` asks for them: they take the logits of whole sequences."""
+"""Measured only where `--metrics` asks for them: they need the logits of whole sequences."""
 TARGET_METRICS = tuple(name for name in METRICS if not name.startswith("loc_"))
-"""Of a probe with an answer it should have."""
+"""Metrics of a probe that has a target."""
 LOCALITY_METRICS = tuple(name for name in METRICS if name.startswith("loc_") and name not in EVERYWHERE_METRICS)
-"""Of a probe that is compared with the baseline."""
+"""Metrics of a probe that compares with the baseline."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +82,23 @@ class Yardstick:
 
 
 def is_locality(kind: str) -> bool:
-    """Return whether the baseline's behaviour is what a probe of this kind should show."""
+    """Return whether probes of this kind compare with the baseline."""
     return kind.startswith("loc")
 
 
 def groups(kind: str, hop: int | None = None) -> tuple[str, ...]:
-    """Return what a probe counts in: its kind, and its hop if it has one."""
+    """Return the groups that a probe counts in: its kind, and its hop if it has one."""
     return (kind, f"port_{hop}") if hop is not None and hop <= HOPS else (kind,)
 
 
 def all_groups() -> list[str]:
-    """Return everything that metrics are reported of, in order."""
+    """Return every group that metrics are reported for, in order."""
     hops = [f"port_{hop}" for hop in range(1, HOPS + 1)]
     return [group for kind in KINDS for group in (kind, *(hops if kind == "portability" else ()))]
 
 
 def full_names() -> list[str]:
-    """Return every name that a report can hold."""
+    """Return every `kind.metric` that a report can hold."""
     return [
         f"{group}.{metric}"
         for group in all_groups()
@@ -100,7 +107,7 @@ def full_names() -> list[str]:
 
 
 def metric_of(name: str) -> Metric:
-    """Return what a full name measures."""
+    """Return the metric of a full name."""
     return METRICS[name.partition(".")[2]]
 
 

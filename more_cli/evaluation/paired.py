@@ -1,4 +1,4 @@
-"""Two runs over the same edits, compared edit by edit: what differs, how surely, and how often which way."""
+"""Two runs over the same edits, compared edit by edit: the difference, its interval, and edits that go up or down."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from more_cli.evaluation.metrics import bootstrap
 from more_cli.evaluation.names import full_names
 
 Values = Mapping[str, Sequence[float | None]]
-"""Of one edit, by the metric's full name, one a probe; None where it was not finite."""
+"""Values of one edit by the metric's full name, one per probe; None for one that was not finite."""
 
 TIE = 1e-4
-"""Values that differ by less are the same: float32 scores depend that much on how probes are batched."""
+"""Values that differ by less count as the same: float32 scores depend that much on how probes are batched."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Difference:
     """The second run minus the first, in one metric."""
 
     first: float
-    """Mean over edits, each edit counted once however many probes it has; likewise `second`."""
+    """Mean over edits, each counted once for any number of probes; likewise `second`."""
     second: float
     difference: float
     low: float
@@ -32,7 +32,7 @@ class Difference:
     down: int
     same: int
     p: float
-    """Of the exact two-sided sign test over the edits that differ."""
+    """p-value of the exact two-sided sign test over the edits that differ."""
 
     @property
     def n(self) -> int:
@@ -41,7 +41,7 @@ class Difference:
 
 
 def compare_edits(pairs: Sequence[tuple[Values, Values]]) -> tuple[dict[str, Difference], dict[str, str]]:
-    """Compare what two runs measured of the same edits, in every metric; and say which could not be, and why."""
+    """Compare two runs over the same edits in every metric; return also why others cannot be compared, by name."""
     found = {name for pair in pairs for values in pair for name in values}
     known = full_names()
     metrics, skipped = {}, {}
@@ -57,7 +57,7 @@ def compare_edits(pairs: Sequence[tuple[Values, Values]]) -> tuple[dict[str, Dif
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compare two runs by one value per edit; both name the same edits in the same order, at least one."""
+    """Compare two runs by one value per edit; both have the same edits in the same order, at least one."""
     changes = [b - a for a, b in zip(first, second, strict=True)]
     up, down = sum(change >= TIE for change in changes), sum(change <= -TIE for change in changes)
     return Difference(
@@ -78,7 +78,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def sign_test(up: int, down: int) -> float:
-    """Return how likely a split at least this uneven is if either way is as likely (exact, two-sided).
+    """Return the probability of a split at least this uneven if up and down are equally likely (exact, two-sided).
 
     On values of 0 and 1 this is McNemar's exact test.
     """
@@ -88,9 +88,9 @@ def sign_test(up: int, down: int) -> float:
 
 
 def _incomparable(values: Sequence[tuple[Sequence[float | None] | None, Sequence[float | None] | None]]) -> str:
-    """Return why a metric cannot be compared, or nothing: edits without it in both runs do not matter."""
+    """Return why a metric cannot be compared, or empty; edits that lack it in both runs do not matter."""
     if any(len(one or ()) != len(other or ()) for one, other in values):
-        return "not measured alike in both"
+        return "not measured on the same probes in both"
     if any(value is None or not math.isfinite(value) for pair in values for run in pair for value in run or ()):
         return "not finite everywhere"
     return ""

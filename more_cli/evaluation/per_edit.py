@@ -1,4 +1,4 @@
-"""What the probes of each edit measured: what a verdict, a gallery and a paired comparison are made of."""
+"""Scores of each edit's probes, for verdicts, the gallery and paired comparisons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from more_cli.evaluation.probes import Probe, ProbeScore
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import sha256_bytes
+from more_cli.text import canonical_json
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,12 @@ class EditScores:
 
     @property
     def rel(self) -> ProbeScore | None:
-        """The score of the edit itself; None for a question that only has the base's behaviour to keep."""
+        """The score of the edit itself; None for a question without a target."""
         return next((score for score in self.scores if score.probe.kind == "rel"), None)
 
     @property
     def shown(self) -> ProbeScore:
-        """The score that stands for all of them: the edit's own if there is one."""
+        """The score that reports show: the edit's own if there is one."""
         return self.rel or self.scores[0]
 
     @property
@@ -47,7 +48,7 @@ class EditScores:
 
     @cached_property
     def probes(self) -> str:
-        """SHA-256 over what was asked and expected: runs with the same probes can be compared."""
+        """SHA-256 over questions and targets: runs with the same probes can be compared."""
         return probes_hash(score.probe for score in self.scores)
 
     def values(self) -> dict[str, list[float]]:
@@ -69,7 +70,7 @@ def by_edit(scores: Iterable[ProbeScore]) -> list[EditScores]:
 
 
 def probes_hash(probes: Iterable[Probe]) -> str:
-    """Return the SHA-256 over what probes ask and expect."""
+    """Return the SHA-256 over the questions and targets of probes."""
     return sha256_bytes(canonical_json([_content(probe) for probe in probes]).encode())
 
 

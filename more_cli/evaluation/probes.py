@@ -22,14 +22,14 @@ BATCH = 32
 ANSWER_TOKENS = 32
 """Longest base answer that locality is measured on, in tokens."""
 TRIED = 4
-"""Gold answers of a batch that are tried first, as guesses of what a model says."""
+"""Gold answers of a batch that are tried first, as guesses of the model's greedy answers."""
 SPARE_TOKENS = 8
 """A generated answer may be this many tokens longer than its target before it is cut off."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One question with, for edits and their variants, the answer it should now have."""
+    """One question and, for edits and their variants, the target: the answer it should now have."""
 
     edit: str
     """Id of the edit that it scores."""
@@ -39,16 +39,16 @@ class Probe:
     hop: int | None = None
     """Steps of reasoning from the edit (portability probes)."""
     gold: str | None = None
-    """What a locality question's answer is by its suite, whatever the base says."""
+    """The suite's answer to a locality question; the base may give another one."""
 
     @property
     def is_locality(self) -> bool:
-        """Whether the base's behaviour is what it should show."""
+        """Whether it compares with the baseline."""
         return is_locality(self.kind)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """What it counts in."""
+        """The groups that it counts in."""
         return groups(self.kind, self.hop)
 
 
@@ -63,7 +63,7 @@ class ProbeScore:
     base_answer: str = ""
     """Greedy answer of the baseline (locality probes)."""
     logits: Tensor | None = None
-    """(K, vocabulary) at the target's positions, when they were to be kept."""
+    """(K, vocabulary) at the target's positions, if they were asked for."""
 
     @property
     def holds(self) -> bool:
@@ -73,22 +73,22 @@ class ProbeScore:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the baseline says to a locality probe."""
+    """The baseline's answer to a locality probe."""
 
     tokens: tuple[int, ...]
     """Its greedy answer."""
     logits: Tensor
-    """(K, vocabulary) at the positions that predict the answer it is measured on, on the CPU."""
+    """(K, vocabulary) at the positions that predict the answer that locality is measured on, on the CPU."""
     top: Tensor | None = None
-    """(T, ranks) ids of its most likely tokens at every position of the sequence, where that is measured."""
+    """(T, ranks) ids of its most likely tokens at every position of the sequence, if that is measured."""
 
 
 References = Callable[[Sequence[Probe]], Sequence[Reference]]
-"""Where what the baseline says comes from: asked there and then, or kept from an earlier time."""
+"""Source of the baseline's answers: asked now, or cached."""
 
 
 def probes_of(edit: Edit) -> Iterator[Probe]:
-    """Yield every probe of an edit: the edit itself, its variants, what follows from it, and its locality questions."""
+    """Yield every probe of an edit: the edit itself, its variants, its portability and its locality questions."""
     yield Probe(edit.id, "rel", Query(edit.images, edit.question), edit.target)
     for question in edit.rephrases:
         yield Probe(edit.id, "gen_text", Query(edit.images, question), edit.target)
@@ -100,7 +100,7 @@ def probes_of(edit: Edit) -> Iterator[Probe]:
 
 
 def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]:
-    """Yield locality probes, told apart by whether they show an image."""
+    """Yield locality probes: `loc_image` for questions with an image, `loc_text` for those without."""
     for question in questions:
         kind: Kind = "loc_image" if question.image else "loc_text"
         yield Probe(edit, kind, _query(question), gold=question.answer)
@@ -123,8 +123,8 @@ def run_probes(
 ) -> list[ProbeScore]:
     """Score probes in batches on the model as it is now; the editor must be attached.
 
-    Without `generate` only teacher-forced metrics are measured; `keep_logits` keeps those of the target positions.
-    `references` are what the yardstick's baseline says; without them the base is asked again.
+    Without `generate` only teacher-forced metrics are measured; `keep_logits` keeps the logits of the target positions.
+    `references` returns the answers of the yardstick's baseline; without it the base is asked.
     """
     scores: list[ProbeScore] = []
     for group in batches(probes):
@@ -139,7 +139,7 @@ def run_probes(
 
 
 def batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
-    """Yield groups of one sort, with and without image apart: their sequences differ much in length."""
+    """Yield batches, locality and other probes apart, and by number of images: sequences differ much in length."""
     sorts: dict[tuple[bool, int], list[Probe]] = {}
     for probe in probes:
         sorts.setdefault((probe.is_locality, len(probe.query.images)), []).append(probe)
@@ -149,7 +149,7 @@ def batches(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
 
 
 def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate: bool, keep: bool) -> list[ProbeScore]:
-    queries = [routed(editor, probe) for probe in probes]
+    queries = [probe.query for probe in probes]
     encoded = [runtime.encode(query, probe.target) for query, probe in zip(queries, probes, strict=True)]
     parts = _scored(runtime, encoded)
     values = [row for part in parts for row in _rows(metrics.of_targets(part))]
@@ -170,7 +170,7 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
 
 
 def ask_base(runtime: Runtime, probes: Sequence[Probe], yardstick: Yardstick) -> list[Reference]:
-    """Return what the untouched base says to locality probes."""
+    """Return the untouched base's answers to locality probes."""
     with runtime.base():
         return ask(runtime, [probe.query for probe in probes], probes, yardstick)
 
@@ -182,9 +182,10 @@ def ask(
     yardstick: Yardstick,
     answers: Sequence[Sequence[int]] | None = None,
 ) -> list[Reference]:
-    """Return what the model as it is now says to locality probes, which it is asked as `queries`.
+    """Return the answers of the model as it is now to locality probes, asked as `queries`.
 
-    It is measured on `answers`, given as tokens, or on its own: the gold one is often nothing that it would say.
+    Logits are those on the gold answers if the yardstick wants these, else on `answers`, given as tokens, or on the
+    model's own: a model often would not say the gold answer.
     """
     if yardstick.prefix == "gold":
         encoded = [_without_end(runtime.encode(q, probe.gold)) for q, probe in zip(queries, probes, strict=True)]
@@ -201,11 +202,11 @@ def ask(
 def _ask_for_own(
     runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe], yardstick: Yardstick
 ) -> list[Reference]:
-    """Return what the model says, measured on its own answers.
+    """Return the model's greedy answers, with logits on these answers.
 
-    Where it says the gold one, a pass over that tells it and measures it. A few are tried like this and, if at least
-    half of them were said, all. What is returned comes from one batch, so that another model's answers to the same
-    questions differ by the model alone.
+    If the greedy answer is the gold one, a single pass both checks and scores it. A few gold answers are tried like
+    this and, if at least half of them were right, all. All that is returned comes from one batch, so that another
+    model's answers to the same questions differ by the model alone.
     """
 
     def on(answers: Mapping[int, Sequence[int]]) -> list[Reference]:
@@ -222,21 +223,21 @@ def _ask_for_own(
         own |= {place: reference.tokens for place, reference in zip(places, references, strict=True)}
         if len(references) == len(queries) and own == golds:
             return references
-    if untold := [place for place in range(len(queries)) if place not in own]:
-        answers = runtime.generate([queries[place] for place in untold], ANSWER_TOKENS)
-        own |= dict(zip(untold, answers, strict=True))
+    if unknown := [place for place in range(len(queries)) if place not in own]:
+        answers = runtime.generate([queries[place] for place in unknown], ANSWER_TOKENS)
+        own |= dict(zip(unknown, answers, strict=True))
     tokens = [own[place] for place in range(len(queries))]
     encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, tokens, strict=True)]
     return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
 
 
 def _golds(runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe]) -> dict[int, tuple[int, ...]]:
-    """Return the gold answers that a model may say word for word, as tokens, by place."""
+    """Return the gold answers that a model may generate token by token, by their index."""
     golds = {}
     for place, (query, probe) in enumerate(zip(queries, probes, strict=True)):
         with suppress(DataError):  # too long together with the question
             prompt, whole = runtime.encode(query), runtime.encode(query, probe.gold)
-            # An answer that a tokeniser joins to the end of the prompt is not what goes on from there.
+            # An answer whose first characters merge with the prompt's last token cannot follow that prompt.
             if whole.target.start == prompt.target.start and 0 < len(whole.target) <= ANSWER_TOKENS:
                 golds[place] = tuple(whole.target_ids)
     return golds
@@ -257,9 +258,9 @@ def _references(
 def _greedy(
     runtime: Runtime, queries: Sequence[Query], encoded: Sequence[Encoded], parts: Sequence[Scored], longest: int
 ) -> list[list[int]]:
-    """Return greedy answers of at most so many tokens, given how the model scored an answer to each question.
+    """Return greedy answers of at most `longest` tokens, given the scores of one candidate answer per question.
 
-    Where every token of it was the most likely one, it is the greedy answer, and nothing is generated.
+    A candidate whose every token was the most likely one is the greedy answer, and is not generated again.
     """
     greedy = runtime.picks_most_likely
     right = [greedy and bool(value) for part in parts for value in part.all_right()]
@@ -269,7 +270,7 @@ def _greedy(
 
 
 def _without_end(encoded: Encoded) -> Encoded:
-    """Return a sequence without its end token, which no published code has in an answer."""
+    """Return a sequence without its end token: published code has none in its answers."""
     span = Span(encoded.target.start, encoded.target.stop - 1)
     return replace(encoded, input_ids=encoded.input_ids[:-1], target=span)
 
@@ -277,10 +278,10 @@ def _without_end(encoded: Encoded) -> Encoded:
 def _locality(
     runtime: Runtime, editor: Editor, probes: Sequence[Probe], before: Sequence[Reference], yardstick: Yardstick
 ) -> list[ProbeScore]:
-    """Compare with what the baseline says, on the same answer."""
+    """Compare with the baseline on the same answer."""
     after = before
-    if not editor.is_base:  # its answers are there already, and would differ by how probes are batched
-        queries = [routed(editor, probe) for probe in probes]
+    if not editor.is_base:  # the base's answers are known, and would differ slightly in other batches
+        queries = [probe.query for probe in probes]
         after = ask(runtime, queries, probes, yardstick, [reference.tokens for reference in before])
     return [_compared(runtime, *found) for found in zip(probes, after, before, strict=True)]
 
@@ -295,7 +296,7 @@ def _compared(runtime: Runtime, probe: Probe, after: Reference, before: Referenc
 
 
 def _as_scored(said: Reference) -> Scored:
-    """Return what a model said as a batch of one, every position of which counts."""
+    """Return a model's answer as a batch of one in which every position counts."""
     mask = torch.ones(1, len(said.logits), dtype=torch.bool)
     return Scored(said.logits[None], torch.zeros_like(mask, dtype=torch.long), mask)
 
@@ -307,11 +308,6 @@ def _rows(columns: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 def _scored(runtime: Runtime, samples: Sequence[Encoded]) -> list[Scored]:
     return [runtime.score(runtime.batch(part)) for part in runtime.parts(samples, "forward")]
-
-
-def routed(editor: Editor, probe: Probe) -> Query:
-    """Return what an editor makes of a probe's question."""
-    return editor.rewrite(probe.query, editor.prepare(probe.query))
 
 
 def _forced_answers(runtime: Runtime, scored: Scored) -> list[str]:

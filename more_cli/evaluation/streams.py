@@ -1,4 +1,4 @@
-"""A stream of corrections in memory: applied one after the other, scored after the last (protocol `final`)."""
+"""A stream of edits applied in memory, one after the other, as a session would apply them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ from dataclasses import dataclass, field
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
 from more_cli.editors.more.memory import Memory
 from more_cli.inputs.edits import Edit
-from more_cli.model.batches import Query
 
 
 @dataclass
 class Stream:
-    """A stream that was applied."""
+    """The result of a stream."""
 
     memory: Memory
-    """What was seen of the edits, by their position from 1."""
+    """The last margin of every edit, by its position from 1."""
     outcomes: list[EditOutcome] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-
-
-def request_of(edit: Edit) -> EditRequest:
-    """Return what an editor gets to see of an edit."""
-    return EditRequest(edit.id, Query(edit.images, edit.question), edit.target)
 
 
 def apply_stream(
@@ -34,19 +28,19 @@ def apply_stream(
     *,
     joint: bool = False,
 ) -> Stream:
-    """Apply edits in order with what a session would remember of them; the editor must be attached.
+    """Apply edits in order, with the memory that a session would keep; the editor must be attached.
 
-    With `joint` they are only admitted, for a consolidation to write.
+    With `joint` they are only admitted; a consolidation writes them.
     """
-    stream = Stream(Memory(lambda number: request_of(edits[number - 1])))
+    stream = Stream(Memory(lambda number: EditRequest.of(edits[number - 1])))
     for number, edit in enumerate(edits, 1):
         started = time.perf_counter()
         context = stream.memory.context(number, edit.subject, edit.content)
-        outcome = (editor.admit if joint else editor.edit)(request_of(edit), context)
+        outcome = (editor.admit if joint else editor.edit)(EditRequest.of(edit), context)
         stream.seconds.append(time.perf_counter() - started)
         if outcome.status != "refused":
             stream.memory.add(number, edit.subject, edit.content)
-        stream.memory.see(number, outcome.looks.items())
+        stream.memory.update(number, outcome.looks.items())
         stream.outcomes.append(outcome)
         on_progress(number, len(edits))
     return stream

@@ -1,4 +1,4 @@
-"""`more eval --suite --calibrate N`: every editor gets as many tries, on edits that its suite is not measured on."""
+"""`more eval --suite --calibrate N`: try N settings of an editor on edits that the suite does not score."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 from more_cli.errors import UsageError
 from more_cli.evaluation.probes import References, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
-from more_cli.experiments.editors import Entry, Wish
+from more_cli.experiments.editors import EditorEntry, EditorOptions
 from more_cli.experiments.held_anchors import HeldAnchors
-from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import MEASURED, measured, stream_digest
 from more_cli.progress import Progress
+from more_cli.text import canonical_json
 
 EDITS = 20
-"""First edits of the calibration pool that every setting goes through."""
+"""Number of edits, the first of the calibration pool, that each setting runs on."""
 RULE = (
     f"of the editor's settings in the order of its entry, its own first, the one with the best mean of "
     f"{', '.join(MEASURED)} (those there are probes for) after the last of {EDITS} calibration edits; "
@@ -27,38 +28,39 @@ RULE = (
 )
 
 
-def settings_of(entry: Entry, count: int) -> list[tuple[str, ...]]:
-    """Return what `count` tries of an editor are: its own numbers, then those of its entry."""
+def settings_of(entry: EditorEntry, count: int) -> list[tuple[str, ...]]:
+    """Return `count` settings to try: the editor as it is, then those of its entry."""
     return [(), *entry.tries][:count]
 
 
 def best_setting(tried: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the setting that the rule chooses among those that could be tried."""
+    """Return the setting that `RULE` chooses among those that could be tried."""
     best = max(score for trial in tried if (score := trial["score"]) is not None)
     return tuple(next(trial["setting"] for trial in tried if trial["score"] == best))
 
 
 def try_settings(
-    entry: Entry,
-    wish: Wish,
+    entry: EditorEntry,
+    options: EditorOptions,
     count: int,
     edits: Sequence[Edit],
+    *,
     runtime: Runtime,
     references: References,
     anchors: HeldAnchors,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Send the calibration edits through an editor once per setting, and return what came of it.
+    """Run the calibration edits once per setting, and return the score of each setting and the chosen one.
 
     Raises:
-        UsageError: not one of the settings fits the editor.
+        UsageError: the editor cannot be made as it is.
     """
     settings, tried = settings_of(entry, count), list[dict[str, Any]]()
     probes = [probe for edit in edits for probe in probes_of(edit)]
     for number, setting in enumerate(settings):
         progress(number, len(settings), "calibrating " + (", ".join(setting) or "as it is"))
         try:
-            editor = entry.make(wish.with_settings(*setting))
+            editor = entry.make(options.with_settings(*setting))
         except UsageError as error:
             if not setting:
                 raise
@@ -73,23 +75,23 @@ def try_settings(
     return {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried, "chosen": chosen}
 
 
-class Calibrations:
-    """What calibrations have found, a file each: a run that goes on must not try again."""
+class CachedCalibration:
+    """The file of one calibration's result, so that a resumed run does not calibrate again."""
 
     def __init__(self, folder: Path, *facts: object) -> None:
         self._path = folder / f"{sha256_bytes(canonical_json(facts).encode())[:32]}.json"
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was found, None where it is absent or damaged."""
+        """Return the result; None if the file is missing or damaged."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            result = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and "chosen" in found else None
+        return result if isinstance(result, dict) and "chosen" in result else None
 
-    def write(self, found: dict[str, Any]) -> None:
-        """Keep what was found."""
+    def write(self, result: dict[str, Any]) -> None:
+        """Write the result."""
         with disk_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self._path) as scratch:
-                scratch.write_text(json.dumps(found), encoding="utf-8")
+                scratch.write_text(json.dumps(result), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`more eval --suite mme`: what a model can do beside its edits, on the untouched base and on the state."""
+"""`more eval --suite mme`: yes/no questions that have nothing to do with the edits, asked of base and state."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from more_cli.evaluation.probes import BATCH
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
-from more_cli.ops.session import Target, open_session, versions
+from more_cli.ops.session import open_session, versions
 from more_cli.progress import Progress, no_progress
+from more_cli.store.target import Target
 from more_cli.suites.load import YesNoSuite
 from more_cli.suites.mme import AskedImage
 from more_cli.suites.yes_no import Total, YesNoScore, parse_answer, score_category, totals
 
 ANSWER_TOKENS = 8
-"""What is read of an answer: `yes`, `no`, or that it is neither."""
+"""Longest answer, in tokens: `yes`, `no`, or enough to see that it is neither."""
 PARSER = "official: yes or no alone, else in the first four characters"
 
 Answers = Mapping[str, Sequence[Sequence[str]]]
-"""By category and image, one answer a question."""
+"""By category and image, one answer per question."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class CapabilityReport:
 
     @property
     def gated(self) -> dict[str, Estimate]:
-        """What changed, by the names of `gate_names`; nothing without a state."""
+        """Changes of accuracy by the names of `gate_names`; empty without a state."""
         if self.state is None:
             return {}
         changes = [self.changes[name] for name in ("all", *self.suite.categories)]
@@ -80,7 +81,7 @@ class CapabilityReport:
 
 
 def gate_names(suite: YesNoSuite) -> list[str]:
-    """Return every name that a gate on a capability may have: the change of accuracy, in all and by category."""
+    """Return every metric name that a gate may use: the change of accuracy, over all questions and by category."""
     return [f"{suite.name}.accuracy_change", *(f"{suite.name}.{name}.accuracy_change" for name in suite.categories)]
 
 
@@ -117,7 +118,7 @@ def evaluate_capability(
 
 @contextmanager
 def _opened(target: Target, machine: Machine, progress: Progress) -> Iterator[tuple[Runtime, int | None, int]]:
-    """Yield a model that carries the state, how many edits that has (None without one) and how many were replayed."""
+    """Yield the model with the state attached, the state's edits (None without a state) and how many were replayed."""
     if target.sidecar.exists():
         session = open_session(target, machine, progress)
         with session.attached() as replayed:
@@ -163,13 +164,13 @@ def _scored(suite: YesNoSuite, answers: Answers) -> Capability:
 
 def _changes(suite: YesNoSuite, before: Answers, after: Answers) -> dict[str, Estimate]:
     """Return the mean change of accuracy; an image's questions are kept together."""
-    found, whole = {}, list[float]()
+    changes, whole = {}, list[float]()
     for name, images in suite.categories.items():
         pairs = zip(_pairs(images, before[name]), _pairs(images, after[name]), strict=True)
         differences = [_accuracy(new) - _accuracy(old) for old, new in pairs]
-        found[name] = change(differences)
+        changes[name] = change(differences)
         whole += differences
-    return found | {"all": change(whole)}
+    return changes | {"all": change(whole)}
 
 
 def _accuracy(answers: Sequence[tuple[str, str]]) -> float:

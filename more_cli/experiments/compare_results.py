@@ -1,4 +1,4 @@
-"""`more compare --paired`: two outputs of `eval --json` about the same edits, compared edit by edit."""
+"""`more compare --paired`: compare two outputs of `eval --json` about the same edits, edit by edit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import DataError
 from more_cli.evaluation.paired import Difference, compare_edits
-from more_cli.files import shorten
 from more_cli.inputs.records import opened
+from more_cli.text import shorten
 
 SCHEMA = "more.eval/1"
 MAX_BYTES = 256 << 20
-"""Largest result that is read."""
+"""Largest result that is read, in bytes."""
 _PLURALS = {"protocol": "protocols", "baseline": "baselines", "prefix": "prefixes of locality"}
 _HINT = "write one with: more eval MODEL --json > FILE"
 
@@ -34,20 +34,20 @@ class EditValues(_Result):
 
     id: str
     probes: str
-    """Hash over what was asked."""
+    """Hash of the probes."""
     values: dict[str, list[float | None]]
-    """By the metric's full name, one per probe; None where it was not finite."""
+    """By the metric's full name, one per probe; None if not finite."""
 
 
 class Reproduce(_Result):
-    """What a run was made with."""
+    """What decided the numbers of a run."""
 
     model_config = ConfigDict(extra="allow")
 
     base: dict[str, str]
     """Fingerprint of the untouched checkpoint."""
 
-    def told(self) -> dict[str, Any]:
+    def rest(self) -> dict[str, Any]:
         """Return everything but the base."""
         return self.model_extra or {}
 
@@ -59,7 +59,7 @@ class Run(_Result):
     protocol: str
     baseline: str
     prefix: str = "own"
-    """On which answer locality was measured."""
+    """The answer that locality was measured on."""
     per_edit: list[EditValues]
     reproduce: Reproduce
 
@@ -74,25 +74,25 @@ class Comparison:
     first: Path
     second: Path
     run: Run
-    """The first; in what makes them comparable the second is the same."""
+    """The first run; the second has the same edits, protocol, baseline and prefix."""
     metrics: dict[str, Difference]
     skipped: dict[str, str]
     """Metrics that could not be compared, and why."""
     differ: list[str]
-    """What the runs were made with, where it differs."""
+    """Keys of `reproduce` in which the runs differ."""
 
 
 def compare_runs(first: Path, second: Path) -> Comparison:
     """Pair two results by edit and compare every metric that both have.
 
     Raises:
-        DataError: not such a result, or about other edits, probes, protocol, baseline or base.
+        DataError: not such an output, or the runs differ in edits, probes, protocol, baseline or base.
     """
     a, b = read_run(first), read_run(second)
     _check_alike(first, a, second, b)
     partners = {edit.id: edit for edit in b.per_edit}
     metrics, skipped = compare_edits([(edit.values, partners[edit.id].values) for edit in a.per_edit])
-    one, other = a.reproduce.told(), b.reproduce.told()
+    one, other = a.reproduce.rest(), b.reproduce.rest()
     differ = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
     return Comparison(first, second, a, metrics, skipped, differ)
 
@@ -101,7 +101,7 @@ def read_run(path: Path) -> Run:
     """Read an output of `eval --json`.
 
     Raises:
-        DataError: not such a result.
+        DataError: not such an output.
     """
     with opened(path) as file:
         raw = file.read(MAX_BYTES + 1).removeprefix(b"\xef\xbb\xbf")
@@ -123,7 +123,9 @@ def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
         detail = error.errors(include_url=False, include_input=False)[0]
     place = shorten(".".join(str(part) for part in detail["loc"]))
     reason = detail["msg"][:1].lower() + detail["msg"][1:]
-    raise DataError(f"`{path}` is no result of `more eval`: {f'`{place}`: ' if place else ''}{reason}", _HINT)
+    raise DataError(
+        f"`{path}` is not an output of `more eval --json`: {f'`{place}`: ' if place else ''}{reason}", _HINT
+    )
 
 
 def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
@@ -131,28 +133,31 @@ def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
     for what in ("protocol", "baseline", "prefix"):
         one, other = str(getattr(a, what)), str(getattr(b, what))
         if one != other:
-            raise _unlike(first, second, f"other {_PLURALS[what]}, `{shorten(one)}` and `{shorten(other)}`")
+            raise _unlike(first, second, f"different {_PLURALS[what]}, `{shorten(one)}` and `{shorten(other)}`")
     # Only edited tensors are in a fingerprint, so two recipes share a part of it.
     base, also = a.reproduce.base, b.reproduce.base
     if any(base[key] != also[key] for key in base.keys() & also.keys()):
-        raise _unlike(first, second, "other bases: what locality is measured against is not the same")
+        raise _unlike(first, second, "different bases, so their locality is not comparable")
     asked, others = ({edit.id: edit.probes for edit in run.per_edit} for run in (a, b))
     alone = _only(first, asked.keys() - others) + _only(second, others.keys() - asked)
     if alone:
-        raise _unlike(first, second, f"other edits (`{shorten(a.source)}`, `{shorten(b.source)}`): {', '.join(alone)}")
+        raise _unlike(
+            first, second, f"different edits (`{shorten(a.source)}`, `{shorten(b.source)}`): {', '.join(alone)}"
+        )
     changed = [id for id in asked if asked[id] != others[id]]
     if changed:
-        raise _unlike(first, second, f"other probes of {len(changed)} edits, such as `{shorten(changed[0])}`")
+        raise _unlike(first, second, f"different probes in {len(changed)} edits, such as `{shorten(changed[0])}`")
     if not asked:
-        raise DataError(f"`{first}` and `{second}` hold no edits", _HINT)
+        raise DataError(f"`{first}` and `{second}` contain no edits", _HINT)
 
 
 def _unlike(first: Path, second: Path, what: str) -> DataError:
     return DataError(
-        f"`{first}` and `{second}` cannot be paired: they have {what}", "score both on the same edits, the same way"
+        f"`{first}` and `{second}` cannot be compared: they have {what}",
+        "score both on the same edits, in the same way",
     )
 
 
 def _only(path: Path, ids: Iterable[str]) -> list[str]:
-    found = sorted(ids)
-    return [f"{len(found)} only in `{path}`, such as `{shorten(found[0])}`"] if found else []
+    ordered = sorted(ids)
+    return [f"{len(ordered)} only in `{path}`, such as `{shorten(ordered[0])}`"] if ordered else []

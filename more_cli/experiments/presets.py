@@ -1,7 +1,7 @@
-"""What published work calls its metrics: each source's columns, protocol and yardstick, as `--metrics NAME`.
+"""Presets of metrics, `--metrics NAME`: columns, protocol and yardstick of published work.
 
-Read in the sources: MMEdit's trainer in EasyEdit, LiveEdit, ScopeEdit's script, and the M-ORE paper, whose table does
-not show what its appendix defines (17 tokens of one caption explain its values, an indicator cannot).
+Taken from its code (MMEdit's trainer in EasyEdit, LiveEdit, ScopeEdit's script) and from the M-ORE paper, whose table
+does not follow its appendix: shares of the 17 tokens of one caption explain values that a 0/1 indicator cannot give.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import TypeVar
 from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick, full_names
 from more_cli.experiments.protocols import Protocol
-from more_cli.files import shorten
+from more_cli.text import shorten
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How one source counts."""
+    """The metrics of one source."""
 
     name: str
     title: str
     protocols: tuple[Protocol, ...]
     yardstick: Yardstick
     columns: Mapping[str, str]
-    """Full names, by what the source calls them."""
+    """Full names of our metrics, by the source's name."""
     averaged: bool = False
-    """Whether the source gives their mean."""
+    """Whether the source reports their mean."""
     notices: tuple[str, ...] = ()
-    """What is not as in the source, a line each."""
+    """Differences from the source, one line each."""
 
     def pick(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return what was measured of the columns."""
+        """Return the columns that were measured."""
         return {column: values[name] for column, name in self.columns.items() if name in values}
 
     def average(self, values: Mapping[str, Sequence[float]]) -> float | None:
-        """Return the plain mean over the columns of one edit's values, None unless all of them are there."""
-        found = list(self.pick(values).values())
-        if not self.averaged or len(found) < len(self.columns):
+        """Return the mean over the columns of one edit's values; None if a column is missing or no mean is reported."""
+        columns = list(self.pick(values).values())
+        if not self.averaged or len(columns) < len(self.columns):
             return None
-        return sum(sum(column) / len(column) for column in found) / len(found)
+        return sum(sum(column) / len(column) for column in columns) / len(columns)
 
 
 def preset_of(name: str) -> Preset:
@@ -60,7 +60,7 @@ def preset_of(name: str) -> Preset:
 
 
 def _five(targets: str, text: str, image: str) -> dict[str, str]:
-    """Return the five columns of the field: one metric of targets, one of each locality."""
+    """Return the usual five columns, for one metric of targets and one of each locality."""
     return {
         "Rel": f"rel.{targets}",
         "T-Gen": f"gen_text.{targets}",
@@ -70,39 +70,39 @@ def _five(targets: str, text: str, image: str) -> dict[str, str]:
     }
 
 
-_PROMPTS = "prompts are the checkpoint's own, with its chat template"
-_LABELS = "targets are tokens of the whole sequence; the source tokenises them alone, with Llama one token off"
+_PROMPTS = "prompts use the checkpoint's own chat template"
+_LABELS = "targets are tokenised with the prompt; the source tokenises them alone, which is one token off with Llama"
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
         Preset(
             "all",
-            "every metric there is, by its full name",
+            "every metric, by its full name",
             ("final", "online"),
             Yardstick(everywhere=True),
             {name: name for name in full_names()},
         ),
         Preset(
             "paper-table",
-            "what explains the table of the M-ORE paper, as far as one rule does",
+            "the rule that explains most of the M-ORE paper's table",
             ("online",),
             Yardstick("prev", "gold"),
             _five("tf_token_acc_noeos", "loc_top1_answer", "loc_top10_rank_answer"),
             averaged=True,
-            notices=(_PROMPTS, _LABELS, "the paper names no protocol, and some of its columns have another mask"),
+            notices=(_PROMPTS, _LABELS, "the paper names no protocol, and some of its columns use another mask"),
         ),
         Preset(
             "paper-appendix",
-            "what the appendix of the M-ORE paper defines",
+            "as the appendix of the M-ORE paper defines them",
             ("online",),
             Yardstick("prev", "own"),
             _five("gen_exact", "loc_expkl_answer", "loc_expkl_answer"),
             averaged=True,
             notices=(
                 _PROMPTS,
-                "the paper defines neither its normalisation nor the prefix of locality, here the greedy answer "
-                "before the edit",
+                "the paper defines neither its normalisation nor the prefix of locality; here the prefix is the greedy "
+                "answer before the edit",
             ),
         ),
         Preset(
@@ -139,7 +139,7 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "scopeedit",
-            "ScopeEdit's script, which is M-ORE's; its `frozen` is `final`",
+            "ScopeEdit's script, also M-ORE's; its `frozen` is our `final`",
             ("online", "final"),
             Yardstick("prev", "gold", everywhere=True),
             {
@@ -154,8 +154,8 @@ PRESETS: dict[str, Preset] = {
             notices=(
                 _PROMPTS,
                 _LABELS,
-                "*_answer is over the positions that predict the answer; the script's mask lies one behind",
-                "nothing is edited to warm up; the script makes nine such edits first",
+                "*_answer covers the positions that predict the answer; the script's mask is one position later",
+                "no edits to warm up; the script makes nine first",
             ),
         ),
     )

@@ -1,13 +1,13 @@
-"""Protocols: which edits are scored after which edit, and what is read off those scores.
+"""Protocols: which edits are scored after which edit, and what is reported of these scores.
 
 S[t, i] is the score of edit i on the model after t edits, and a protocol is a set of its cells:
 
 online  i = t: an edit right after it was made.
 final   t = T: every edit after the last one, as a deployed model would show it; the headline.
 lag g   i = t - g: an edit after g further ones.
-single  an edit alone, the model taken back before each.
+single  an edit alone; the model is reset before each.
 
-Online and final are also read off at checkpoints, over the first t edits.
+Online and final are also reported at checkpoints, over the first t edits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Literal, get_args
 
 Protocol = Literal["final", "online", "lag", "single"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
-HEADLINE: Protocol = "final"
 SINGLE = 0
-"""The row of S that stands for a model which knows one edit only."""
+"""The row of S for models with a single edit."""
 
 Cell = tuple[int, int]
 """(t, i), both from 1; t is SINGLE for protocol `single`."""
@@ -37,12 +36,12 @@ class Schedule:
 
     @property
     def marks(self) -> list[int]:
-        """Numbers of edits at which online and final are read off, the last one included."""
+        """Numbers of edits at which online and final are reported, including the last."""
         return sorted({mark for mark in self.checkpoints if 0 < mark < self.edits} | {self.edits})
 
     @property
     def measured_lags(self) -> list[int]:
-        """How many edits came after those that are scored, at every lag there is; right after them is 0."""
+        """Every number of later edits after which an edit is scored; 0 is right after it."""
         lags = {readout.lag for readout in self.readouts() if readout.lag is not None}
         return sorted(lags | ({0} if "online" in self.protocols else set()))
 
@@ -51,7 +50,7 @@ class Schedule:
         return sorted({i for readout in self.readouts() for after, i in readout.cells if after == t})
 
     def readouts(self) -> Iterator[Readout]:
-        """Yield everything that is read off, the headline first."""
+        """Yield every readout, the headline first."""
         if "final" in self.protocols:
             for t in reversed(self.marks):
                 yield Readout("final", t, tuple((t, i) for i in range(1, t + 1)))
@@ -72,27 +71,27 @@ class Readout:
 
     protocol: Protocol
     edits: int
-    """How many had been made."""
+    """Number of edits made before."""
     cells: tuple[Cell, ...]
     lag: int | None = None
 
     @property
     def name(self) -> str:
-        """How it is called in tables and results, such as `final@100`."""
+        """Its name in tables and results, such as `final@100`."""
         return f"lag{self.lag}@{self.edits}" if self.lag is not None else f"{self.protocol}@{self.edits}"
 
 
 def forgetting(matrix: Mapping[Cell, float], edits: int, lag: int | None = None) -> list[float]:
-    """Return S[i, i] - S[T, i] of every edit that both were measured of: how much of it later edits took away.
+    """Return S[i, i] - S[T, i] of every edit that has both scores: how much of it was forgotten by the end.
 
-    With `lag` it is S[i, i] - S[i + lag, i], by which over the lags there is a curve.
+    With `lag` it is S[i, i] - S[i + lag, i]; over all lags these give a curve.
     """
     later = {i: edits if lag is None else i + lag for i in range(1, edits + 1)}
     return [matrix[i, i] - matrix[t, i] for i, t in later.items() if (i, i) in matrix and (t, i) in matrix]
 
 
 def retained(matrix: Mapping[Cell, float], edits: int, lag: int) -> list[float]:
-    """Return S[i + lag, i] of every edit that has so many after it."""
+    """Return S[i + lag, i] of every edit with `lag` edits after it."""
     return [matrix[i + lag, i] for i in range(1, edits - lag + 1)]
 
 
@@ -102,7 +101,7 @@ def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
 
 
 def marks_of(text: str) -> tuple[int, ...]:
-    """Read numbers as they are typed, `1,10,100`.
+    """Parse a list of numbers such as `1,10,100`.
 
     Raises:
         ValueError: not such a list.

@@ -1,4 +1,4 @@
-"""What locality is held against, on disk: what the untouched base says, or the model just before an edit."""
+"""Cached answers that locality compares with: of the untouched base, or of the model just before an edit."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from safetensors.torch import save
 from more_cli.editors.base import Editor
 from more_cli.errors import StateError
 from more_cli.evaluation.names import Yardstick
-from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches, routed
-from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches
+from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.model.runtime import Runtime
+from more_cli.text import canonical_json
 
 
 class BaseAnswers:
-    """What the untouched base says, asked once and kept for every later run on the same base.
+    """The untouched base's answers, asked once and cached for every later run on the same base.
 
-    A file each; absent or damaged ones are asked for again.
+    One file per answer; a missing or damaged one is asked for again.
     """
 
     def __init__(self, runtime: Runtime, folder: Path, yardstick: Yardstick) -> None:
         self._runtime, self._yardstick = runtime, yardstick
-        self._kept = _Kept(folder)
+        self._cache = _Cache(folder)
         self.asked = 0
-        """Probes that the base had to be asked, so far."""
+        """Number of probes that the base was asked so far."""
 
     def __call__(self, probes: Sequence[Probe]) -> list[Reference]:
         """Return the base's answers, in order."""
-        known = [self._kept.read(self._facts(probe)) for probe in probes]
-        absent = [probe for probe, reference in zip(probes, known, strict=True) if reference is None]
-        fresh = iter(self._ask(absent))
+        known = [self._cache.read(self._facts(probe)) for probe in probes]
+        missing = [probe for probe, reference in zip(probes, known, strict=True) if reference is None]
+        fresh = iter(self._ask(missing))
         return [reference or next(fresh) for reference in known]
 
     def prepare(self, probes: Sequence[Probe], on_progress: Callable[[int, int], None]) -> None:
-        """Ask in full batches what is not known yet."""
+        """Ask, in full batches, the locality probes whose answers are not cached yet."""
         locality = [probe for probe in probes if probe.is_locality]
-        absent = [probe for probe in locality if not self._kept.has(self._facts(probe))]
+        missing = [probe for probe in locality if not self._cache.has(self._facts(probe))]
         done = 0
-        for group in batches(absent):
+        for group in batches(missing):
             done += len(self._ask(group))
-            on_progress(done, len(absent))
+            on_progress(done, len(missing))
 
     def _ask(self, probes: Sequence[Probe]) -> list[Reference]:
         if not probes:
             return []
-        found = ask_base(self._runtime, probes, self._yardstick)
+        answers = ask_base(self._runtime, probes, self._yardstick)
         self.asked += len(probes)
-        for probe, reference in zip(probes, found, strict=True):
-            self._kept.write(self._facts(probe), reference)
-        return found
+        for probe, reference in zip(probes, answers, strict=True):
+            self._cache.write(self._facts(probe), reference)
+        return answers
 
     def _facts(self, probe: Probe) -> list[object]:
         facts: list[object] = [[image.sha256 for image in probe.query.images], probe.query.question]
@@ -62,41 +63,43 @@ class BaseAnswers:
 
 
 class EarlierAnswers:
-    """What the model said to an edit's locality probes just before that edit, until its run is finished."""
+    """The model's answers to each edit's locality probes just before that edit, kept until the run is finished."""
 
     def __init__(self, runtime: Runtime, editor: Editor, folder: Path, yardstick: Yardstick) -> None:
         self._runtime, self._editor, self._yardstick = runtime, editor, yardstick
-        self._kept, self._folder = _Kept(folder), folder
+        self._cache, self._folder = _Cache(folder), folder
 
     def ask(self, probes: Sequence[Probe]) -> None:
         """Ask the model as it is now; the editor must be attached."""
         for group in batches([probe for probe in probes if probe.is_locality]):
-            queries = [routed(self._editor, probe) for probe in group]
-            found = ask(self._runtime, queries, group, self._yardstick)
-            for probe, reference in zip(group, found, strict=True):
-                self._kept.write(_facts_within(probe), reference)
+            queries = [probe.query for probe in group]
+            answers = ask(self._runtime, queries, group, self._yardstick)
+            for probe, reference in zip(group, answers, strict=True):
+                self._cache.write(_facts_within(probe), reference)
 
     def __call__(self, probes: Sequence[Probe]) -> list[Reference]:
-        """Return what was said, in order.
+        """Return the answers, in order.
 
         Raises:
-            StateError: it is not there any more.
+            StateError: an answer is missing.
         """
         return [self._read(probe) for probe in probes]
 
     def _read(self, probe: Probe) -> Reference:
-        reference = self._kept.read(_facts_within(probe))
+        reference = self._cache.read(_facts_within(probe))
         if reference is None:
-            raise StateError(f"`{self._folder}` has lost what was said before edit `{probe.edit}`", "use --again")
+            raise StateError(
+                f"`{self._folder}` lacks an answer from before edit `{probe.edit}`", "run it again with --again"
+            )
         return reference
 
     def forget(self) -> None:
-        """Remove what was kept."""
+        """Remove all answers."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _Kept:
-    """References in a folder, a file each, named after what was asked."""
+class _Cache:
+    """References in a folder, one file each, named by a hash of the facts that decide the answer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -125,5 +128,5 @@ class _Kept:
 
 
 def _facts_within(probe: Probe) -> list[object]:
-    """Return what names a probe within a run: two edits may ask the same at different times."""
+    """Return the facts that name a probe within a run: two edits may ask the same question at different times."""
     return [probe.edit, [image.sha256 for image in probe.query.images], probe.query.question]

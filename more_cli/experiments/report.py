@@ -1,7 +1,8 @@
-"""What is read off a run of an editor through a suite: every protocol of the one score matrix, with intervals."""
+"""The report of a run on a suite: every protocol of its score matrix, with intervals."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -30,12 +31,12 @@ SHOWN = (
     "loc_image.loc_top1_answer",
     "loc_image.loc_expkl_answer",
 )
-"""What people see of a run; `--json` has every metric."""
+"""Metrics in the tables of a run; `--json` has every metric."""
 
 
 @dataclass
 class SuiteReport:
-    """What one run measured."""
+    """The results of one run."""
 
     suite: EditSuite
     model: Path
@@ -45,30 +46,30 @@ class SuiteReport:
     """Edits that the suite has."""
     schedule: Schedule
     headline: str
-    """The readout that speaks for the run, such as `final@100`."""
+    """The readout that is the run's main result, such as `final@100`."""
     estimates: dict[str, dict[str, Estimate]]
     """By readout, such as `online@10`, then by the metric's full name."""
     cells: dict[Cell, list[dict[str, Any]]]
     """Every score, by (t, i)."""
     lines: list[dict[str, Any]]
-    """What became of each edit, in order, the single ones after the stream's."""
+    """The journal: one line per edit, in order, those of protocol `single` after those of the stream."""
     reproduce: dict[str, Any]
-    """Base, editor's constants, template, suite and versions: what is needed to get these numbers again."""
+    """Base, editor's constants, template, suite and versions: everything needed to reproduce these numbers."""
     forgetting: Estimate | None
-    """`rel.gen_exact` right after an edit minus at the end, where both were measured."""
+    """`rel.gen_exact` right after an edit minus at the end, if both were measured."""
     first_failing: str | None
     """The first edit that does not hold in the headline."""
     retention: dict[int, Estimate]
     """`rel.gen_exact` by how many edits came after; 0 is protocol `online`."""
     lost: dict[int, Estimate]
-    """The forgetting curve: what right after an edit was more, where both were measured, by how many came after."""
+    """The forgetting curve: `rel.gen_exact` right after an edit minus later, by how many edits came after."""
     preset: Preset | None = None
     preset_values: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    """By readout, then as the preset's source calls it, `Avg` being the mean of an edit's columns."""
+    """By readout, then by the preset's column; `Avg` is the mean of an edit's columns."""
     base_asked: int = 0
-    """Locality probes that the base had to be asked, the others being known from an earlier run."""
+    """Questions that the base was asked; the other answers were cached."""
     resumed: int = 0
-    """Steps known from an earlier run."""
+    """Steps that an earlier run had finished."""
     seconds: float = 0.0
     gates: list[Judgement] = field(default_factory=list)
 
@@ -79,28 +80,25 @@ class SuiteReport:
 
     @property
     def locality(self) -> str:
-        """The same in words."""
+        """What locality compares with, in words."""
         baseline = {"base": "the base", "prev": "the model just before each edit"}[self.yardstick.baseline]
-        prefix = {"own": "", "gold": ", on the suite's answers"}[self.yardstick.prefix]
+        prefix = {"own": "", "gold": ", on gold answers"}[self.yardstick.prefix]
         return f"locality against {baseline}{prefix}"
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many edits of the stream ended how."""
-        found: dict[str, int] = {}
-        for line in self.lines[: len(self.edits)]:
-            found[line["outcome"]["status"]] = found.get(line["outcome"]["status"], 0) + 1
-        return found
+        """Number of the stream's edits by status."""
+        return dict(Counter(line["outcome"]["status"] for line in self.lines[: len(self.edits)]))
 
     @property
     def per_edit(self) -> list[EditScores]:
-        """The scores by edit, in the headline."""
+        """The scores by edit, of the headline readout."""
         cells = next(iter(self.schedule.readouts())).cells
         return [_edit_scores(self.edits[i - 1], self.cells[t, i]) for t, i in cells]
 
     @property
     def so_far(self) -> list[float]:
-        """Mean of `rel.gen_exact` right after each edit, over the edits so far; nothing where that was not measured."""
+        """Mean of `rel.gen_exact` right after each edit, over the edits so far; empty without protocol `online`."""
         if "online" not in self.schedule.protocols:
             return []
         online = (_rel(self.cells[t, t]) for t in range(1, len(self.edits) + 1))
@@ -108,11 +106,11 @@ class SuiteReport:
 
     @property
     def gated(self) -> dict[str, Estimate]:
-        """Every metric by the names of `gate_names`: alone the headline's, with `@online` or `@online@10` another's."""
-        places = _places(self.schedule)
+        """The metrics by `gate_names`: `@online` or `@online@10` names a readout, no suffix the headline."""
+        suffixes = _suffixes(self.schedule)
         return {
-            f"{name}{place}": value
-            for place, readout in places.items()
+            f"{name}{suffix}": value
+            for suffix, readout in suffixes.items()
             for name, value in self.estimates[readout].items()
         }
 
@@ -129,30 +127,31 @@ class SuiteReport:
 
 
 def gate_names(schedule: Schedule) -> list[str]:
-    """Return every name that a gate on a run may have."""
-    return [f"{name}{place}" for place in _places(schedule) for name in full_names()]
+    """Return every metric name that a gate on a run may use."""
+    return [f"{name}{suffix}" for suffix in _suffixes(schedule) for name in full_names()]
 
 
-def _places(schedule: Schedule) -> dict[str, str]:
-    """Return the readouts by what stands behind a metric: nothing, a protocol at its last checkpoint, or a readout."""
-    found: dict[str, str] = {}
+def _suffixes(schedule: Schedule) -> dict[str, str]:
+    """Return readouts by the suffix of a metric: none, a protocol (then its last checkpoint), or a readout's name."""
+    suffixes: dict[str, str] = {}
     for readout in schedule.readouts():
-        for place in ("", f"@{readout.name.partition('@')[0]}", f"@{readout.name}"):
-            found.setdefault(place, readout.name)
-    return found
+        for suffix in ("", f"@{readout.name.partition('@')[0]}", f"@{readout.name}"):
+            suffixes.setdefault(suffix, readout.name)
+    return suffixes
 
 
 def report(
     suite: EditSuite,
-    model: Path,
-    editor: str,
     edits: Sequence[Edit],
     schedule: Schedule,
     lines: Sequence[dict[str, Any]],
+    *,
+    model: Path,
+    editor: str,
     reproduce: dict[str, Any],
     preset: Preset | None = None,
 ) -> SuiteReport:
-    """Read everything off a finished run's lines."""
+    """Compute the report of a finished run from the lines of its journal."""
     cells = {(line["t"], int(i)): scores for line in lines for i, scores in line["scores"].items()}
     readouts = list(schedule.readouts())
     rel = {cell: _rel(scores) for cell, scores in cells.items()}
@@ -176,21 +175,23 @@ def report(
         retention={lag: estimate(retained(rel, schedule.edits, lag)) for lag in schedule.measured_lags},
         lost={lag: change(values) for lag, values in curve.items() if lag and values},
         preset=preset,
-        preset_values={readout.name: _as_in(preset, readout, cells) for readout in readouts} if preset else {},
+        preset_values={readout.name: _preset_values(preset, readout, cells) for readout in readouts} if preset else {},
     )
 
 
-def _as_in(preset: Preset, readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
-    found = preset.pick(_summary(readout, cells))
+def _preset_values(
+    preset: Preset, readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]
+) -> dict[str, Estimate]:
+    columns = preset.pick(_summary(readout, cells))
     averages = [preset.average(_by_name(cells[cell])) for cell in readout.cells]
     whole = [average for average in averages if average is not None]
-    return found | ({"Avg": estimate(whole)} if whole else {})
+    return columns | ({"Avg": estimate(whole)} if whole else {})
 
 
-def _edit_scores(edit: Edit, found: Sequence[Mapping[str, Any]]) -> EditScores:
+def _edit_scores(edit: Edit, values: Sequence[Mapping[str, Any]]) -> EditScores:
     scores = [
         ProbeScore(probe, dict(score["values"]), score["answer"], score["base"])
-        for probe, score in zip(probes_of(edit), found, strict=True)
+        for probe, score in zip(probes_of(edit), values, strict=True)
     ]
     return EditScores(edit.id, tuple(scores))
 
@@ -200,16 +201,16 @@ def _rel(scores: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
-    found = _by_name(score for cell in readout.cells for score in cells[cell])
+    values = _by_name(score for cell in readout.cells for score in cells[cell])
     order = {group: number for number, group in enumerate(all_groups())}
-    return {name: estimate(found[name]) for name in sorted(found, key=lambda name: order[name.partition(".")[0]])}
+    return {name: estimate(values[name]) for name in sorted(values, key=lambda name: order[name.partition(".")[0]])}
 
 
 def _by_name(scores: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return the values of probes by the metric's full name."""
-    found: dict[str, list[float]] = {}
+    """Return the values of all probes by the metric's full name."""
+    values: dict[str, list[float]] = {}
     for score in scores:
         for group in groups(score["kind"], score["hop"]):
             for metric, value in score["values"].items():
-                found.setdefault(f"{group}.{metric}", []).append(float(value))
-    return found
+                values.setdefault(f"{group}.{metric}", []).append(float(value))
+    return values

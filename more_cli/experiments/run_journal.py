@@ -1,46 +1,50 @@
-"""The journal of one run of an editor through a suite: what it has measured, and where it can go on.
+"""The journal of one run on a suite: what it has measured, and where an interrupted run resumes.
 
-`lines.jsonl` has a line an edit, appended before the next edit begins. `state.safetensors` is the editor after one of
-these edits, written every few of them; a run that was interrupted goes on there, and what came later is done again.
+`lines.jsonl` has one line per edit, appended before the next edit begins. `state.safetensors` is the editor after one
+of these edits, written every few edits; an interrupted run resumes there and repeats the edits after it.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import jsonlines
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.base import Editor
-from more_cli.files import append_line, canonical_json, disk_errors, replacing
+from more_cli.files import append_line, disk_errors, replacing
 from more_cli.store.lock import writer_lock
+from more_cli.text import canonical_json
 
 LINES, STATE = "lines.jsonl", "state.safetensors"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An editor after so many steps of its run."""
+    """The editor after `steps` steps of its run."""
 
     steps: int
     tensors: dict[str, Tensor]
     notes: Mapping[str, Any]
 
-    def give(self, editor: Editor) -> None:
-        """Put the editor, which must not be attached, where it was."""
+    def restore(self, editor: Editor) -> None:
+        """Restore the editor, which must not be attached."""
         editor.load_state_dict(dict(self.tensors))
         editor.load_notes(self.notes)
 
 
 class RunJournal:
-    """One run's folder; one process at a time."""
+    """The folder of one run, for one process at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,10 +52,10 @@ class RunJournal:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the folder and read what it has.
+        """Lock the folder and read its lines.
 
         Raises:
-            StateError: another process runs this, or the folder is not writable.
+            StateError: another process holds the lock, or the folder is not writable.
         """
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -60,54 +64,55 @@ class RunJournal:
             yield
 
     def forget(self) -> None:
-        """Start from nothing."""
+        """Remove all lines and the snapshot."""
         with disk_errors(self._folder):
             for name in (LINES, STATE):
                 (self._folder / name).unlink(missing_ok=True)
         self.lines = []
 
     def resume(self) -> Snapshot | None:
-        """Return where to go on, and drop the lines after it; without a snapshot, all of them."""
+        """Return the snapshot to resume from, and drop the lines after it; without a snapshot, all lines."""
         snapshot = self._snapshot()
         self.lines = self.lines[: snapshot.steps] if snapshot else []
         with disk_errors(self._folder), replacing(self._folder / LINES) as scratch:
-            scratch.write_text("".join(map(_spelled, self.lines)), encoding="utf-8")
+            scratch.write_bytes(_as_lines(*self.lines))
         return snapshot
 
     def add(self, line: dict[str, Any]) -> None:
-        """Keep what one step measured."""
+        """Append the measurements of one step."""
         path = self._folder / LINES
         with disk_errors(path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                append_line(fd, _spelled(line).encode())
+                append_line(fd, _as_lines(line))
             finally:
                 os.close(fd)
         self.lines.append(line)
 
     def save(self, editor: Editor) -> None:
-        """Keep the editor as it is after the last line."""
-        told = {"steps": len(self.lines), "notes": editor.notes()}
+        """Save the editor as it is after the last line."""
+        header = {"steps": len(self.lines), "notes": editor.notes()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in editor.state_dict().items()}
         with disk_errors(self._folder), replacing(self._folder / STATE) as scratch:
-            scratch.write_bytes(save(tensors, metadata={"more": canonical_json(told)}))
+            scratch.write_bytes(save(tensors, metadata={"more": canonical_json(header)}))
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """Yield whole lines; one that a crash cut short, and what would follow it, was never acknowledged."""
-        with suppress(FileNotFoundError, ValueError), open(self._folder / LINES, encoding="utf-8") as file:
-            for text in file:
-                if text.endswith("\n"):
-                    yield json.loads(text)
+        """Yield the lines before the first one that a crash cut short, which was never acknowledged."""
+        with suppress(FileNotFoundError, jsonlines.InvalidLineError), open(self._folder / LINES, "rb") as file:
+            whole = takewhile(lambda line: line.endswith(b"\n"), file)
+            yield from jsonlines.Reader(whole, loads=json.loads)
 
     def _snapshot(self) -> Snapshot | None:
         try:
             with safe_open(self._folder / STATE, framework="pt") as file:
-                told = json.loads((file.metadata() or {})["more"])
+                header = json.loads((file.metadata() or {})["more"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
-        return Snapshot(told["steps"], tensors, told["notes"]) if told["steps"] <= len(self.lines) else None
+        return Snapshot(header["steps"], tensors, header["notes"]) if header["steps"] <= len(self.lines) else None
 
 
-def _spelled(line: Mapping[str, Any]) -> str:
-    return json.dumps(line, ensure_ascii=False) + "\n"
+def _as_lines(*lines: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    jsonlines.Writer(buffer).write_all(lines)
+    return buffer.getvalue()

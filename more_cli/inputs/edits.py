@@ -1,6 +1,6 @@
-"""The stream of fixes: lines of JSON in, checked edits out, every problem with its file and line.
+"""Edit streams: JSON lines in, checked edits out, every problem reported with its file and line.
 
-The line is `EditLine`, as a user writes it; the edit is `Edit`, with images found, decoded once and hashed.
+`EditLine` is the line as a user writes it; `Edit` is the checked edit, whose images exist, decode and are hashed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from more_cli.errors import DataError, StreamErrors
-from more_cli.files import canonical_json, sha256_bytes, shorten
+from more_cli.files import sha256_bytes
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.images import ImageCache, ImageSource
-from more_cli.inputs.records import ONE_PER_LINE, Record, opened, records
-from more_cli.inputs.records import Problem as Problem
+from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, opened, records
+from more_cli.text import canonical_json, shorten
 
 TARGET_CHARACTERS = 2_000
-"""Longest target, characters; how many tokens fit is checked where the tokenizer is."""
+"""Longest target, characters; the number of tokens is checked later, with the tokenizer."""
 ID_CHARACTERS = 200
 """Longest id, characters."""
 
-# What other tools call the same thing.
-_MEANT = {"prompt": "question", "answer": "target", "label": "target", "img": "image", "images": "image"}
+# Names that other tools use for the same field.
+_SYNONYMS = {"prompt": "question", "answer": "target", "label": "target", "img": "image", "images": "image"}
 
 
 def _text(value: str) -> str:
@@ -69,7 +69,7 @@ class _Line(BaseModel):
 
 
 class ProbeLine(_Line):
-    """A line of an anchors or probes file; without an answer the base model's own is taken."""
+    """A line of an anchors or probes file; without `answer`, the base model's answer is used."""
 
     question: Text
     image: str | None = None
@@ -78,7 +78,7 @@ class ProbeLine(_Line):
 
 
 class LocalityProbe(_Line):
-    """A question whose answer must not move, as spelled in an edit line."""
+    """A question whose answer must not change, as written in an edit line."""
 
     question: Text
     image: str | None = None
@@ -86,7 +86,7 @@ class LocalityProbe(_Line):
 
 
 class PortabilityProbe(_Line):
-    """A question that follows from the edit, as spelled in an edit line."""
+    """A question whose answer follows from the edit, as written in an edit line."""
 
     question: Text
     answer: Text
@@ -118,17 +118,17 @@ class Probe:
     hop: int | None = None
     """Steps of reasoning from the edit, 1 or more; portability only."""
     id: str = ""
-    """Set for the lines of a probes file."""
+    """Only for lines of a probes file."""
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 over image hash, question and answer."""
+        """SHA-256 of image hash, question and answer."""
         return _hash([self.image.sha256 if self.image else None, self.question, self.answer])
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One correction, checked: its images exist, decode and have these hashes."""
+    """One checked correction: its images exist, decode and have these hashes."""
 
     id: str
     images: tuple[ImageSource, ...]
@@ -140,33 +140,33 @@ class Edit:
     portability: tuple[Probe, ...] = ()
     tags: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
-    """The file's name as the user gave it."""
+    """Name of the file, as the user gave it."""
     line: int = 0
-    """Counted from 1; in a JSON array the record's number."""
+    """Line number from 1; in a JSON array, the record's number."""
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 over image hashes, question and target: what the edit does."""
+        """SHA-256 of image hashes, question and target: identifies what the edit does."""
         return content_hash([image.sha256 for image in self.images], self.question, self.target)
 
     @cached_property
     def subject(self) -> str:
-        """SHA-256 over image hashes and question: what the edit is about."""
+        """SHA-256 of image hashes and question: identifies what the edit is about."""
         return _hash([[image.sha256 for image in self.images], self.question])
 
 
 @dataclass(frozen=True)
 class EditStream:
-    """A whole edits file, checked."""
+    """A whole checked edits file."""
 
     edits: tuple[Edit, ...]
     problems: tuple[Problem, ...] = ()
     skipped: int = 0
-    """Number of lines left out because of a problem."""
+    """Number of lines skipped because of a problem."""
 
 
 def content_hash(image_hashes: list[str], question: str, target: str) -> str:
-    """Return the SHA-256 that says what an edit does, 64 hex digits."""
+    """Return the SHA-256 of image hashes, question and target, 64 hex digits."""
     return _hash([image_hashes, question, target])
 
 
@@ -181,7 +181,7 @@ def read_edits(
     on_error: Literal["stop", "skip"] = "stop",
     strict_paths: bool = False,
 ) -> EditStream:
-    """Read and check a whole edits file; images start at ``image_root``, by default the file's folder.
+    """Read and check a whole edits file; image paths are relative to ``image_root``, by default the file's folder.
 
     A file that starts with `[` is read as one JSON array of records.
 
@@ -191,10 +191,10 @@ def read_edits(
     """
     images = ImageCache(image_root or path.parent, strict=strict_paths)
     with opened(path) as file:
-        found = list(_checked_edits(records(file, str(path)), images))
-    edits = tuple(item for item in found if isinstance(item, Edit))
-    problems = tuple(item for item in found if isinstance(item, Problem))
-    if not found:
+        items = list(_checked_edits(records(file, str(path)), images))
+    edits = tuple(item for item in items if isinstance(item, Edit))
+    problems = tuple(item for item in items if isinstance(item, Problem))
+    if not items:
         problems = (Problem(str(path), "holds no edits", ONE_PER_LINE),)
     if on_error == "stop":
         raise_all(problems)
@@ -204,9 +204,9 @@ def read_edits(
 def iter_edits(
     records: Iterable[Record], image_root: Path | None = None, *, strict_paths: bool = False
 ) -> Iterator[Edit | Problem]:
-    """Check records one by one as they come; images start at ``image_root``, by default the current folder.
+    """Check records as they arrive; image paths are relative to ``image_root``, by default the current folder.
 
-    Keeps ids and hashes of what it has seen, nothing else.
+    Keeps only ids and hashes of earlier records in memory.
     """
     return _checked_edits(records, ImageCache(image_root or Path(), strict=strict_paths))
 
@@ -214,10 +214,10 @@ def iter_edits(
 def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: bool = False) -> tuple[Probe, ...]:
     """Read and check an anchors or probes file: lines of `{"image"?, "question", "answer"?}`.
 
-    A line without an id is called by the first 16 digits of its content's hash; a repeated line counts once.
+    A line without an id gets the first 16 digits of its content's hash as id; a repeated line counts once.
 
     Raises:
-        StreamErrors: there are problems, all of them listed.
+        StreamErrors: there are problems; the error lists all of them.
         DataError: the file cannot be read at all.
     """
     images = ImageCache(image_root or path.parent, strict=strict_paths)
@@ -236,7 +236,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
             if resolver.problems:
                 continue
             probe = probe if probe.id else resolver.probe(checked, id=probe.content[:16])
-            if clash := _clash(record, seen, probe.id, probe.content):
+            if clash := _id_conflict(record, seen, probe.id, probe.content):
                 problems.append(clash)
             elif seen.setdefault(probe.id, (probe.content, record.line))[1] == record.line:
                 probes.append(probe)
@@ -247,7 +247,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
 
 
 def raise_all(problems: Iterable[Problem]) -> None:
-    """Raise all problems as one error, nothing when there is none.
+    """Raise all problems as one error; do nothing when there is none.
 
     Raises:
         StreamErrors: there are problems.
@@ -261,7 +261,7 @@ LineModel = TypeVar("LineModel", bound=_Line)
 
 
 def _checked(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
-    """Return the line as ``model``, or everything that is wrong with it."""
+    """Return the record as a line of type ``model``, or all problems with it."""
     if record.problem:
         return [record.problem]
     value = record.value
@@ -273,17 +273,17 @@ def _checked(record: Record, model: type[LineModel]) -> LineModel | list[Problem
         return model.model_validate(value)
     except ValidationError as error:
         known = list(model.model_fields)
-        return [record.wrong(_sentence(detail, known)) for detail in error.errors(include_url=False)]
+        return [record.wrong(_explain(detail, known)) for detail in error.errors(include_url=False)]
 
 
-def _sentence(detail: ErrorDetails, known: list[str]) -> str:
-    """Say in one sentence what pydantic found."""
+def _explain(detail: ErrorDetails, known: list[str]) -> str:
+    """Return one sentence about an error of pydantic."""
     *outer, last = detail["loc"]
     place = shorten("".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])[1:])
     if detail["type"] == "missing":
         return f"`{place}` is missing"
     if detail["type"] == "extra_forbidden":
-        near = _MEANT.get(str(last)) or next(iter(difflib.get_close_matches(str(last), known, 1)), None)
+        near = _SYNONYMS.get(str(last)) or next(iter(difflib.get_close_matches(str(last), known, 1)), None)
         return f"unknown field `{place}`" + (f"; did you mean `{near}`?" if near in known and not outer else "")
     if detail["type"] == "value_error":
         return f"`{place}` {detail['msg'].removeprefix('Value error, ')}"
@@ -300,7 +300,7 @@ def _shown(value: object) -> str:
 
 
 class _Resolver:
-    """Finds the images of one line, collecting what is wrong with them."""
+    """Locates the images of one line and collects the problems with them."""
 
     def __init__(self, record: Record, images: ImageCache) -> None:
         self.record = record
@@ -336,35 +336,35 @@ class _Resolver:
         )
 
 
-def edit_line(record: Record) -> EditLine | list[Problem]:
-    """Return a record's text as an edit line, or everything that is wrong with it; no image is looked at."""
+def parse_edit_line(record: Record) -> EditLine | list[Problem]:
+    """Return a record as an edit line, or all problems with it; no image is opened."""
     return _checked(record, EditLine)
 
 
-def located(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:
-    """Return the edit of a checked line with its images found and hashed, or what is wrong with them."""
+def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:
+    """Return the edit of a checked line with its images located and hashed, or all problems with them."""
     resolver = _Resolver(record, images)
     edit = resolver.edit(line)
     return resolver.problems or edit
 
 
 class Repeats:
-    """Tells which lines of one stream say again what an earlier one said."""
+    """Recognises lines of one stream that repeat an earlier line."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int]] = {}
         self._latest: dict[str, str] = {}  # subject -> content of the last edit about it
 
     def admit(self, record: Record, id: str, content: str, subject: str) -> bool | Problem:
-        """Return whether the record is new, or why it must not be said again."""
-        if clash := _clash(record, self._seen, id, content):
+        """Return whether the record is new (a plain repeat is not), or why it cannot be accepted."""
+        if clash := _id_conflict(record, self._seen, id, content):
             return clash
         if id not in self._seen:
             self._seen[id] = content, record.line
             self._latest[subject] = content
             return True
         if self._latest[subject] != content:
-            first = f"repeats line {self._seen[id][1]}, which a later line has corrected"
+            first = f"repeats line {self._seen[id][1]}, which a later line corrected"
             return record.wrong(first, "to make it again, give this line an `id` of its own")
         return False
 
@@ -372,11 +372,11 @@ class Repeats:
 def _checked_edits(records: Iterable[Record], images: ImageCache) -> Iterator[Edit | Problem]:
     repeats = Repeats()
     for record in records:
-        line = edit_line(record)
+        line = parse_edit_line(record)
         if not isinstance(line, EditLine):
             yield from line
             continue
-        edit = located(record, line, images)
+        edit = resolve_edit(record, line, images)
         if not isinstance(edit, Edit):
             yield from edit
             continue
@@ -387,7 +387,7 @@ def _checked_edits(records: Iterable[Record], images: ImageCache) -> Iterator[Ed
             yield edit
 
 
-def _clash(record: Record, seen: dict[str, tuple[str, int]], id: str, content: str) -> Problem | None:
+def _id_conflict(record: Record, seen: dict[str, tuple[str, int]], id: str, content: str) -> Problem | None:
     before, line = seen.get(id, (content, 0))
     if before == content:
         return None

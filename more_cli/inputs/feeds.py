@@ -1,6 +1,6 @@
-"""Where a stream comes from: a pipe, or a growing file. Its lines are read as they come, and waited for.
+"""Sources of a stream: a pipe or a growing file. Lines are read as they arrive; reading waits for more.
 
-Whoever reads a feed may do so in a thread; `close`, from any other, ends its waiting.
+A feed can be read in one thread and closed from another: `close` ends the waiting.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from more_cli.errors import DataError
 from more_cli.inputs.records import Record, lines, opened
 
 POLL = 0.1
-"""Seconds between two looks at a file that may have grown, or at whether the feed was closed."""
+"""Seconds between two checks whether the file has grown or the feed was closed."""
 
 
 class Feed(ABC):
-    """Records that come one at a time, until it ends or is closed."""
+    """A source of records that ends by itself or is closed."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     @abstractmethod
     def records(self) -> Iterator[Record]:
-        """Yield the records as they come."""
+        """Yield the records as they arrive."""
 
     def close(self) -> None:
         """End the feed, also while it waits."""
@@ -39,9 +39,9 @@ class Feed(ABC):
 
 
 class Pipe(Feed):
-    """Standard input, a FIFO, or any other stream that somebody else writes.
+    """Standard input, a FIFO, or another stream.
 
-    What stands behind its last newline is a record like every other, or a problem where it was cut off.
+    Text after the last newline is a record too, or a problem if it was cut off.
     """
 
     def __init__(self, stream: BinaryIO, name: str = "<stdin>") -> None:
@@ -50,19 +50,19 @@ class Pipe(Feed):
         self.name = name
 
     def records(self) -> Iterator[Record]:
-        """Yield the records as they come."""
+        """Yield the records as they arrive."""
         return lines(self._closable(), self.name)
 
     def _closable(self) -> BinaryIO:
         try:
             descriptor = self._stream.fileno()
-        except io.UnsupportedOperation:  # in memory already
+        except io.UnsupportedOperation:  # a stream in memory
             return self._stream
         return self._stream if os.name == "nt" else io.BufferedReader(_Descriptor(descriptor, self._closed))
 
 
 class _Descriptor(io.RawIOBase):
-    """Reads what a descriptor has, and waits for more only until `closed` is set."""
+    """Reads from a descriptor and waits for more until `closed` is set."""
 
     def __init__(self, descriptor: int, closed: threading.Event) -> None:
         self._descriptor = descriptor
@@ -81,65 +81,68 @@ class _Descriptor(io.RawIOBase):
 
 
 class Watch(Feed):
-    """A growing file, followed by its name as `tail -F` does: whole lines only, on after it was cut or replaced.
+    """A growing file, followed by name like `tail -F`: whole lines only, also after it was truncated or replaced.
 
-    It ends after `idle` seconds without anything new, if that is given. What happens to the file is told to `say`.
+    It ends after `idle` seconds without new data, if given. `notify` gets a sentence when the file is missing,
+    truncated, replaced or ends without a newline.
     """
 
-    def __init__(self, path: Path, idle: float | None = None, say: Callable[[str], object] = lambda text: None) -> None:
+    def __init__(
+        self, path: Path, idle: float | None = None, notify: Callable[[str], object] = lambda text: None
+    ) -> None:
         super().__init__()
         self.path = path
         self.idle = idle
-        self._say = say
+        self._notify = notify
         self._grown = time.monotonic()
 
     def records(self) -> Iterator[Record]:
-        """Yield the records as they come; lines are counted from 1 again in a file that was cut or replaced.
+        """Yield the records as they arrive; line numbers start at 1 again after the file was truncated or replaced.
 
         Raises:
-            DataError: there is something of that name which is no file, or cannot be read.
+            DataError: the path is not a regular file, or cannot be read.
         """
         self._grown = time.monotonic()
-        while self._appeared():
+        while self._wait_for_file():
             with opened(self.path) as file:
                 yield from lines(_Growing(self, file), str(self.path))
 
-    def over(self) -> bool:
-        """Wait a little, unless the feed was closed or idle for too long: then it is over."""
+    def wait(self) -> bool:
+        """Wait `POLL` seconds; return whether the feed has ended: closed, or idle for too long."""
         if self.idle is not None and time.monotonic() - self._grown >= self.idle:
             self.close()
         return self._closed.wait(POLL)
 
-    def grew(self) -> None:
-        """Note that there was something new."""
+    def note_growth(self) -> None:
+        """Restart the idle time: there was new data."""
         self._grown = time.monotonic()
 
-    def changed(self, file: BinaryIO) -> str:
-        """Say what became of the file that is open, nothing while it is the one of that name and has not shrunk."""
+    def change(self, file: BinaryIO) -> str:
+        """Return `was cut` or `was replaced` if that happened to the open file, else nothing."""
         now = os.fstat(file.fileno())
         if now.st_size < file.tell():
             return "was cut"
         try:
             return "" if os.path.samestat(now, os.stat(self.path)) else "was replaced"
-        except OSError:  # away: what is open is read on until there is another
+        except OSError:  # deleted: the open file is read until there is a new one
             return ""
 
-    def begin_again(self, change: str) -> None:
-        """Tell that the file will be read from its beginning."""
-        self._say(f"`{self.path}` {change}: reading it from its beginning")
+    def report_restart(self, change: str) -> None:
+        """Notify that the file will be read from its beginning."""
+        self._notify(f"`{self.path}` {change}: reading it from its beginning")
 
-    def waits_for_newline(self) -> None:
-        """Tell that the last line is left alone."""
-        self._say(f"the last line of `{self.path}` has no newline yet: it is left for the next run")
+    def report_unfinished_line(self) -> None:
+        """Notify that the last line is not read."""
+        self._notify(f"the last line of `{self.path}` has no newline yet: it is left for the next run")
 
-    def _appeared(self) -> bool:
-        """Wait until there is a file of that name; tell whether there is."""
-        said = False
+    def _wait_for_file(self) -> bool:
+        """Wait until the file exists; return False if the feed ended first."""
+        notified = False
         while not self.path.exists():
-            if not said:
-                self._say(f"waiting for `{self.path}`")
-            said = True
-            if self.over():
+            if not notified:
+                self._notify(f"waiting for `{self.path}`")
+            notified = True
+            if self.wait():
                 return False
         if not stat.S_ISREG(self.path.stat().st_mode):
             raise DataError(f"`{self.path}` is not a file", "a pipe is read without --watch")
@@ -147,7 +150,7 @@ class Watch(Feed):
 
 
 class _Growing:
-    """One file of a `Watch`, from its beginning until it is cut or replaced, or the watch is over."""
+    """One file of a `Watch`, from its beginning until it is truncated or replaced, or the watch ends."""
 
     def __init__(self, watch: Watch, file: BinaryIO) -> None:
         self._watch = watch
@@ -156,24 +159,24 @@ class _Growing:
         self._ended = False
 
     def readline(self, limit: int) -> bytes:
-        """Return the next line, or as much of it as `limit` allows; nothing once the file has ended."""
+        """Return the next line, at most `limit` bytes of it; empty at the end of the file."""
         held = b""
         while not self._ended:
             piece = self._file.readline(limit - len(held))
             held += piece
             if piece:
-                self._watch.grew()
+                self._watch.note_growth()
                 if held.endswith(b"\n") or len(held) >= limit:
                     return held
             elif self._change:
-                # All was read that its writer put there before it was replaced: a line cut off will not go on.
-                self._watch.begin_again(self._change)
+                # Everything written before the replacement has been read: an unfinished line stays unfinished.
+                self._watch.report_restart(self._change)
                 self._ended = True
                 return held
             else:
-                self._change = self._watch.changed(self._file)
-                if not self._change and self._watch.over():
+                self._change = self._watch.change(self._file)
+                if not self._change and self._watch.wait():
                     self._ended = True
                     if held:
-                        self._watch.waits_for_newline()
+                        self._watch.report_unfinished_line()
         return b""

@@ -1,6 +1,6 @@
-"""Other projects' records, rewritten as edit lines: MMEdit (E-VQA, E-IC), VLKEB and MMKE-Bench.
+"""Records of other projects, converted to edit lines: MMEdit (E-VQA, E-IC), VLKEB and MMKE-Bench.
 
-Nothing is dropped: what an edit line has no field for goes into `tags` under its own name.
+Nothing is lost: values without a field of their own go into `tags` under their name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MMEDIT_COLUMNS = (
     "m_loc_q",
     "m_loc_a",
 )
-"""What every record of MMEdit has, beside what the model said."""
+"""Fields of every MMEdit record, except `pred`, the model's old answer."""
 _CONVERTED = {
     *MMEDIT_COLUMNS,
     "port_new",
@@ -28,20 +28,20 @@ _CONVERTED = {
     "id",
     "tags",
 }
-# `pred` is the old answer; the others are MMKE-Bench's, whose questions are spelled `rel_ans_1` or `rel_1_ans`.
+# `pred` is the old answer; the others are from MMKE-Bench, which writes both `rel_ans_1` and `rel_1_ans`.
 _KEPT_AS_TAGS = re.compile(r"pred|instance_id|knowledge_type|image_rephrase_question|(m_)?rel(_ans)?(_\d+)?(_ans)?")
 _HOP = re.compile(r"(\d{1,3})-hop")
 
 
 def is_foreign(record: Mapping[str, object]) -> bool:
-    """Tell whether a record is spelled in MMEdit's way (`src`, `alt`) and not as an edit line."""
+    """Return whether a record has MMEdit's fields (`src`, `alt`) and not those of an edit line."""
     return "src" in record and "alt" in record and "question" not in record and "target" not in record
 
 
 def to_native(record: Mapping[str, object]) -> dict[str, object]:
-    """Return a foreign record as the fields of an edit line; values are passed on for the reader to check.
+    """Return a foreign record as the fields of an edit line; the reader checks the values.
 
-    The text is the data's own, also the prefix `nq question: ` of MMEdit's locality questions.
+    Text is not changed; MMEdit's locality questions keep their prefix `nq question: `.
     """
     native: dict[str, object] = {"question": record["src"], "target": record["alt"]}
     for name in ("id", "image"):
@@ -57,7 +57,7 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
     tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
     own_tags = record.get("tags", {})
     native["tags"] = {**own_tags, **tags} if isinstance(own_tags, Mapping) else own_tags
-    # The rest is misspelt or unknown: the reader refuses it by name.
+    # Other names are misspelt or unknown: the reader reports them.
     return native | {name: record[name] for name in record if name not in _CONVERTED and name not in tags}
 
 
@@ -76,7 +76,7 @@ def _locality(record: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _portability(record: Mapping[str, object]) -> object:
-    """Turn `port_new` into probes; VLKEB asks them about the edit's image, MMKE-Bench may name another."""
+    """Turn `port_new` into probes; VLKEB uses the edit's image, MMKE-Bench may name another one."""
     entries = record["port_new"]
     if not isinstance(entries, list):
         return entries

@@ -1,9 +1,9 @@
-"""Images as untrusted input: found, measured, decoded to RGB, and known by the hash of their bytes.
+"""Images as untrusted input: located, checked for size, decoded to RGB, and identified by the hash of their bytes.
 
-What becomes RGB, and how: transparency (alpha, palette or key colour) is laid on white, as a browser shows it;
-16-bit grey keeps its upper 8 bits; float grey is taken as 0..1, or as 0..255 if a value exceeds 1; CMYK and the
-like are converted without colour profiles; of an animation the first frame is taken; EXIF orientation is applied.
-The same bytes give the same pixels.
+Conversion to RGB: transparency (alpha, palette or key colour) is put on white, as a browser shows it; 16-bit grey keeps
+its upper 8 bits; float grey is read as 0..1, or as 0..255 if a value exceeds 1; CMYK and similar modes are converted
+without colour profiles; an animation gives its first frame; EXIF orientation is applied. The same bytes always give the
+same pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from PIL import Image, UnidentifiedImageError
 
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
-from more_cli.files import disk_errors, sha256_bytes, shorten, sync_folder, write_new
+from more_cli.files import disk_errors, sha256_bytes, sync_folder, write_new
+from more_cli.text import shorten
 
 MAX_BYTES = 64 * 2**20
 """Largest image file, bytes."""
@@ -32,7 +33,7 @@ MAX_PIXELS = 36_000_000
 MAX_SIDE = 32_768
 """Longest side of an image, pixels."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""Raster formats that Pillow decodes itself: none of them starts another program."""
+"""Raster formats that Pillow decodes itself, without starting another program."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _DATA_URI = re.compile(r"data:[^,;]*(?:;[^,;]*)*;base64,", re.IGNORECASE)
@@ -50,14 +51,14 @@ _TURNS = {
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Where an image is and which bytes it had when it was checked."""
+    """Location of an image and the hash of its bytes when it was checked."""
 
     spelled: str
-    """As in the line; a `data:` URI is shortened."""
+    """As written in the line; a `data:` URI is shortened."""
     path: Path | None
     """Absolute path, or None for a `data:` URI."""
     sha256: str
-    """Of the file's bytes, 64 hex digits."""
+    """SHA-256 of the file's bytes, 64 hex digits."""
     data: bytes | None = field(default=None, repr=False, compare=False)
     """The bytes themselves for a `data:` URI."""
 
@@ -65,7 +66,7 @@ class ImageSource:
         """Return the bytes that were checked.
 
         Raises:
-            DataError: the file has vanished or holds other bytes now.
+            DataError: the file is missing or has other bytes now.
         """
         data = self.data
         if data is None:
@@ -88,7 +89,7 @@ class ImageSource:
 
 @dataclass(frozen=True)
 class StoredImage(ImageSource):
-    """An image of the store: damage there is the state's, not the data's."""
+    """An image of the store: damage is an error of the state, not of the input data."""
 
     def read(self) -> bytes:
         """Return the bytes.
@@ -104,18 +105,18 @@ class StoredImage(ImageSource):
 
 
 class ImageStore:
-    """A folder of images, each named by the SHA-256 of its bytes; for one writer at a time."""
+    """A folder of images, each named by the SHA-256 of its bytes; one writer at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._new_names = False
 
     def path(self, sha256: str) -> Path:
-        """Return where the image of that hash lies, or would."""
+        """Return the path for the image of that hash, whether it is stored or not."""
         return self.folder / sha256
 
     def put(self, data: bytes) -> str:
-        """Store an image and return its hash; its name is safe on disk only after `sync`.
+        """Store an image and return its hash; the file name survives a power cut only after `sync`.
 
         Raises:
             StateError, ResourceError: as `disk_errors`.
@@ -138,14 +139,14 @@ class ImageStore:
         return self.source(sha256).read()
 
     def source(self, sha256: str) -> StoredImage:
-        """Return the image of that hash as an `ImageSource`; nothing is read yet."""
+        """Return the image of that hash as an `ImageSource`, without reading it."""
         return StoredImage(sha256, self.path(sha256), sha256)
 
     def __contains__(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
     def sync(self) -> None:
-        """Wait until all images put so far are safe on disk."""
+        """Wait until all images stored so far are on disk."""
         if self._new_names:
             with disk_errors(self.folder):
                 sync_folder(self.folder)
@@ -154,9 +155,9 @@ class ImageStore:
 
 
 class ImageCache:
-    """Locates images below one root and decodes each file once, however many lines name it.
+    """Locates images below one root and decodes each file once, even if many lines name it.
 
-    Keeps hashes, never pixels; a file that has changed since is looked at again. `strict` is `locate_image`'s.
+    It keeps hashes, no pixels; a file that changed is decoded again. For `strict` see `locate_image`.
     """
 
     LIMIT = 10_000
@@ -196,9 +197,9 @@ class ImageCache:
 
 
 def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSource:
-    """Find, read and decode the image that a line names: a path, relative to ``root``, or a `data:` URI.
+    """Locate, read and decode the image that a line names: a path relative to ``root``, or a `data:` URI.
 
-    If ``strict``, the file must lie below ``root``, wherever a symlink leads.
+    If ``strict``, the file must be below ``root``, also after following symlinks.
 
     Raises:
         DataError: a URL, no such file, not an image, damaged, outside, or beyond the limits of this module.
@@ -210,7 +211,7 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSour
         hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
         raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
     elif not spelled.strip():
-        raise DataError("image path is empty", "leave `image` out for an edit without an image")
+        raise DataError("image path is empty", "remove `image` for an edit without an image")
     else:
         path = Path(os.path.abspath(root / spelled))
         if strict and (Path(spelled).is_absolute() or ".." in Path(spelled).parts):
@@ -240,33 +241,33 @@ def _decode_uri(uri: str) -> bytes:
         raise DataError(f"image `{shorten(uri, 40)}` is not base64: {str(error).lower()}") from None
 
 
-def lies_below(path: Path, root: Path, status: os.stat_result) -> bool:
-    """Tell whether a path leads to the file of this status and that lies below ``root``, symlinks followed.
+def _is_below(path: Path, root: Path, status: os.stat_result) -> bool:
+    """Return whether the path, symlinks followed, is below ``root`` and still leads to the file of this status.
 
-    For a file that is open already, so that nobody can put another one in its place meanwhile.
+    `status` is that of the open file: a file that replaced it after it was opened is not accepted.
     """
     real = os.path.realpath(path)
     return Path(real).is_relative_to(os.path.realpath(root)) and os.path.samestat(status, os.lstat(real))
 
 
 def _outside(spelled: str, root: Path) -> DataError:
-    hint = f"with --strict-paths images lie below `{root}` and are named from there"
+    hint = f"with --strict-paths every image must be below `{root}`, with a path relative to it"
     return DataError(f"image `{shorten(spelled, 200)}` leads out of the image root", hint)
 
 
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # else opening a pipe would wait for ever
+def _open_nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # otherwise opening a pipe would wait for ever
 
 
 def _read_file(path: Path, name: str, root: Path | None = None) -> bytes:
-    """Read a file within the limits, from below ``root`` if that is given."""
+    """Read a file of at most `MAX_BYTES`, which must be below ``root`` if that is given."""
     shown = shorten(name, 200)
     try:
-        with open(path, "rb", opener=_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise IsADirectoryError
-            if root is not None and not lies_below(path, root, status):
+            if root is not None and not _is_below(path, root, status):
                 raise _outside(name, root)
             if status.st_size > MAX_BYTES:
                 raise DataError(
@@ -277,7 +278,7 @@ def _read_file(path: Path, name: str, root: Path | None = None) -> bytes:
         raise DataError(f"image `{shown}` is not a file") from None
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"image not found: `{shown}`") from None
-    except (OSError, ValueError) as error:  # ValueError: a name no system allows
+    except (OSError, ValueError) as error:  # ValueError: a name that the system does not allow
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"image `{shown}` cannot be read: {reason.lower()}") from None
     return data
@@ -296,9 +297,9 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         raise DataError(f"image `{shown}` is larger than {MAX_BYTES >> 20} MiB", "shrink it")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata, and sizes that are checked in the next lines
+            warnings.simplefilter("ignore")  # about odd metadata, and about sizes that the next lines check
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check_size(image, shown)  # the header says it: nothing is decoded yet
+                _check_size(image, shown)  # from the header: nothing is decoded yet
                 image.load()
                 return _upright(_as_rgb(image), image)
     except DataError:
@@ -308,7 +309,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         raise DataError(f"`{shown}` is not a readable image", hint) from None
     except Image.DecompressionBombError:
         raise DataError(f"image `{shown}` has more than {MAX_PIXELS // 10**6} megapixels", "shrink it") from None
-    except Exception as error:  # whatever a decoder throws at bytes we did not make is the file's fault
+    except Exception as error:  # any exception of a decoder means a bad file
         reason = shorten(str(error) or type(error).__name__, 80)
         hint = "the file is damaged or cut short: copy or convert it again"
         raise DataError(f"image `{shown}` cannot be decoded: {reason}", hint) from None
@@ -326,7 +327,7 @@ def _check_size(image: Image.Image, shown: str) -> None:
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _eight_bits(image).convert("RGB")
-    if image.mode == "La":  # Pillow has no direct way from here
+    if image.mode == "La":  # Pillow has no direct conversion
         image = image.convert("LA")
     if not image.has_transparency_data:
         return image.convert("RGB")
@@ -350,6 +351,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _upright(pixels: Image.Image, image: Image.Image) -> Image.Image:
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # unreadable EXIF says nothing about the pixels
+    except Exception:  # unreadable EXIF: the pixels are still good
         turn = None
     return pixels if turn is None else pixels.transpose(turn)

@@ -1,6 +1,6 @@
-"""Records as they come from outside: lines of JSON or one JSON array, each with where it stands.
+"""Records of users' files: JSON lines or one JSON array, each record with its line number.
 
-Reading never fails on a record: what is wrong with one is said with its line, and the next is read.
+A bad record does not stop reading: it becomes a problem with its line, and the next record is read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import jsonlines
+
 from more_cli.errors import DataError
-from more_cli.files import strict_json
+from more_cli.text import strict_json
 
 LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
@@ -24,22 +26,22 @@ ONE_PER_LINE = "an edits file holds one JSON object per line"
 
 
 class Readable(Protocol):
-    """What lines are read from."""
+    """A source of lines."""
 
     def readline(self, limit: int, /) -> bytes | str:
-        """Return the next line, or the first `limit` of it; nothing at the end."""
+        """Return the next line, at most `limit` bytes or characters of it; empty at the end."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with one line of a file."""
+    """A problem with one line of a file."""
 
     where: str
     """`edits.jsonl:17`"""
     text: str
     hint: str = ""
     line: int = 0
-    """0 when it is the whole file."""
+    """Line number from 1; 0 for the whole file."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}"
@@ -47,17 +49,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON value of a file, or why there is none."""
+    """One JSON value of a file, or the problem with it."""
 
     name: str
     line: int
-    """Counted from 1; in an array the record's number."""
+    """Line number from 1; in a JSON array, the record's number."""
     value: object = None
     problem: Problem | None = None
 
     @property
     def where(self) -> str:
-        """Name and line, as messages start."""
+        """File name and line, the start of messages."""
         return f"{self.name}:{self.line}"
 
     def wrong(self, text: str, hint: str = "") -> Problem:
@@ -82,15 +84,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def not_found(path: Path) -> DataError:
-    """Return the error for a user's file that is not there, with the name that may have been meant."""
+    """Return the error for a missing user's file; its hint suggests a similar name."""
     folder = path.parent
     if not folder.is_dir():
         return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")
     names: list[str] = []
     with suppress(OSError):  # a folder that cannot be listed
-        names = [name for name in os.listdir(folder) if name != path.name]  # a link that leads nowhere
+        names = [name for name in os.listdir(folder) if name != path.name]  # `path` itself can be a dead link
     near = difflib.get_close_matches(path.name, names, 1)
-    hint = f"did you mean `{folder / near[0]}`?" if near else f"looked for in `{folder.absolute()}`"
+    hint = f"did you mean `{folder / near[0]}`?" if near else f"searched in `{folder.absolute()}`"
     return DataError(f"file not found: `{path}`", hint)
 
 
@@ -109,9 +111,10 @@ def _array(file: BinaryIO, name: str) -> Iterator[Record]:
     try:
         if len(raw) > ARRAY_BYTES:
             raise ValueError(f"is a JSON array of more than {ARRAY_BYTES >> 20} MiB")
-        values = strict_json(_decoded(raw))
+        values = strict_json(raw.decode("utf-8").removeprefix("\ufeff"))
     except ValueError as error:
-        yield Record(name, 0, problem=Problem(name, str(error), ONE_PER_LINE))
+        text = _not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
+        yield Record(name, 0, problem=Problem(name, text, ONE_PER_LINE))
         return
     assert isinstance(values, list)
     for number, value in enumerate(values, 1):
@@ -119,30 +122,75 @@ def _array(file: BinaryIO, name: str) -> Iterator[Record]:
 
 
 def lines(stream: Readable, name: str) -> Iterator[Record]:
-    """Yield the records of a stream of JSON lines as they come; blank lines are passed over."""
-    stream = getattr(stream, "buffer", stream)  # the bytes below a text stream
-    number = 0
-    while piece := stream.readline(LINE_BYTES + 1):
-        number += 1
-        where = f"{name}:{number}"
-        raw = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
-        if len(raw) > LINE_BYTES:
-            while piece and piece[-1:] not in (b"\n", "\n"):
-                piece = stream.readline(LINE_BYTES)
-            text = f"line is longer than {LINE_BYTES >> 20} MiB"
-            yield Record(name, number, problem=Problem(where, text, ONE_PER_LINE, number))
-            continue
+    """Yield the records of a stream of JSON lines as they arrive; blank lines are skipped."""
+    bounded = _BoundedLines(stream)
+    reader = jsonlines.Reader(bounded, loads=_value)
+    while True:
         try:
-            if text := _decoded(raw).strip(" \t\r\n"):
-                yield Record(name, number, strict_json(text))
-        except ValueError as error:
-            hint = ONE_PER_LINE if str(error).startswith("not JSON") else ""
-            cut = "" if raw.endswith(b"\n") else "; there is no newline behind it: was it cut off?"
-            yield Record(name, number, problem=Problem(where, f"{error}{cut}", hint, number))
+            value = reader.read(allow_none=True)
+        except EOFError:
+            return
+        except jsonlines.InvalidLineError as error:
+            reason = _reason(error)
+            hint = ONE_PER_LINE if reason.startswith("not JSON") else ""
+            cut = "" if bounded.terminated else "; there is no newline after it: was it cut off?"
+            yield _bad_line(name, bounded.number, f"{reason}{cut}", hint)
+        except _LineTooLong:
+            yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", ONE_PER_LINE)
+        else:
+            if value is not _BLANK:
+                yield Record(name, bounded.number, value)
 
 
-def _decoded(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}") from None
+_BLANK = object()
+"""The value of a blank line."""
+
+
+class _LineTooLong(Exception):
+    """A line has more than `LINE_BYTES`; it was skipped."""
+
+
+class _BoundedLines:
+    """The lines of a stream; memory holds at most `LINE_BYTES` + 1 bytes of one."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream: Readable = getattr(stream, "buffer", stream)  # the bytes below a text stream
+        self.number = 0
+        """Of the last line, counted from 1."""
+        self.terminated = False
+        """Whether the last line ends with a newline."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        piece = self._stream.readline(LINE_BYTES + 1)
+        if not piece:
+            raise StopIteration
+        self.number += 1
+        raw = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece
+        self.terminated = raw.endswith(b"\n")
+        if len(raw) <= LINE_BYTES:
+            return raw
+        while piece and piece[-1:] not in (b"\n", "\n"):
+            piece = self._stream.readline(LINE_BYTES)
+        raise _LineTooLong
+
+
+def _value(line: str | bytes) -> object:
+    assert isinstance(line, str)  # jsonlines decodes
+    text = line.strip(" \t\r\n")
+    return strict_json(text) if text else _BLANK
+
+
+def _reason(error: jsonlines.InvalidLineError) -> str:
+    cause = error.__cause__
+    return _not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
+
+
+def _bad_line(name: str, number: int, text: str, hint: str) -> Record:
+    return Record(name, number, problem=Problem(f"{name}:{number}", text, hint, number))
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte {error.start + 1}"

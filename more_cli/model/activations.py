@@ -1,4 +1,4 @@
-"""What one pass holds in memory, worked out from a model's modules, and the parts it is run in to bound it.
+"""Memory that one pass holds, computed from a model's modules, and how passes are split to bound it.
 
 Parts depend on the model, its sites and the samples, never on free memory: the same edits give the same bytes.
 """
@@ -21,8 +21,8 @@ PART = 4 << 30
 FLOAT = 4
 """Bytes of a float32, in which norms run."""
 
-Pass = Literal["forward", "both ways", "answer"]
-"""Scoring; scoring to be differentiated; generating an answer."""
+Pass = Literal["forward", "backward", "answer"]
+"""Scoring; scoring followed by a backward pass; generating an answer."""
 Item = TypeVar("Item")
 
 
@@ -39,8 +39,8 @@ class Activations:
 
     @staticmethod
     def of(model: Any, modules: Iterable[str]) -> Activations:
-        """Read it off a model, on the meta device or loaded, with sites at these modules."""
-        # Not the weights' own: an offloaded one has none, and some models keep single tensors in float32.
+        """Compute it from a model, on the meta device or loaded, with sites at these modules."""
+        # Not the weights' own dtype: an offloaded weight has none, and some models keep single tensors in float32.
         size = model.dtype.itemsize
         layers = text_layers(model, find_backbone(model))
         sites = list(modules)
@@ -54,10 +54,10 @@ class Activations:
 
     def bytes(self, tokens: int, kind: Pass) -> int:
         """Return what a pass of so many tokens holds."""
-        return tokens * (self.moment + {"forward": 0, "both ways": self.kept, "answer": self.answered}[kind])
+        return tokens * (self.moment + {"forward": 0, "backward": self.kept, "answer": self.answered}[kind])
 
     def parts(self, items: Iterable[Item], kind: Pass, length: Callable[[Item], int]) -> Iterator[list[Item]]:
-        """Deal items out, in order, into passes within the bounds; one of any length is always a pass."""
+        """Split items, in order, into passes within the bounds; a single item always fits, at any length."""
         part: list[Item] = []
         longest = 0
         for item in items:

@@ -1,4 +1,4 @@
-"""Where a vision-language model can be edited: its sites by name, and why other modules are none."""
+"""The sites (editable weights) of a vision-language model by name, and why other modules cannot be edited."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def find_sites(
     Args:
         model: On the meta device or loaded.
         keys: The model's own map.
-        checkpoint: Whose headers say what is on disk.
+        checkpoint: Its headers say what is on disk.
         groups: Of `SITE_GROUPS`, or `re:` and a regular expression that matches whole module paths.
-        last: Only the last so many text layers, used vision layers and Q-Former layers; None for all. A regular
-            expression says itself which layers it means.
+        last: Only this many last text layers, used vision layers and Q-Former layers; None for all. Ignored for a
+            regular expression, which names its layers itself.
 
     Raises:
         UsageError: An unknown group, or `last` below 1.
@@ -72,7 +72,7 @@ def find_sites(
     if unknown:
         raise UsageError(f"unknown site group {unknown[0]!r}", f"one of: {', '.join(SITE_GROUPS)}, or {BY_PATH}<regex>")
     if last is not None and last < 1:
-        raise UsageError(f"last {last} layers", "give a number of at least 1, or none for all layers")
+        raise UsageError(f"last {last} layers: must be at least 1", "leave it out for all layers")
     backbone = find_backbone(model)
     names, shared = _names(model, backbone), _aliases(model)
     sites: dict[str, Site] = {}
@@ -83,7 +83,7 @@ def find_sites(
             reason = _why_not(model, keys, checkpoint, shared, module) or _misplaced(backbone, module)
             if reason:
                 refusals[module] = Refusal(module, reason)
-            elif module not in sites:  # a regular expression may name what another group has
+            elif module not in sites:  # a regular expression may match modules of another group
                 sites[module] = _site(keys, checkpoint, group, names.get(module, module), module, backbone)
         if not sites.keys() & set(candidates):
             raise _no_site(model, group, [refusals[module] for module in candidates])
@@ -147,7 +147,7 @@ def _names(model: PreTrainedModel, backbone: Backbone) -> dict[str, str]:
 
 
 def _modality(backbone: Backbone, path: str) -> str:
-    """Whose positions a module reads: `text`, `visual`, or empty where neither would be right."""
+    """Which positions a module reads: `text`, `visual`, or empty if it reads neither alone."""
     if path.startswith(f"{backbone.text_layers}."):
         return "" if _READS_IMAGES.search(path) else "text"
     visual = (backbone.vision_tower, backbone.qformer_layers, *backbone.projector)
@@ -155,11 +155,11 @@ def _modality(backbone: Backbone, path: str) -> str:
 
 
 def _misplaced(backbone: Backbone, path: str) -> str:
-    """Why a module that a regular expression names has no positions to pool its keys over; empty if it has."""
+    """Why a module matched by a regular expression has no positions to pool keys over; empty if it has some."""
     if _modality(backbone, path):
         return ""
     inside = path.startswith(f"{backbone.text_layers}.")
-    return "reads image features inside a text layer" if inside else "neither in a text layer nor on an image's way"
+    return "reads image features inside a text layer" if inside else "neither in a text layer nor on the image's path"
 
 
 def _why_not(
@@ -169,7 +169,7 @@ def _why_not(
     shared: Mapping[str, Sequence[str]],
     path: str,
 ) -> str:
-    """Why a module cannot be edited, in words; empty if it can."""
+    """Why a module cannot be edited; empty if it can."""
     module = model.get_submodule(path)
     if type(module) is not nn.Linear:  # exactly: quantised classes and routers inherit from it
         held = [name for name, parameter in module.named_parameters(recurse=False) if parameter.dim() > 1]

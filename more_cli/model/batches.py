@@ -12,7 +12,7 @@ from more_cli.inputs.images import ImageSource
 
 _CROSS = "cross_attention_mask"
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids", _CROSS)
-"""What a processor gives for every token of a prompt, (1, T, ...)."""
+"""Outputs of a processor with one value per token of the prompt, (1, T, ...)."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,21 @@ class Encoded:
     images: tuple[str, ...] = ()
     """sha256 of each image, the key of its vision features."""
     extras: dict[str, Tensor] = field(default_factory=dict)
-    """What else the processor made of the prompt: of its images (`pixel_values`, sizes, ...) or, by the names in
-    `PER_TOKEN`, of its tokens."""
+    """The processor's other outputs: of the images (`pixel_values`, sizes, ...) or, under the names in `PER_TOKEN`, of
+    the tokens."""
     answer_type: int = 0
     """Token type of what follows the prompt."""
     decoder_start: int | None = None
-    """In an encoder-decoder, what an answer's own sequence starts with."""
+    """In an encoder-decoder, the token that the decoder's sequence starts with."""
 
     @property
     def bytes(self) -> int:
-        """What it holds in memory."""
+        """Bytes of memory that its tensors hold."""
         return sum(value.numel() * value.element_size() for value in (self.input_ids, *self.extras.values()))
 
     @property
     def answering(self) -> tuple[Tensor, Span]:
-        """The sequence that the answer ends, and its place in it: the prompt's, or in an encoder-decoder its own."""
+        """The sequence that ends in the answer, and the answer's span: of prompt and answer, or the decoder's own."""
         if self.decoder_start is None:
             return self.input_ids, self.target
         ids = torch.cat([self.input_ids.new_tensor([self.decoder_start]), self.input_ids[self.target.start :]])
@@ -77,7 +77,7 @@ class Encoded:
         return found
 
     def followed_by(self, answer: Sequence[int]) -> Encoded:
-        """Return this prompt with an answer, given as tokens, for its target."""
+        """Return this prompt with the tokens of an answer as its target."""
         ids = torch.cat([self.input_ids, self.input_ids.new_tensor(list(answer))])
         return replace(self, input_ids=ids, target=Span(len(self.input_ids), len(ids)))
 
@@ -88,13 +88,13 @@ class Batch:
 
     inputs: dict[str, Tensor]
     sequences: tuple[Encoded, ...]
-    """What it was made of."""
+    """The sequences before padding."""
     targets: Tensor
     """(N, K) target token ids, right-aligned, 0 where `mask` is false."""
     mask: Tensor
     """(N, K) bool, true at target tokens."""
     keep: Tensor
-    """(K,) positions of the sequence that ends in the answer whose logits predict `targets`."""
+    """(K,) positions, in the sequence that ends in the answer, whose logits predict `targets`."""
     answer: Tensor
     """(N, T) bool, true at the positions of that sequence that predict a target token."""
 
@@ -138,7 +138,7 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
 
 
 def _padded(sequences: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
-    """Return sequences padded on the left to the longest, (N, T), and what of it is theirs."""
+    """Return sequences padded on the left to the longest, (N, T), and their attention mask, (N, T)."""
     longest = max(map(len, sequences))
     ids, own = torch.full((len(sequences), longest), pad), torch.zeros(len(sequences), longest, dtype=torch.long)
     for row, sequence in enumerate(sequences):
@@ -160,19 +160,19 @@ def _stack_extras(sequences: Sequence[Encoded], longest: int) -> dict[str, Tenso
 
 
 def _stack_tokens(sequences: Sequence[Encoded], name: str, whole: Tensor) -> Tensor:
-    """Put what belongs to the prompts' tokens into `whole` (N, T, ...), and behind each prompt what its answer has."""
+    """Fill `whole` (N, T, ...) with the values of the prompts' tokens, and behind each prompt those of its answer."""
     for row, sequence in enumerate(sequences):
         if name in sequence.extras:
             part = sequence.extras[name][0]
             start = whole.shape[1] - len(sequence.input_ids)
             whole[row, start : start + len(part)] = part
-            # An answer attends to the images that the end of its prompt does.
+            # An answer attends to the same images as the last token of its prompt.
             whole[row, start + len(part) :] = part[-1] if name == _CROSS else sequence.answer_type
     return whole
 
 
 def _cat_padded(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate along images; where these differ in tiles or size, zeros fill up, which no model reads."""
+    """Concatenate along images; those with fewer tiles or a smaller size get zeros, which no model reads."""
     if len({part.shape[1:] for part in parts}) == 1:
         return torch.cat(list(parts))
     shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]

@@ -1,4 +1,4 @@
-"""The low-rank branch s B (A x) beside a Linear, and what a write needs from the pass through it."""
+"""The low-rank branch s B (A x) beside a Linear, and what it records for a write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from more_cli.core.write import Gradient
 
 
 class Part(Protocol):
-    """What an editor adds to one module of a model; a runtime switches it on and off and tells it when to record."""
+    """What an editor adds to one module of a model; a runtime switches it and its recording on and off."""
 
     @property
     def module(self) -> str:
@@ -24,20 +24,20 @@ class Part(Protocol):
     enabled: bool
     recording: bool
     loss_scale: float
-    """By what the loss of a backward pass is multiplied."""
+    """Factor on the loss of a backward pass."""
 
     def start_recording(self, *, add: bool = False) -> None:
-        """Get ready for a pass that is differentiated or whose keys are wanted."""
+        """Prepare for a pass whose gradients or keys will be read."""
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Take effect in a model, and return what takes all of it out again."""
+        """Attach to a model, and return a function that removes it again."""
 
 
 def computes_in(dtype: torch.dtype) -> torch.dtype:
     """Return what a branch beside weights of this dtype computes in: bfloat16 beside bfloat16, else float32.
 
-    What a bfloat16 branch adds is wrong by some 0.3 % of itself, far less than the rounding of the Linear's own output,
-    and where there are units for bfloat16 it takes a fraction of the time. float16 has too little range for A x.
+    The output of a bfloat16 branch is off by about 0.3 % of itself, far less than the rounding of the Linear's own
+    output, and on hardware with bfloat16 units it takes a fraction of the time. float16 has too little range for A x.
     """
     return dtype if dtype == torch.bfloat16 else torch.float32
 
@@ -47,7 +47,7 @@ class Branch:
 
     B stays in float32, where small writes add up, and is rounded for a pass as `computes_in` says. With `recording` on,
     a forward pass keeps the coordinates Z of its tokens and a backward pass the gradient of B. With B = 0 and no
-    recording the branch costs nothing: the site runs as it was found.
+    recording the branch costs nothing: the site runs unchanged.
     """
 
     def __init__(self, name: str, module: str, A: Tensor, B: Tensor, scale: float) -> None:
@@ -56,12 +56,12 @@ class Branch:
         self.A = A
         self.scale = scale
         self.dtype = torch.float32
-        """What it computes in."""
+        """Dtype that it computes in."""
         self.B = B
         self.recording = False
         self.enabled = True
         self.loss_scale = 1.0
-        """By what the loss of a backward pass was multiplied."""
+        """Factor on the loss of a backward pass."""
         self._Z: list[Tensor] = []
         self._gradient = self._zero()
 
@@ -77,7 +77,7 @@ class Branch:
         self._written = bool(value.any())
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Stand beside the Linear."""
+        """Attach to the Linear."""
         linear: Any = model.get_submodule(self.module)
         self.dtype = computes_in(linear.weight.dtype)
         self.A, self._rounded = self.A.to(self.dtype), self._B.to(self.dtype)
@@ -85,7 +85,7 @@ class Branch:
         return hook
 
     def start_recording(self, *, add: bool = False) -> None:
-        """Forget what earlier passes left and keep what the next one yields; with `add` the gradients are summed."""
+        """Drop what earlier passes recorded and record the next one; with `add` gradients are summed over passes."""
         self._Z = []
         if not add:
             self._gradient = self._zero()
@@ -93,7 +93,7 @@ class Branch:
 
     @property
     def ran(self) -> bool:
-        """Whether the last recorded pass went through this site: a text-only input never meets the projector."""
+        """Whether the last recorded pass went through this site: a text-only input never reaches the projector."""
         return bool(self._Z)
 
     def gradient(self) -> Gradient:
@@ -136,7 +136,7 @@ class Branch:
     def keep_gradient(self, D: Tensor, Z: Tensor) -> None:
         """Keep output gradients D (..., d_out) and coordinates Z (..., r) of the tokens that have a gradient."""
         D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
-        # In the last layer only answer positions have one: the rest of G's sum is zeros.
+        # In the last layer only answer positions have a gradient: the other rows would add zeros to G.
         rows = D.any(dim=1)
         # Summed at once: the rows of a batch run in parts would be larger than G.
         self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
@@ -165,7 +165,7 @@ class _RecordedBranch(torch.autograd.Function):
 
 @contextmanager
 def attached(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
-    """Add an editor's parts to a model and on leaving restore it: no hook, flag or mode differs from before."""
+    """Attach an editor's parts to a model; on exit no hook, flag or mode differs from before."""
     with ExitStack() as undo:
         undo.enter_context(_frozen(model))
         for part in parts:
@@ -175,7 +175,7 @@ def attached(model: nn.Module, parts: Sequence[Part]) -> Iterator[None]:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Switch off gradients and dropout, and put every flag back as it was found."""
+    """Switch off gradients and dropout, and restore every flag on exit."""
     training = {name: module.training for name, module in model.named_modules()}
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:

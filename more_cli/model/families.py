@@ -1,7 +1,7 @@
-"""The families of vision-language models that were tried, one row each.
+"""The tested families of vision-language models, one row each.
 
-Structure alone finds the sites of a family nobody has listed. A row says, for a family somebody has, which modules
-must be found, and what its processor and its questions need beyond a chat template.
+Sites are found by structure, so a family without a row can work too. A row says which modules must be found, and what
+the family's processor and questions need beyond a chat template.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """How a question is put where the checkpoint has no chat template."""
+    """The prompt format of a checkpoint without a chat template."""
 
     prompt: str
     """With `{question}`; `{images}` stands for one placeholder per image where the processor adds none itself."""
@@ -45,17 +45,20 @@ class Family:
     """What is known about one `model_type`."""
 
     backbone: Backbone | None = None
-    """What structural discovery must find; None for a family that nobody listed."""
+    """What structural discovery must find; None for an unlisted family."""
     images: tuple[int, int | None] = (0, None)
     """Fewest and most images that one question can have."""
     language_model: str = ""
-    """Module that is asked alone where there is no image, in a family that cannot do without by itself."""
+    """Module that answers text-only questions, in a family whose whole model needs an image."""
     phrasing: Phrasing | None = None
     answer_type: int = 0
     """Token type of an answer's tokens."""
 
     def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
-        """Say, with a hint, why a question with so many images cannot be put, or only to the language model `alone`."""
+        """Return why a question with this many images is refused, and a hint; None if it is not.
+
+        With `alone`, a text-only question may go to `language_model`.
+        """
         fewest, most = self.images
         if images < fewest and not (alone and self.language_model and not images):
             return "this model takes no question without an image", "add one, or leave the question out"
@@ -138,7 +141,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl": Family(replace(_QWEN3, projector=("model.visual.merger", "model.visual.deepstack_merger_list"))),
     "qwen3_5": Family(_QWEN3),
     "internvl": Family(replace(_LLAVA, vision_layers=("model.vision_tower.encoder.layer",))),
-    # Its prompt is read in both directions, its answer in one: they differ in token type.
+    # Its prompt attends in both directions, its answer in one: they differ in token type.
     "paligemma": Family(
         _LLAVA, images=(1, None), phrasing=Phrasing("{images}answer en {question}", "", "\n"), answer_type=1
     ),
@@ -146,7 +149,7 @@ FAMILIES: dict[str, Family] = {
     "idefics3": Family(_IDEFICS3),
     "smolvlm": Family(_IDEFICS3),
     "mistral3": Family(_MISTRAL3),
-    # Text before its image attends to everything alike, also to what fills up a batch: each question has one image.
+    # Text before its image attends to every image slot alike, padding included: each question has one image.
     "mllama": Family(_MLLAMA, images=(1, 1)),
     "llama4": Family(_LLAMA4),
 }
@@ -154,5 +157,5 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """Return what is known about a family; for one that nobody listed, a row that says nothing."""
+    """Return the row of a family; an empty row for an unlisted one."""
     return FAMILIES.get(model_type, Family())

@@ -2,7 +2,7 @@
 
 transformers renames parameters between releases and keeps the published names on disk. Two independent methods say
 what becomes what: transformers' own conversion tables, and the structure of the names. Where they disagree, nothing
-may be edited: writing to the wrong tensor would spoil a checkpoint without a sign of it.
+may be edited: a write to the wrong tensor would silently damage a checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _VISION = re.compile(r"vision|visual|image_newline")
 _TEXT = re.compile(r"language_model|text_model|lm_head")
-_NATIVE = "only image-text models that transformers itself contains are edited; remote code is never run"
+_NATIVE = "only image-text models built into transformers can be edited; remote code is never run"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
     Raises:
         StateError: transformers has no such image-text model, or cannot build it from this config.
     """
-    # transformers takes seconds to import, and a command with nothing left to do needs none of it.
+    # transformers takes seconds to import, and a command with nothing left to do does not need it.
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     path = checkpoint.path
@@ -59,7 +59,7 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
         try:
             config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
             with torch.device("meta"):
-                # Eager attention: a config may name a kernel that would have to be installed or fetched.
+                # Eager attention: a config may name a kernel that would have to be installed or downloaded.
                 model = AutoModelForImageTextToText.from_config(
                     config, attn_implementation="eager", trust_remote_code=False
                 )
@@ -74,7 +74,7 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
 
 
 def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
-    """Map the model's parameters to disk keys by both methods; what they do not agree on is `disputed`."""
+    """Map the model's parameters to disk keys by both methods; where these disagree, a parameter is `disputed`."""
     structure = _by_structure(model, checkpoint.tensors)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     try:
@@ -84,7 +84,7 @@ def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
     disputed = {}
     for name in sorted((set(tables) | set(structure)) - set(converted)):
         by_tables, by_structure = tables.get(name), structure.get(name)
-        # Structure matches equal shapes only. What has another shape on disk is quantised, a reason of its own.
+        # Structure matches equal shapes only. A tensor with another shape on disk is quantised: a separate refusal.
         odd = by_tables and checkpoint.tensors[by_tables].shape != shapes[name]
         if by_tables != by_structure and not (odd and by_structure is None):
             disputed[name] = f"{by_tables} by transformers' tables, {by_structure} by structure"
@@ -93,7 +93,7 @@ def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back what transformers, accelerate and the warnings module say, and put all back as they were."""
+    """Silence transformers, accelerate and the warnings module; restore them on exit."""
     loggers = [logging.getLogger(name) for name in ("transformers", "accelerate")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -160,7 +160,7 @@ def _by_tables(
         if name not in parameters:
             continue
         if pattern is not None or name in found or name in converted:
-            # Two keys for one parameter are no plain copy either.
+            # Two keys for one parameter are not a plain copy either.
             before = (found.pop(name),) if name in found else converted.get(name, ())
             converted[name] = (*before, key)
         else:

@@ -25,7 +25,7 @@ class Machine:
     device_map: str = ""
     """`auto` spreads the model over every device, then main memory, then disk, through accelerate."""
     memory: float | None = None
-    """GiB of main memory, or of `device`, that may be used; absent, what is free."""
+    """GiB of main memory, or of `device`, that may be used; None for all that is free."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -48,11 +48,11 @@ class Machine:
 
     @property
     def place(self) -> str:
-        """What to call it in a ledger."""
+        """Its name in a ledger."""
         return f"map {self.device_map}" if self.device_map else self.device
 
     def placement(self, reserve: int) -> dict[str, Any]:
-        """Return the arguments of `from_pretrained` that put a model here, `reserve` bytes of a device left free."""
+        """Return the arguments of `from_pretrained` that place a model here and leave `reserve` bytes a device free."""
         if not self.device_map:
             return {}
         from accelerate.utils import get_max_memory
@@ -66,7 +66,7 @@ class Machine:
         return int(self.memory * GIB) if self.memory is not None and self.device == "cpu" else free_memory()
 
     def free(self) -> int | None:
-        """Return the bytes that may be used where the model runs; None where nothing is known or the disk has room."""
+        """Return the bytes that may be used where the model runs; None if unknown, or if a map may use the disk."""
         if self.device_map:
             return None
         if self.memory is not None:
@@ -80,9 +80,9 @@ class Machine:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of main memory that can be had, by the system's account and those of the control groups.
+    """Return the bytes of main memory that are free, by the system and by the control groups: the least of them.
 
-    `root` is where `proc` and `sys` are mounted. Where there is no such account, all memory counts as free.
+    `root` is where `proc` and `sys` are mounted. Where neither reports anything, all memory counts as free.
     """
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     fields = _fields(root / "proc/meminfo")

@@ -1,4 +1,4 @@
-"""The text layers before the first edited one, run once for a batch: the later writes of an edit start behind them."""
+"""Cache of the text layers before the first edited one: they run once per batch, later writes of an edit skip them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from more_cli.model.batches import Encoded
-from more_cli.model.vision import answered_for
+from more_cli.model.vision import replaced_forward
 
 
 class PrefixCache:
-    """What the last of these layers put out for the batch that went through them last.
+    """Output of the last of these layers for the most recent batch.
 
-    No edit changes it. It is kept for a whole batch, padding and all, so a warm cache changes no bit. `calls` counts
+    No edit changes it. It is kept for a whole batch, padding included, so a warm cache changes no bit. `calls` counts
     how often the layers really ran.
     """
 
@@ -30,11 +30,11 @@ class PrefixCache:
 
     @contextmanager
     def serving(self, sequences: Sequence[Encoded]) -> Iterator[None]:
-        """Answer for the layers in the next pass if it is over the same sequences as the last one, else watch it."""
+        """Skip the layers in the next pass if it has the same sequences as the last one, else record their output."""
         with ExitStack() as undo:
             if self._holds(sequences):
                 for layer in self.layers:
-                    undo.enter_context(answered_for(layer, self._answer))
+                    undo.enter_context(replaced_forward(layer, self._answer))
                 yield
                 return
             self._sequences, self._output = (), None
@@ -44,11 +44,11 @@ class PrefixCache:
             undo.callback(self.layers[-1].register_forward_hook(partial(_keep_copy, outputs)).remove)
             yield
         self.calls += 1
-        if all(ran[layer] == 1 for layer in self.layers):  # else they are not run one after the other, once each
+        if all(ran[layer] == 1 for layer in self.layers):  # else they do not run in sequence, once each
             self._sequences, self._output = tuple(sequences), outputs[0]
 
     def _holds(self, sequences: Sequence[Encoded]) -> bool:
-        """Say whether these very sequences were the last batch."""
+        """Return whether these very sequences were the last batch."""
         same = len(sequences) == len(self._sequences)
         return bool(sequences) and same and all(map(is_, sequences, self._sequences))
 

@@ -19,7 +19,7 @@ def load_processor(path: Path) -> Any:
     """Load the processor of a checkpoint folder with Pillow's resizer.
 
     The same folder gives other pixels where torchvision is installed, so the backend is pinned: a state made on
-    one machine must see the same images on the next. Videos are never read, so what would read them stays out.
+    one machine must see the same images on the next. Videos are never read, so no video processor is loaded.
 
     Raises:
         StateError: processor files are missing or do not load.
@@ -29,7 +29,7 @@ def load_processor(path: Path) -> Any:
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
     except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = re.split(r"(?<=\.)\s", line)[0]  # transformers goes on about what to install and how
+        reason = re.split(r"(?<=\.)\s", line)[0]  # the rest is transformers' advice on what to install
         hint = "tokenizer, processor and chat template files of the model must lie beside its config.json"
         if isinstance(error, ImportError):
             package = _PACKAGE.search(reason.lower())
@@ -39,10 +39,9 @@ def load_processor(path: Path) -> Any:
 
 @cache
 def without_video(kind: type[Any]) -> type[Any]:
-    """Return a processor class whose objects have no video processor; `kind` itself where none would.
+    """Return a processor class whose objects have no video processor; `kind` itself if it has none.
 
-    Video processors exist for torchvision alone, and their classes cannot be made without. What is saved names
-    the original class.
+    Video processors need torchvision, even to be constructed. Saved files name the original class.
     """
     parts: list[str] = kind.get_attributes()
     if "video_processor" not in parts:
@@ -52,7 +51,7 @@ def without_video(kind: type[Any]) -> type[Any]:
     place = parts.index("video_processor")
 
     class Mixin(ProcessorMixin):  # type: ignore[misc]
-        """Follows `kind` in the order of resolution: its `super().__init__` comes here and hands no video on."""
+        """Comes after `kind` in the method resolution order, so its `super().__init__` is this one, without video."""
 
         def __init__(self, *given: Any, **named: Any) -> None:
             rest = dict(zip(parts, given, strict=False)) | named
@@ -84,7 +83,7 @@ def _processor_class(path: Path) -> type[Any]:
     model_type = _read(path / "config.json").get("model_type")
     named = (_read(path / file).get("processor_class") for file in _NAMED_IN)
     name = next(filter(None, named), PROCESSOR_MAPPING_NAMES.get(model_type))
-    if name not in PROCESSOR_MAPPING_NAMES.values():  # from a file of somebody else: nothing but a processor will do
+    if name not in PROCESSOR_MAPPING_NAMES.values():  # the name comes from an untrusted file: only a processor will do
         raise ValueError(
             f"transformers has no processor {name!r}" if name else f"no processor for model_type {model_type!r}"
         )

@@ -22,9 +22,9 @@ _QUESTION = "\ue000question\ue000"
 _ANSWER = "\ue000answer\ue000"
 _Prompted = tuple[str, Tensor, dict[str, Tensor]]
 RECENT = 64 << 20
-"""Bytes that are kept of the questions asked last, mostly pixels."""
+"""Bytes of recent questions that are kept, mostly pixels."""
 ENTRY = 1 << 10
-"""Bytes that a question takes beside its tensors, roughly."""
+"""Rough bytes of a question beside its tensors."""
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
 
 
@@ -61,7 +61,7 @@ class Prompter:
         self._control = sorted(self._control_tokens(), key=len, reverse=True)
         self._separator, end = self._find_separator()
         self.eos: int = self.tokenizer.eos_token_id if end is None else self.tokenizer.convert_tokens_to_ids(end)
-        """What ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
+        """Token that ends an answer: the first control token that the template puts behind it, else the tokenizer's."""
         self.stops = tuple(dict.fromkeys((self.eos, self.tokenizer.eos_token_id)))
 
     @timed("preprocess")
@@ -104,12 +104,12 @@ class Prompter:
         return str(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)).strip()
 
     def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
-        """Return where in a prompt of so many tokens the target's begin, and these."""
+        """Return where the target starts in a prompt of `length` tokens, and the target's tokens."""
         if self.decoder_start is not None:
             return length, list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
         prompt += self._phrasing.appended
         before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)
-        # Both without images: the length of the target does not depend on how often its placeholder repeats.
+        # Both without images: how often the image placeholder repeats does not change the target's tokens.
         common = _common_prefix(before, whole)
         return length - (len(before) - common), whole[common:]
 
@@ -134,7 +134,7 @@ class Prompter:
             messages.insert(0, {"role": "system", "content": [{"type": "text", "text": self.system}]})
         if answer is not None:
             messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
-        # The tokenizer's: some processors' own looks at videos first.
+        # The tokenizer's method: that of some processors needs a video processor.
         return str(
             self.tokenizer.apply_chat_template(
                 messages, chat_template=self._chat, tokenize=False, add_generation_prompt=answer is None
@@ -159,7 +159,7 @@ class Prompter:
         return list(self.tokenizer(text, add_special_tokens=not self._begun(text))["input_ids"])
 
     def _prompted(self, query: Query) -> _Prompted:
-        """Return a question as text, as tokens, and what else is made of it: asked again soon, it is not made again."""
+        """Return a question's text, tokens and other inputs, from the recent questions if it is one of them."""
         if query not in self._recent:
             text = self.render(query)
             ids, extras = self._process(text, query)
@@ -175,12 +175,12 @@ class Prompter:
         begun = {"add_special_tokens": False} if self._begun(text) else {}
         values = dict(self.processor(text=[text], images=images or None, return_tensors="pt", **begun))
         ids: Tensor = values["input_ids"][0]
-        # Without an image there is nothing for a Q-Former to be told about it.
+        # Without an image a Q-Former gets no input.
         extras = values.keys() - _NOT_INPUTS if images else values.keys() & {*PER_TOKEN}
         return ids, {name: values[name] for name in sorted(extras) if isinstance(values[name], Tensor)}
 
     def _begun(self, text: str) -> bool:
-        """Whether a prompt has the token that begins a sequence: the tokenizer must not put another one before."""
+        """Whether a prompt already has the token that begins a sequence: the tokenizer must not add another one."""
         return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
 
 

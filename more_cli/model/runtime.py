@@ -1,4 +1,4 @@
-"""A loaded model and what editing asks of it: score targets, answer questions, carry branches."""
+"""A loaded model for editing: it scores targets, answers questions and carries branches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from more_cli.model.vision import VisionCache
 logger = logging.getLogger(__name__)
 
 LOSS_SCALE = 1024.0
-"""By what the loss of a float16 model is multiplied before its backward pass, a power of two.
+"""Factor on the loss of a float16 model before its backward pass, a power of two.
 
 Output gradients of a nearly learnt edit lie below the smallest float16: unscaled, a loss of 0.01 nats on the demo
 model gives a G that is wrong by 8 %, one of 0.001 by half.
@@ -48,11 +48,11 @@ _UNCHANGED = {
     *("use_cache", "cache_implementation", "output_attentions", "output_hidden_states"),
     *("_from_model_config", "transformers_version"),
 }
-"""Settings of a generation that do not change which token is the most likely one, or are ours or unused where nothing
-is drawn."""
+"""Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
+generation does not use."""
 _NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
 NORM_ROWS = 1024
-"""Rows of a weight read together."""
+"""Rows of a weight read at a time."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Scored:
         return (self.predicted() == self.targets) & self.mask
 
     def margins(self) -> Tensor:
-        """Return (N,): how far the least sure target token's logit leads the best other one, float32."""
+        """Return the margins, (N,) float32: the least lead of a target token's logit over the best other one."""
         logits = self.logits.float()
         own = logits.gather(-1, self.targets[..., None])
         others = logits.scatter(-1, self.targets[..., None], -torch.inf).amax(dim=-1)
@@ -101,7 +101,7 @@ class Scored:
 
 
 class Runtime:
-    """A model with its prompts, lent to an editor at a time."""
+    """A model with its prompts; at most one editor is attached at a time."""
 
     def __init__(self, model: Any, prompter: Prompter, checkpoint: Checkpoint | None = None) -> None:
         self.model = model
@@ -119,13 +119,13 @@ class Runtime:
 
     @contextmanager
     def attached(self, branches: Sequence[Part]) -> Iterator[None]:
-        """Carry an editor's parts; one editor at a time.
+        """Attach an editor's parts; one editor at a time.
 
-        What the vision layers before the first edited one put out is kept across passes; so is what the text layers
-        before it do, from one pass of a batch to the next.
+        Outputs of the vision layers before the first edited one are cached across passes, those of the text layers
+        before it from one pass of a batch to the next.
         """
         assert not self._branches, "another editor is attached"
-        # Read off the model as it was built: a part may put another module in the place of its own.
+        # Computed before anything is attached: a part may replace its module.
         modules = [part.module for part in branches]
         vision, frozen = self._cache(modules), frozen_text_layers(self.model, self._backbone, modules)
         self.activations = Activations.of(self.model, modules)
@@ -147,7 +147,7 @@ class Runtime:
         return VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
 
     def device_of(self, module: str) -> torch.device:
-        """Return where a Linear computes."""
+        """Return the device that a Linear computes on."""
         return self._device(self.model.get_submodule(module))
 
     @staticmethod
@@ -185,7 +185,7 @@ class Runtime:
             return self._prepared.pop((query, target), None) or self.prompter.encode(query, target)
 
     def prepare(self, query: Query, target: str) -> None:
-        """Encode, from any thread, what `encode` is going to be asked for, and keep it until then."""
+        """Encode ahead, from any thread, and keep the result for the next `encode` of this question and target."""
         with self._encoding:
             self._prepared[query, target] = self.prompter.encode(query, target)
 
@@ -196,7 +196,7 @@ class Runtime:
         return collate(sequences, pad, self.device)
 
     def parts(self, samples: Iterable[Encoded], kind: Pass) -> Iterator[list[Encoded]]:
-        """Deal samples out into passes that memory has room for, in order."""
+        """Split samples, in order, into passes that fit into memory."""
         return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
 
     @timed("forward")
@@ -240,7 +240,7 @@ class Runtime:
 
     @property
     def picks_most_likely(self) -> bool:
-        """Whether `generate` takes the most likely token every time: the checkpoint sets no penalty or ban on any."""
+        """Whether `generate` always takes the most likely token: the checkpoint neither penalises nor bans tokens."""
         settings: dict[str, Any] = self.model.generation_config.to_diff_dict()
         return all(
             name in _UNCHANGED or value is None or value == _NEUTRAL.get(name) for name, value in settings.items()
@@ -270,7 +270,7 @@ class Runtime:
         return ids[: min(ends) + 1] if ends else ids
 
     def _forward(self, batch: Batch) -> Tensor:
-        # A decoder of its own reads little beside the answer, and is not asked to leave logits out.
+        # An encoder-decoder's decoder reads little beside the answer, so all its logits are computed.
         apart = "decoder_input_ids" in batch.inputs
         kept = {} if apart else {"logits_to_keep": batch.keep}
         logits: Tensor = self._asked(batch)(**batch.inputs, **kept, use_cache=False).logits
@@ -278,7 +278,7 @@ class Runtime:
         return logits[:, batch.keep] if apart else logits
 
     def _asked(self, batch: Batch) -> Any:
-        """Return the model, or its language model alone where the model cannot do without an image."""
+        """Return the model, or its language model alone for text-only inputs that the whole model cannot take."""
         alone = self.prompter.family.language_model
         seen = any(sequence.images for sequence in batch.sequences)
         return self.model if seen or not alone else self.model.get_submodule(alone)
@@ -290,11 +290,11 @@ class Runtime:
             yield
             return
 
-        def look(place: int) -> None:
+        def run(place: int) -> None:
             with self.base():
                 self.model(**self.batch([shown[place]]).inputs, use_cache=False)
 
-        with self._vision.serving([sequence.images for sequence in shown], look):
+        with self._vision.serving([sequence.images for sequence in shown], run):
             yield
 
 
@@ -310,10 +310,10 @@ def load_runtime(
     from transformers import AutoModelForImageTextToText
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # ours says how far a command is
+    disable_progress_bar()  # commands show their own
     machine = machine or Machine()
     blueprint = meta_model(checkpoint)
-    # Named here, so that a config cannot ask for a kernel that would have to be fetched.
+    # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
     try:
         with quiet():
@@ -333,13 +333,13 @@ def load_runtime(
         raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "look at it with `more status`") from None
+        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
     model.requires_grad_(False).eval()
     return Runtime(model, load_prompter(checkpoint, system=system), checkpoint)
 
 
 def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
-    """Load what turns questions into tokens; no weights.
+    """Load what turns questions into tokens, without weights.
 
     Raises:
         StateError: processor or chat template are missing or do not load.
@@ -358,7 +358,7 @@ def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
 
 
 def decoder_start(text: Any) -> int | None:
-    """Return what a decoder of its own starts with, from the text's configuration; None where there is none."""
+    """Return the token that an encoder-decoder's decoder starts with, from its text config; None for other models."""
     if not text.is_encoder_decoder:
         return None
     start: int = text.pad_token_id if text.decoder_start_token_id is None else text.decoder_start_token_id

@@ -1,6 +1,6 @@
 """The parts of a vision-language model, found by structure and checked against the table of families.
 
-A release of transformers that moves the modules of a listed family is an error, never another site.
+If a release of transformers moves the modules of a listed family, that is an error: no other site is taken instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def find_backbone(model: PreTrainedModel) -> Backbone:
     expected = family_of(model.config.model_type).backbone or found
     for field in fields(Backbone):
         ours, theirs = getattr(expected, field.name), getattr(found, field.name)
-        # The table is silent about a variant (LLaVA around another tower) whose modules it does not describe.
-        if ours and ours != theirs and _speaks(model, expected, field.name):
+        # The table does not apply to a variant (LLaVA with another tower) whose modules it does not name.
+        if ours and ours != theirs and _applies(model, expected, field.name):
             raise StateError(
                 f"{model.config.model_type}: {field.name} is {theirs}, expected {ours}",
                 "install a transformers release that this version of more-cli was tested with",
@@ -96,9 +96,9 @@ def used_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
 
 
 def read_vision_layers(model: PreTrainedModel, backbone: Backbone, first: Sequence[str]) -> list[str]:
-    """Module paths of those of the first vision layers whose outputs something behind them reads.
+    """Module paths of those vision layers among `first` whose outputs later modules read.
 
-    All of them in a family that nobody listed, since its configuration could name what it reads in any way.
+    All of them in an unlisted family: how its configuration names them is not known.
     """
     paths = layers_of(model, backbone.vision_layers)
     if family_of(model.config.model_type).backbone is None:
@@ -118,14 +118,14 @@ def frozen_vision_layers(model: PreTrainedModel, backbone: Backbone, edited: Seq
     after = [path for path in edited if any(path.startswith(f"{root}.") or path == root for root in backbone.projector)]
     inside = [path for path in edited if path.startswith(f"{backbone.vision_tower}.") and path not in after]
     places = [[place for place, layer in enumerate(paths) if path.startswith(f"{layer}.")] for path in inside]
-    # What is edited in no layer, such as an embedding, comes before all of them.
+    # An edited module outside the layers, such as an embedding, counts as before all of them.
     return paths[: min((place[0] if place else 0 for place in places), default=len(paths))]
 
 
 def frozen_text_layers(model: PreTrainedModel, backbone: Backbone, edited: Sequence[str]) -> list[str]:
-    """Module paths of the text layers, from the first one on, that edits of these modules cannot change the input of.
+    """Module paths of the text layers before the first edited one: edits of these modules cannot change their outputs.
 
-    None where nothing is edited, or something that is in no text layer: the image, or what a decoder attends to.
+    Empty if nothing is edited, or if a module outside the text layers is: it may change what all of them read.
     """
     paths = text_layers(model, backbone)
     places = [next((n for n, layer in enumerate(paths) if path.startswith(f"{layer}.")), 0) for path in edited]
@@ -133,7 +133,7 @@ def frozen_text_layers(model: PreTrainedModel, backbone: Backbone, edited: Seque
 
 
 def _feature_layers(model: PreTrainedModel, count: int) -> list[int]:
-    """Indices of the layers that `vision_feature_layer` names; none where the config has no such entry.
+    """Indices of the layers that `vision_feature_layer` names; empty if the config has no such entry.
 
     hidden_states[0] is the embedding, so state i is the output of layer i - 1, and -1 that of the last.
     """
@@ -191,7 +191,7 @@ def _leaves(model: PreTrainedModel, stacks: Iterable[str], wanted: tuple[str, ..
     return tuple(sorted(found))
 
 
-def _speaks(model: PreTrainedModel, expected: Backbone, field: str) -> bool:
+def _applies(model: PreTrainedModel, expected: Backbone, field: str) -> bool:
     """Whether the modules that the table names for a field exist in the model."""
     value = getattr(expected, field)
     paths = (value,) if isinstance(value, str) else value

@@ -23,7 +23,7 @@ class Trained(ABC):
         self.recording = False
         self.loss_scale = 1.0
         self.written = False
-        """Whether it was trained."""
+        """Whether anything was trained or loaded."""
 
     @property
     def module(self) -> str:
@@ -31,12 +31,12 @@ class Trained(ABC):
         return self._module
 
     def start_recording(self, *, add: bool = False) -> None:
-        """Nothing is kept between passes but the gradients, which the optimiser resets."""
+        """Switch recording on; gradients live in the parameters, and the optimiser resets them."""
         self.recording = True
 
     @abstractmethod
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Take effect in a model, and return what takes all of it out again."""
+        """Attach to a model, and return a function that removes it again."""
 
     @abstractmethod
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -44,7 +44,7 @@ class Trained(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Go back to what it was before any training."""
+        """Undo all training."""
 
     def values(self) -> dict[str, Tensor]:
         """Return copies of what is trained, on the CPU."""
@@ -52,14 +52,14 @@ class Trained(ABC):
 
     @torch.no_grad()
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Take values over."""
+        """Load values, by name."""
         for name, parameter in self.parameters().items():
             parameter.copy_(values[name])
         self.written = True
 
 
 class Copy(Trained):
-    """A copy of a module that answers in its place; as long as nothing was trained, the module itself does."""
+    """A float32 copy of a module; once it was trained, or while recording, its output replaces the module's."""
 
     def __init__(self, module: str, original: nn.Module, only: Collection[str] = ()) -> None:
         super().__init__(module)
@@ -71,15 +71,15 @@ class Copy(Trained):
             parameter.requires_grad_(not only or name in only)
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Answer in the place of the module."""
+        """Replace the module's output."""
         return model.get_submodule(self.module).register_forward_hook(self._answer, with_kwargs=True).remove
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the copy's parameters, or those of them that are trained."""
+        """Return the copy's parameters that are trained."""
         return {name: value for name, value in self._copy.named_parameters() if value.requires_grad}
 
     def restart(self) -> None:
-        """Be the module again."""
+        """Reset the copy to the module's weights."""
         self.load(dict(self._original.named_parameters()))
         self.written = False
 
@@ -102,7 +102,7 @@ class Adapter(Trained):
         self._leaf = module.rpartition(".")[2]
         self._base = getattr(parent, self._leaf)
         config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=[self._leaf], lora_dropout=0.0)
-        # In a parent of its own: what PEFT changes of a model beside the Linear stays out of the model.
+        # In a parent of its own: what PEFT changes beside the Linear does not reach the model.
         alone = nn.ModuleDict({self._leaf: self._base})
         flags = [(parameter, parameter.requires_grad) for parameter in self._base.parameters()]
         inject_adapter_in_model(config, alone)
@@ -125,7 +125,7 @@ class Adapter(Trained):
             self._layer.enable_adapters(value)
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
-        """Take the place of the Linear."""
+        """Replace the Linear."""
         parent = model.get_submodule(self.module.rpartition(".")[0])
         setattr(parent, self._leaf, self._layer)
         for parameter in self.parameters().values():
@@ -133,7 +133,7 @@ class Adapter(Trained):
         return lambda: setattr(parent, self._leaf, self._base)
 
     def restart(self) -> None:
-        """Take the first A and a B of zeros."""
+        """Reset to the first A and B = 0."""
         self.load(self._first)
         self.written = False
 

@@ -1,9 +1,8 @@
-"""The vision tower, run once per image: the outputs of its frozen layers are kept and handed out again.
+"""Cache of the vision tower: it runs once per image, and the outputs of its frozen layers are reused.
 
 Features are computed for one question's images at a time, so a warm cache changes no bit: the same images give the
-same features whatever else is in the batch. What is kept lies between layers rather than behind the tower: towers
-differ in what they make of their layers, the layers of all of them map hidden states to hidden states. So the
-mergers that some towers hold, and layers that are edited themselves, run as always.
+same features in any batch. Outputs of layers are cached, not the tower's: towers differ in how they combine their
+layers, but every layer maps hidden states to hidden states. Mergers inside a tower, and edited layers, run as always.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ Key = tuple[str, ...]
 class VisionCache:
     """Outputs of frozen vision layers by the images they were computed for, the least recently used dropped first.
 
-    `frozen` are the layers from the first one on that no branch changes; of their outputs those in `kept` are kept,
-    the others are not computed. `text` is the first text layer: before it an image has been seen. `calls` counts how
-    often the tower really ran; `capacity` is in bytes.
+    `frozen` are the layers, from the first one on, that no branch changes. Of their outputs those in `kept` are kept;
+    the others are not computed. `text` is the first text layer: a pass that only fills the cache stops there. `calls`
+    counts how often the tower really ran; `capacity` is in bytes.
     """
 
     def __init__(
@@ -48,26 +47,26 @@ class VisionCache:
         self._bytes = 0
 
     @contextmanager
-    def serving(self, keys: Sequence[Key], look: Callable[[int], object]) -> Iterator[None]:
+    def serving(self, keys: Sequence[Key], run: Callable[[int], object]) -> Iterator[None]:
         """Answer the frozen layers' next calls, which must be for these images in this order, from the cache.
 
-        `look` sends the images of one key, by its place, through the model.
+        `run` sends the images of one key, by its index, through the model.
         """
-        found = [self._found(key, partial(look, place)) for place, key in enumerate(keys)]
-        if not keys or None in found:
+        cached = [self._outputs_of(key, partial(run, place)) for place, key in enumerate(keys)]
+        if not keys or None in cached:
             yield
             return
-        served = _Served(self.kept, [outputs for outputs in found if outputs is not None])
+        served = _Served(self.kept, [outputs for outputs in cached if outputs is not None])
         with ExitStack() as undo:
             for index, layer in enumerate(self.layers):
-                undo.enter_context(answered_for(layer, served.layer(index, layer.forward)))
+                undo.enter_context(replaced_forward(layer, served.layer(index, layer.forward)))
             yield
 
-    def _found(self, key: Key, look: Callable[[], object]) -> dict[int, Any] | None:
+    def _outputs_of(self, key: Key, run: Callable[[], object]) -> dict[int, Any] | None:
         if key in self._outputs:
             self._outputs.move_to_end(key)
             return self._outputs[key]
-        outputs = self._watch(look)
+        outputs = self._recorded(run)
         self.calls += 1
         self._outputs[key] = outputs
         self._bytes += _size(outputs)
@@ -76,19 +75,14 @@ class VisionCache:
         return outputs
 
     @timed("vision")
-    def _watch(self, look: Callable[[], object]) -> dict[int, Any] | None:
-        """Return what the kept layers put out until the text begins; None where one ran more or less than once."""
+    def _recorded(self, run: Callable[[], object]) -> dict[int, Any] | None:
+        """Return the outputs of the kept layers before the first text layer; None if one did not run exactly once."""
         outputs: dict[int, list[Any]] = {index: [] for index in self.kept}
-
-        def stop(*_: object) -> None:
-            raise _Seen
-
         with ExitStack() as undo:
-            undo.callback(self.text.register_forward_pre_hook(stop).remove)
             for index in self.kept:
                 undo.callback(self.layers[index].register_forward_hook(partial(_keep, outputs[index])).remove)
-            with torch.no_grad(), suppress(_Seen):
-                look()
+            undo.enter_context(stopped_before(self.text))
+            run()
         once = all(len(ran) == 1 for ran in outputs.values())
         return {index: ran[0] for index, ran in outputs.items()} if once else None
 
@@ -97,17 +91,17 @@ def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None
     outputs.append(output)
 
 
-class _Seen(Exception):
-    """The model has looked at the images; the rest of its pass is not needed."""
+class _Stopped(Exception):
+    """A pass has reached the layer to stop before."""
 
 
 class _Served:
     """One pass over cached outputs."""
 
-    def __init__(self, kept: Sequence[int], found: Sequence[Mapping[int, Any]]) -> None:
+    def __init__(self, kept: Sequence[int], cached: Sequence[Mapping[int, Any]]) -> None:
         self.kept = kept
-        self.found = found
-        self._fits = False
+        self.cached = cached
+        self._usable = False
 
     def layer(self, index: int, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs in place of a layer."""
@@ -115,24 +109,39 @@ class _Served:
         def forward(*args: Any, **kwargs: Any) -> Any:
             states: Tensor = args[0] if args else kwargs["hidden_states"]
             if index == 0:
-                self._fits = (
-                    _joined([_states(outputs[self.kept[0]]) for outputs in self.found], states.shape) is not None
+                self._usable = (
+                    _joined([_states(outputs[self.kept[0]]) for outputs in self.cached], states.shape) is not None
                 )
-            if not self._fits:  # a layout this cache does not know: run as found
+            if not self._usable:  # a layout this cache does not know: run the layer itself
                 return original(*args, **kwargs)
             if index not in self.kept:
-                # Nothing reads this: should something do so after all, it is to be seen.
+                # Nothing should read this output; if something does, NaN shows it.
                 return torch.full_like(states, torch.nan)
-            first = self.found[0][index]
-            joined = _joined([_states(outputs[index]) for outputs in self.found], states.shape)
+            first = self.cached[0][index]
+            joined = _joined([_states(outputs[index]) for outputs in self.cached], states.shape)
             return joined if isinstance(first, Tensor) else (joined, *first[1:])
 
         return forward
 
 
 @contextmanager
-def answered_for(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Run this in place of a layer."""
+def stopped_before(layer: nn.Module) -> Iterator[None]:
+    """End this block, without gradients, when a pass in it reaches a layer: the rest of the pass is not needed."""
+
+    def stop(*_: object) -> None:
+        raise _Stopped
+
+    hook = layer.register_forward_pre_hook(stop)
+    try:
+        with torch.no_grad(), suppress(_Stopped):
+            yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def replaced_forward(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Run `forward` in place of a layer."""
     before = layer.__dict__.get("forward")
     layer.forward = forward
     try:
@@ -150,7 +159,7 @@ def _states(output: Any) -> Tensor:
 
 
 def _joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor | None:
-    """Concatenate hidden states to this shape, along whichever dimension does it; None where none does."""
+    """Concatenate hidden states to this shape, along the dimension that gives it; None if none does."""
     if len(parts) == 1:
         return parts[0] if parts[0].shape == shape else None
     for dim in range(len(shape) - 1):

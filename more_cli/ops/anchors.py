@@ -1,23 +1,26 @@
-"""A state's anchors: kept beside it with their images, and asked of the untouched base once."""
+"""A state's anchors: stored beside it with their images, and answered once by the untouched base."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+import jsonlines
 
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
-from more_cli.inputs.edits import Edit, Probe, Problem
+from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
+from more_cli.inputs.records import Problem
 from more_cli.store.entry import ProbeEntry
+from more_cli.text import canonical_json
 
-if TYPE_CHECKING:  # what is kept beside a state is read without it
+if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
 
-    from more_cli.editors.more.anchors import Anchor
+    from more_cli.editors.anchors import Anchor
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
@@ -32,27 +35,27 @@ def keep_anchors(folder: Path, questions: Sequence[Probe]) -> None:
             store.put(item.image.read())
     store.sync()
     with disk_errors(folder), replacing(folder / FILE) as scratch:
-        scratch.write_bytes(_spelled(questions))
+        scratch.write_bytes(_as_lines(questions))
 
 
 def anchors_digest(questions: Sequence[Probe]) -> str:
     """Return the SHA-256 of the file that `keep_anchors` writes."""
-    return sha256_bytes(_spelled(questions))
+    return sha256_bytes(_as_lines(questions))
 
 
-def _spelled(questions: Sequence[Probe]) -> bytes:
-    lines = [
-        canonical_json({"question": q.question, "image": q.image.sha256 if q.image else None, "answer": q.answer})
-        for q in questions
-    ]
-    return "".join(f"{line}\n" for line in lines).encode()
+def _as_lines(questions: Sequence[Probe]) -> bytes:
+    buffer = io.BytesIO()
+    jsonlines.Writer(buffer, dumps=canonical_json).write_all(
+        {"question": q.question, "image": q.image.sha256 if q.image else None, "answer": q.answer} for q in questions
+    )
+    return buffer.getvalue()
 
 
 def load_anchors(folder: Path, digest: str) -> list[Probe]:
     """Read the anchors of a state.
 
     Raises:
-        StateError: they are not those that the state was made with.
+        StateError: the file is missing, or has changed since the state was made.
     """
     path, store = folder / FILE, ImageStore(folder / "images")
     try:
@@ -62,20 +65,20 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
     if sha256_bytes(data) != digest:
         raise StateError(f"`{path}` has changed since the state was made", _RESTORE)
     try:
-        lines = [ProbeEntry.model_validate_json(line) for line in data.splitlines()]
-    except ValidationError:
+        lines: list[ProbeEntry] = list(jsonlines.Reader(io.BytesIO(data), loads=ProbeEntry.model_validate_json))
+    except jsonlines.InvalidLineError:
         raise StateError(f"`{path}` is damaged", _RESTORE) from None
     return [Probe(line.question, store.source(line.image) if line.image else None, line.answer) for line in lines]
 
 
 def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> list[Anchor]:
-    """Return anchors with the base's log-probabilities, from the file `cache` where it is there, else write it.
+    """Return anchors with the base's log-probabilities, read from the file `cache` or computed and written there.
 
     The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
     from safetensors.torch import save
 
-    from more_cli.editors.more.anchors import make_anchor, restore_anchor
+    from more_cli.editors.anchors import make_anchor, restore_anchor
     from more_cli.model.batches import Query
 
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
@@ -95,7 +98,7 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
 
 
 def _read_cache(path: Path) -> dict[str, Tensor]:
-    """Return what the cache holds, nothing where it is absent or damaged: it can always be made again."""
+    """Return the cached tensors; nothing if the file is missing or damaged, since they can be computed again."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -111,19 +114,19 @@ def cache_name(*facts: object) -> str:
 
 
 def identity(probe: Probe) -> tuple[str, str]:
-    """Return what makes two probes the same question: image, and words without case and spacing."""
+    """Return a key that is equal for the same question: image, and words without case and spacing."""
     return (probe.image.sha256 if probe.image else "", " ".join(probe.question.casefold().split()))
 
 
-def asked(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:
-    """Return what anchors ask, to compare with."""
+def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:
+    """Return the identity of every anchor, to compare probes with."""
     return frozenset(map(identity, anchors))
 
 
-def overlap(edit: Edit, held: Collection[tuple[str, str]]) -> Problem | None:
-    """Say if one of an edit's locality probes is also an anchor."""
+def overlap(edit: Edit, anchors: Collection[tuple[str, str]]) -> Problem | None:
+    """Return a problem if one of an edit's locality probes is also an anchor."""
     for number, probe in enumerate(edit.locality, 1):
-        if identity(probe) in held:
-            message = f"locality {number} asks what an anchor holds: it would be measured on what is trained"
+        if identity(probe) in anchors:
+            message = f"locality {number} is also an anchor, so this probe would score training data"
             return Problem(f"{edit.source}:{edit.line}", message, "leave it out of one of the two", edit.line)
     return None

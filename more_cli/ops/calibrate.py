@@ -1,7 +1,7 @@
-"""`more init --calibrate`: the constants that depend on a model, by a written rule, from corrections made for it.
+"""`more init --calibrate`: choose the constants that depend on the model, by a fixed rule, on given corrections.
 
-The stream is applied to the untouched base once per candidate and forgotten: no edit of it is in the state. It must not
-be the stream that is reported on.
+The corrections are applied to the untouched base once per candidate and then forgotten: the state contains none of
+them. Results must not be reported on the same corrections.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from more_cli.editors.more.anchors import Anchor
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.ops.evaluate import summarise
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe, parse_recipe
+from more_cli.text import canonical_json
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "default.lambda_rel": (0.02, 0.2, 1.0),
     "margin": (1.0, 2.0),
     "visual_share": (0.1, 0.2, 0.3),
 }
-"""Tried one after the other, the best value of one kept for the next; what a recipe does not use is passed over."""
+"""Tried in this order, each with the best values of those before; constants that a recipe does not use are skipped."""
 MEASURED = (
     "rel.tf_exact",
     "gen_text.tf_exact",
@@ -36,7 +37,7 @@ MEASURED = (
     "loc_image.loc_expkl_answer",
 )
 GAIN = 0.005
-"""By how much a value must be better than the one so far: two orders of one stream differ by more."""
+"""Least gain for which a value replaces the one so far: two orders of one stream differ by more."""
 RULE = (
     f"for each of {', '.join(CANDIDATES)} in turn, the value with the best mean of {', '.join(MEASURED)} "
     f"(those the stream has probes for) after the last edit; the value so far where none is better by {GAIN}"
@@ -54,31 +55,31 @@ def calibrate(
     """Return the recipe with its best constants, and what was tried.
 
     Raises:
-        DataError: nothing but the edits themselves can be scored, so every candidate would do.
+        DataError: only the edits themselves can be scored, which cannot rank candidates.
     """
     if not any(edit.rephrases or edit.image_rephrases or edit.locality for edit in edits):
         raise DataError(
-            "the calibration stream has no rephrases and no locality probes", "add some: they are what is measured"
+            "the calibration stream has no rephrases and no locality probes", "add some: candidates are scored on them"
         )
     tried: list[dict[str, Any]] = []
 
     def score(candidate: Recipe, **setting: float) -> float:
         progress(len(tried), None, "calibrating " + ", ".join(f"{key} {value}" for key, value in setting.items()))
-        found = measure(runtime, candidate, sites, edits, anchors)
-        tried.append({"setting": setting, "score": round(found, 6)})
-        return found
+        value = measure(runtime, candidate, sites, edits, anchors)
+        tried.append({"setting": setting, "score": round(value, 6)})
+        return value
 
     best = score(recipe)
     for key in CANDIDATES:
-        found = [(score(candidate, **{key: value}), candidate) for candidate, value in _variants(recipe, key)]
-        top, candidate = max(found, key=lambda pair: pair[0], default=(0.0, recipe))
+        scored = [(score(candidate, **{key: value}), candidate) for candidate, value in _variants(recipe, key)]
+        top, candidate = max(scored, key=lambda pair: pair[0], default=(0.0, recipe))
         if top >= best + GAIN:
             best, recipe = top, candidate
     return recipe, {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried}
 
 
 def stream_digest(edits: Sequence[Edit]) -> str:
-    """Return what tells calibration streams apart."""
+    """Return a hash that identifies a calibration stream."""
     return sha256_bytes(canonical_json([edit.content for edit in edits]).encode())
 
 
@@ -97,14 +98,14 @@ def measure(
 
 
 def measured(scores: Sequence[ProbeScore]) -> float:
-    """Return the mean of those of `MEASURED` that there are scores of, in [0, 1]."""
-    found = summarise(scores)
-    values = [found[name].value for name in MEASURED if name in found]
+    """Return the mean of the metrics in `MEASURED` that have scores, in [0, 1]."""
+    estimates = summarise(scores)
+    values = [estimates[name].value for name in MEASURED if name in estimates]
     return sum(values) / len(values)
 
 
 def _variants(recipe: Recipe, key: str) -> Iterator[tuple[Recipe, float]]:
-    """Yield the recipe with every other value of a constant it uses."""
+    """Yield the recipe with each other value of a constant, if the recipe uses it."""
     *parents, leaf = key.split(".")
     values = recipe.canonical()
     table = values

@@ -1,40 +1,111 @@
 """`more edit`: write a stream of corrections into the state, each one journalled before it counts.
 
 Commit order for one edit: its images into the store, its line into the ledger (fsync), then, every few edits, the
-sidecar. Whatever a crash leaves, the next command replays the ledger's lines that the sidecar does not have, so an
-interrupted run and a rerun end with the bytes of an undisturbed one.
+sidecar. Whatever a crash leaves, the next command replays the ledger lines that the sidecar lacks, so an interrupted
+run and a rerun end with the bytes of an undisturbed run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from more_cli.editors.base import EditOutcome
-from more_cli.errors import DataError, StreamErrors
-from more_cli.evaluation.streams import request_of
-from more_cli.inputs.edits import Edit, Problem, iter_edits, raise_all, read_edits
+from more_cli.editors.base import EditRequest
+from more_cli.errors import DataError, StateError, StreamErrors
+from more_cli.inputs.edits import Edit, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
+from more_cli.inputs.records import Problem
 from more_cli.model.machine import Machine
-from more_cli.ops.edit_report import FAILED as FAILED
-from more_cli.ops.edit_report import EditOptions as EditOptions
-from more_cli.ops.edit_report import EditReport as EditReport
-from more_cli.ops.edit_report import Listener as Listener
-from more_cli.ops.fit import Fit
-from more_cli.ops.init import initialise, plan
-from more_cli.ops.prefetch import Ahead
-from more_cli.ops.session import Every, Session, Target, free_of_adapters, open_session, versions
+from more_cli.ops.edit_check import EditCheck
+from more_cli.ops.init import InitReport, initialise, plan
+from more_cli.ops.prefetch import Prefetch
+from more_cli.ops.session import FAILED, SAVE_SECONDS, Every, Session, free_of_adapters, open_session
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe import load_recipe
 from more_cli.store.entry import Entry, Status
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
+from more_cli.store.target import Target
 
-SAVE_SECONDS = 30.0
+
+@dataclass(frozen=True)
+class EditOptions:
+    """How a stream is applied."""
+
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    image_root: Path | None = None
+    strict_paths: bool = False
+    on_error: Literal["stop", "skip"] = "stop"
+    limit: int | None = None
+    save_every: int = 10
+    dry_run: bool = False
+    store_images: bool = True
+    consolidate: Literal["off", "run", "all"] = "off"
+    """After the stream, write again what does not hold: edits of this run, or all edits."""
+    batch: bool = False
+    """Absorb every key first, then write all edits together, as a consolidation does."""
+    reapply: bool = False
+    """Apply reverted edits again."""
+    snapshot_every: int | None = None
+    """Keep a copy of the state after every N edits; a later revert starts there."""
+
+
+@dataclass
+class EditReport:
+    """The result of a stream."""
+
+    target: Target
+    total: int = 0
+    """Edits in the stream, without repetitions."""
+    skipped: int = 0
+    """Edits that were in the ledger before."""
+    reverted: list[str] = field(default_factory=list)
+    """Skipped edits that were reverted and stay so."""
+    replayed: int = 0
+    """Ledger lines that were applied again because the sidecar lacked them."""
+    ids: list[str] = field(default_factory=list)
+    """Every edit of the stream, in order."""
+    applied: int = 0
+    entries: Sequence[Entry] = ()
+    """Edits that this run applied, in order; read from the ledger on access."""
+    statuses: dict[str, Status] = field(default_factory=dict)
+    """Status of every edit of the stream, also of edits applied in earlier runs."""
+    problems: list[str] = field(default_factory=list)
+    """Lines that were left out (`--on-error skip`)."""
+    notes: list[str] = field(default_factory=list)
+    consolidation: Entry | None = None
+    created: InitReport | None = None
+    interrupted: bool = False
+    dry_run: bool = False
+    wall_seconds: float = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of the stream's edits by status."""
+        return dict(sorted(Counter(self.statuses.values()).items()))
+
+    @property
+    def failed(self) -> list[str]:
+        """Edits of the stream that do not stand."""
+        return [id for id, status in self.statuses.items() if status in FAILED]
+
+
+class Listener:
+    """Receives results while a stream is applied; a subclass overrides what it needs."""
+
+    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        """Receive an edit that is safe in the ledger: a `new` one, or one that was there before."""
+
+    def problem(self, problem: Problem) -> None:
+        """Receive a line that cannot be applied."""
 
 
 def edit_file(
@@ -52,17 +123,17 @@ def edit_file(
         StateError: model, state or ledger do not fit, or the lock is held.
     """
     listener = listener or Listener()
-    found = read_edits(stream, options.image_root, on_error="skip", strict_paths=options.strict_paths)
-    context = Fit(target, options.recipe, options.settings)
-    misfits = {edit.id: problem for edit in found.edits if (problem := context.problem(edit))}
-    problems = [*found.problems, *misfits.values()]
+    read = read_edits(stream, options.image_root, on_error="skip", strict_paths=options.strict_paths)
+    check = EditCheck(target, options.recipe, options.settings)
+    misfits = {edit.id: problem for edit in read.edits if (problem := check.problem(edit))}
+    problems = [*read.problems, *misfits.values()]
     for problem in problems:
         listener.problem(problem)
     if options.on_error == "stop":
         raise_all(problems)
-    edits = [edit for edit in found.edits if edit.id not in misfits][: options.limit]
+    edits = [edit for edit in read.edits if edit.id not in misfits][: options.limit]
     report = EditReport(target, total=len(edits), problems=[str(problem) for problem in problems])
-    return _run(target, edits, options, machine, report, progress, listener)
+    return _Run(options, machine, report, progress, listener).go(edits)
 
 
 def edit_stream(
@@ -73,271 +144,194 @@ def edit_stream(
     progress: Progress = no_progress,
     listener: Listener | None = None,
 ) -> EditReport:
-    """Apply edits line by line as they arrive; a bad line stops the run unless it is to be skipped.
+    """Apply edits line by line as they arrive; a bad line stops the run unless `on_error` is "skip".
 
-    While an edit is written the next line is read and its images decoded, but no line after it.
+    While an edit is written, the next line is read and its images decoded, and no further line.
     """
-    context = Fit(target, options.recipe, options.settings)
+    check = EditCheck(target, options.recipe, options.settings)
 
     def checked() -> Iterator[Edit | Problem]:
         for item in iter_edits(feed.records(), options.image_root, strict_paths=options.strict_paths):
-            context.load()
-            yield (context.problem(item) if isinstance(item, Edit) else None) or item
+            check.load()
+            yield (check.problem(item) if isinstance(item, Edit) else None) or item
 
-    ahead = Ahead(checked(), feed.close)
-    return _run(target, ahead, options, machine, EditReport(target), progress, listener or Listener())
+    arriving = Prefetch(checked(), feed.close)
+    return _Run(options, machine, EditReport(target), progress, listener or Listener()).go(arriving)
 
 
-def _run(
-    target: Target,
-    source: list[Edit] | Ahead[Edit | Problem],
-    options: EditOptions,
-    machine: Machine,
-    report: EditReport,
-    progress: Progress,
-    listener: Listener,
-) -> EditReport:
-    started = time.monotonic()
-    edits = source if isinstance(source, list) else _admitted(source, options, report, listener)
-    if options.dry_run:
-        _rehearse(target, edits, options, report)
+@dataclass
+class _Run:
+    """One call of `more edit`."""
+
+    options: EditOptions
+    machine: Machine
+    report: EditReport
+    progress: Progress
+    listener: Listener
+
+    def go(self, source: list[Edit] | Prefetch[Edit | Problem]) -> EditReport:
+        """Apply a whole file, or a stream as it arrives."""
+        started = time.monotonic()
+        target, report = self.report.target, self.report
+        edits = source if isinstance(source, list) else self._without_problems(source)
+        if self.options.dry_run:
+            self._dry_run(edits)
+            return report
+        if not target.sidecar.exists():
+            recipe, settings = self.options.recipe, self.options.settings
+            report.created = initialise(target, recipe, settings, None, self.machine, self.progress)
+        elif not target.folder.exists():
+            open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
+        with writer_lock(target.lock), stoppable() as stop:
+            session = open_session(target, self.machine, self.progress)
+            _refuse_other_recipe(session, self.options)
+            pending = self._pending(session, edits)
+            # A whole file is compared with the ledger before the first write: often nothing is left to do.
+            arriving: Prefetch[Any] = Prefetch(list(pending)) if isinstance(source, list) else source
+            with arriving, session.ledger:
+                pending = arriving if isinstance(source, list) else pending
+                first = next(stop.before_each(pending), None)
+                unfinished = self.options.consolidate == "all" or (self.options.batch and session.unwritten)
+                if first is not None or session.behind or session.outdated or unfinished:
+                    total = report.total if isinstance(source, list) else None
+                    self._apply(session, arriving, stop.before_each(_chain(first, pending)), total, stop)
+            statuses = session.ledger.statuses()
+            report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
+            report.interrupted = stop.asked
+            if session.unwritten and not stop.asked:
+                report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
+        report.wall_seconds = time.monotonic() - started
         return report
-    if not target.sidecar.exists():
-        report.created = initialise(target, options.recipe, options.settings, None, machine, progress)
-    elif not target.folder.exists():
-        open_session(target, machine)  # a sidecar that does not fit gets no folder beside it
-    with writer_lock(target.lock), stoppable() as stop:
-        session = open_session(target, machine, progress)
-        _refuse_other_recipe(session, options)
-        pending = _pending(session, edits, options, report, listener)
-        # A whole file is compared with the ledger before the first write, and often there is nothing to do.
-        ahead: Ahead[Any] = Ahead(list(pending)) if isinstance(source, list) else source
-        with ahead, session.ledger:
-            pending = ahead if isinstance(source, list) else pending
-            first = next(stop.before_each(pending), None)
-            unfinished = options.consolidate == "all" or (options.batch and session.unwritten)
-            if first is not None or session.behind or session.outdated or unfinished:
-                total = report.total if isinstance(source, list) else None
-                chained = stop.before_each(_chain(first, pending))
-                _apply(session, ahead, chained, total, options, report, listener, stop)
-        statuses = session.ledger.statuses()
-        report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
-        report.interrupted = stop.asked
-        if session.unwritten and not stop.asked:
-            report.notes.append("edits of an unfinished --batch wait to be written: run it again with --batch")
-    report.wall_seconds = time.monotonic() - started
-    return report
 
+    def _apply(
+        self, session: Session, arriving: Prefetch[Any], pending: Iterator[Edit], total: int | None, stop: Stop
+    ) -> None:
+        """Apply the pending edits, save the state as they accumulate, then consolidate."""
+        options, report = self.options, self.report
+        due, start = Every(options.save_every, SAVE_SECONDS), len(session.ledger.entries)
+        saved = session.state.meta.edits
 
-def _apply(
-    session: Session,
-    ahead: Ahead[Any],
-    pending: Iterator[Edit],
-    total: int | None,
-    options: EditOptions,
-    report: EditReport,
-    listener: Listener,
-    stop: Stop,
-) -> None:
-    due, start = Every(options.save_every, SAVE_SECONDS), len(session.ledger.entries)
+        def save_while_waiting() -> None:
+            nonlocal saved
+            if session.state.meta.edits > saved:
+                session.save()
+                saved = session.state.meta.edits
 
-    saved = session.state.meta.edits
-
-    def rest() -> None:
-        """Save what is not saved yet: the next edit is long in coming."""
-        nonlocal saved
-        if session.state.meta.edits > saved:
+        with session.attached(writing=True) as replayed:
+            report.replayed = replayed
+            if replayed or session.outdated:
+                session.save()
+            report.notes += session.machine_notes()
+            arriving.start(partial(_prepare, session), save_while_waiting, SAVE_SECONDS)
+            try:
+                for edit in pending:
+                    session.progress(report.skipped + report.applied, total, edit.id)
+                    kept = session.ledger.describe(edit, store=options.store_images)
+                    entry = session.commit_edit(edit, kept, joint=options.batch)
+                    report.applied += 1
+                    with stop.waiting():
+                        self.listener.edited(entry, entry.status, new=True)
+                    if due():
+                        session.save()
+                    if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
+                        session.save()
+                        keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
+                report.entries = session.ledger.entries[start : start + report.applied]
+                since = self._consolidated_from(session)
+                if since is not None and not stop.asked:
+                    report.consolidation = session.commit_consolidation(since)
+            except (DataError, BrokenPipeError):
+                session.save()  # a bad line or a closed output pipe: both strike between two edits
+                raise
+            # Anything else may strike inside a write: then the sidecar stays as it was and the ledger is replayed.
             session.save()
-            saved = session.state.meta.edits
 
-    with session.attached(writing=True) as replayed:
-        report.replayed = replayed
-        if replayed or session.outdated:
-            session.save()
-        report.notes += machine_notes(session)
-        ahead.start(partial(_prepare, session), rest, SAVE_SECONDS)
-        try:
-            for edit in pending:
-                session.progress(report.skipped + report.applied, total, edit.id)
-                entry = _commit(session, edit, options)
-                report.applied += 1
-                with stop.waiting():
-                    listener.edited(entry, entry.status, new=True)
-                if due():
-                    session.save()
-                if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
-                    session.save()
-                    keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
-            report.entries = session.ledger.entries[start : start + report.applied]
-            since = _written_together(session, options, report)
-            if since is not None and not stop.asked:
-                report.consolidation = commit_consolidation(session, since)
-        except (DataError, BrokenPipeError):
-            session.save()  # the stream went wrong, or whoever listens is gone: between two edits
-            raise
-        # Anything else may have struck inside a write: then the sidecar stays as it was and the ledger is replayed.
-        session.save()
+    def _without_problems(self, items: Iterable[Edit | Problem]) -> Iterator[Edit]:
+        """Yield the edits of a stream, at most `limit`, and report its problems.
+
+        Raises:
+            StreamErrors: there is a problem, and `on_error` is "stop".
+        """
+        for item in items:
+            if isinstance(item, Edit):
+                self.report.total += 1
+                yield item
+                if self.report.total == self.options.limit:
+                    return
+                continue
+            self.listener.problem(item)
+            if self.options.on_error == "stop":
+                raise StreamErrors([str(item)], f"{item.hint or 'fix the line'}; the edits before it are applied")
+            self.report.problems.append(str(item))
+
+    def _pending(self, session: Session, edits: Iterable[Edit]) -> Iterator[Edit]:
+        """Yield the edits to apply and count the others as skipped.
+
+        Raises:
+            DataError: the ledger has an id with other content.
+        """
+        report, statuses = self.report, session.ledger.statuses()
+        for edit in edits:
+            report.ids.append(edit.id)
+            known = session.ledger.by_id.get(edit.id)
+            if known is None:
+                yield edit
+            elif known.content != edit.content:
+                raise DataError(
+                    f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with other content",
+                    "give the new correction its own id; it will supersede the old one",
+                )
+            elif self.options.reapply and edit.id in session.ledger.reverted:
+                yield edit
+            else:
+                report.skipped += 1
+                if edit.id in session.ledger.reverted:
+                    report.reverted.append(edit.id)
+                self.listener.edited(known, statuses[edit.id], new=False)
+
+    def _consolidated_from(self, session: Session) -> int | None:
+        """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""
+        if self.options.consolidate == "all":
+            return 1
+        starts = [session.unwritten] if self.options.batch and session.unwritten else []
+        if self.options.consolidate == "run" and self.report.applied:
+            starts.append(session.state.meta.edits - self.report.applied + 1)
+        return min(starts, default=None)
+
+    def _dry_run(self, edits: Iterable[Edit]) -> None:
+        """Check everything that can be checked without writing."""
+        target, report = self.report.target, self.report
+        report.dry_run = True
+        if target.sidecar.exists():
+            session = open_session(target, Machine())
+            _refuse_other_recipe(session, self.options)
+            self.listener = Listener()
+            pending = sum(1 for _ in self._pending(session, edits))
+            report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
+            return
+        free_of_adapters(target)
+        chosen = plan(target, self.options.recipe, self.options.settings)
+        count = sum(1 for _ in edits)
+        report.notes.append(f"a state with {len(chosen.sites)} sites would be created and {count} edits applied")
 
 
 def _prepare(session: Session, item: Edit | Problem) -> None:
-    """Make the prompt of an edit that is yet to be applied; what is wrong with it shows when it is."""
+    """Encode the prompt of the next edit in advance; its errors are raised when the edit is applied."""
     if isinstance(item, Edit) and item.id not in session.ledger.by_id:
-        request = request_of(item)
+        request = EditRequest.of(item)
         with suppress(DataError):
             session.runtime.prepare(request.query, request.target)
 
 
-def _admitted(
-    items: Iterable[Edit | Problem], options: EditOptions, report: EditReport, listener: Listener
-) -> Iterator[Edit]:
-    """Yield the edits of a stream, as many as wanted, and note its problems.
-
-    Raises:
-        StreamErrors: there is a problem, and `on_error` is "stop".
-    """
-    for item in items:
-        if isinstance(item, Edit):
-            report.total += 1
-            yield item
-            if report.total == options.limit:
-                return
-            continue
-        listener.problem(item)
-        if options.on_error == "stop":
-            raise StreamErrors([str(item)], f"{item.hint or 'fix the line'}; the edits before it are applied")
-        report.problems.append(str(item))
-
-
-def _written_together(session: Session, options: EditOptions, report: EditReport) -> int | None:
-    """Return the place from which on edits are consolidated at the end of a stream; None for not at all."""
-    if options.consolidate == "all":
-        return 1
-    starts = [session.unwritten] if options.batch and session.unwritten else []
-    if options.consolidate == "run" and report.applied:
-        starts.append(session.state.meta.edits - report.applied + 1)
-    return min(starts, default=None)
-
-
-def _commit(session: Session, edit: Edit, options: EditOptions) -> Entry:
-    """Apply one edit and make it durable: its images, then its ledger line."""
-    return commit_edit(session, edit, session.ledger.keep(edit, store=options.store_images), joint=options.batch)
-
-
-def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
-    """Apply one edit and append its ledger line: what is `kept` of it, and what was measured."""
-    started = time.monotonic()
-    outcome = session.apply(edit, joint=joint)
-    measured = _measured(outcome) | {"joint": joint}
-    if joint:
-        measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it has no "after" of its own
-    wall_ms = round(1000 * (time.monotonic() - started), 1)
-    entry = session.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(session.machine)})
-    session.count(entry)
-    return entry
-
-
-def commit_consolidation(session: Session, since: int) -> Entry:
-    """Look at the edits from place `since` on, write those that fail, and append a ledger line about it."""
-    session.progress(0, None, "consolidating")
-    started = time.monotonic()
-    done = session.consolidate(since)
-    entry = session.ledger.append(
-        {
-            "kind": "consolidate",
-            "id": f"consolidation-{len(session.ledger.history) + 1}",
-            "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
-            "since": since,
-            "writes": done.writes,
-            "cost": done.cost,
-            "looks": list(done.looks.items()),
-            "wall_ms": round(1000 * (time.monotonic() - started), 1),
-            "versions": versions(session.machine),
-        }
-    )
-    session.count(entry)
-    return entry
-
-
-def _measured(outcome: EditOutcome) -> dict[str, object]:
-    return {
-        "status": Status(outcome.status),
-        "reason": outcome.reason,
-        "nll_before": outcome.nll_before,
-        "nll_after": outcome.nll_after,
-        "answer_before": outcome.answer_before,
-        "answer_after": outcome.answer_after,
-        "right_after": outcome.right_after,
-        "writes": outcome.writes,
-        "sites": list(outcome.sites),
-        "cost": outcome.cost,
-        "looks": list(outcome.looks.items()),
-    }
-
-
-def _pending(
-    session: Session, edits: Iterable[Edit], options: EditOptions, report: EditReport, listener: Listener
-) -> Iterator[Edit]:
-    """Yield the edits that are to be applied, and note the others as skipped.
-
-    Raises:
-        DataError: an id that the ledger knows with another content.
-    """
-    statuses = session.ledger.statuses()
-    for edit in edits:
-        report.ids.append(edit.id)
-        known = session.ledger.by_id.get(edit.id)
-        if known is None:
-            yield edit
-        elif known.content != edit.content:
-            raise DataError(
-                f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with another content",
-                "give the new correction an id of its own; it will supersede the old one",
-            )
-        elif options.reapply and edit.id in session.ledger.reverted:
-            yield edit
-        else:
-            report.skipped += 1
-            if edit.id in session.ledger.reverted:
-                report.reverted.append(edit.id)
-            listener.edited(known, statuses[edit.id], new=False)
-
-
-def _rehearse(target: Target, edits: Iterable[Edit], options: EditOptions, report: EditReport) -> None:
-    """Check everything that can be checked without writing."""
-    report.dry_run = True
-    if target.sidecar.exists():
-        session = open_session(target, Machine())
-        _refuse_other_recipe(session, options)
-        pending = sum(1 for _ in _pending(session, edits, options, report, Listener()))
-        report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
-        return
-    free_of_adapters(target)
-    chosen = plan(target, options.recipe, options.settings)
-    count = sum(1 for _ in edits)
-    report.notes.append(f"a state with {len(chosen.sites)} sites would be created and {count} edits applied")
-
-
 def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
-    from more_cli.errors import StateError
-    from more_cli.recipe import load_recipe
-
     if options.recipe is None and not options.settings:
         return
     wanted = load_recipe(options.recipe or session.state.meta.recipe.name, options.settings)
     if wanted.canonical() != session.state.meta.recipe.canonical():
         raise StateError(
-            f"`{session.target.sidecar}` was made with another recipe than the one named",
-            "a changed recipe needs a new state: --state FILE",
+            f"`{session.target.sidecar}` was made with another recipe than `{wanted.name}` with these settings",
+            "drop --recipe and --set, or start a new state with --state FILE",
         )
-
-
-def machine_notes(session: Session) -> list[str]:
-    """Say what differs from the machine of the last edit: then the bytes of a replay may differ as well."""
-    if not session.ledger.entries:
-        return []
-    before, now = session.ledger.entries[-1].versions, versions(session.machine)
-    changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
-    return [f"differs from the last edit's machine: {', '.join(changed)}"] if changed else []
 
 
 def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:

@@ -1,4 +1,4 @@
-"""How much memory editing takes, worked out from config, headers and recipe before a weight is loaded."""
+"""How much memory editing needs, computed from config, headers and recipe before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LIBRARIES = 500 << 20
 ANSWER = 8
 """Tokens of an answer."""
 COPIES = 4
-"""Of B, beside B itself, while a write is made: the gradient, the step, and B before the edit and before the write."""
+"""Tensors of B's size that a write needs beside B: gradient, step, B before the edit, B before the write."""
 QUESTION = "What is in the image, and what is it called?"
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one thing takes."""
+    """Memory of one part."""
 
     name: str
     bytes: int
@@ -45,11 +45,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Memory that editing takes where the model runs, part by part."""
+    """Memory that editing needs where the model runs, part by part."""
 
     parts: tuple[Part, ...]
     free: int | None
-    """Bytes that may be used there; None where that is not known."""
+    """Bytes that are free there; None if unknown."""
     tokens: int
     """Of a sequence."""
     samples: int
@@ -85,7 +85,7 @@ def estimate(
         recipe: Says rank, rehearsal and anchors of a write.
         machine: Where the model runs, and in which dtype.
         anchors: How many the state has.
-        tokens: Length of a sequence; absent, that of a question about one picture.
+        tokens: Length of a sequence; by default that of a question about one image.
     """
     model = meta_model(checkpoint)
     model = model.to(_dtype(checkpoint, model, machine))
@@ -94,60 +94,59 @@ def estimate(
     length = tokens or len(sample.input_ids)
     samples = 1 + recipe.rehearsal.size + min(anchors, recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
-    passes = list(activations.parts(range(samples), "both ways", lambda _: length))
+    passes = list(activations.parts(range(samples), "backward", lambda _: length))
     most = max(map(len, passes))
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     logits = most * ANSWER * vocabulary * (size + 3 * 4)
     A, B, P = _site_bytes(sites, recipe)
     images = samples * (sample.bytes + _features(model, sample))
-    held = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
+    of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
     parts = (
         Part("weights", sum(size * weight.numel() for weight in model.parameters()), f"in {_name(model.dtype)}"),
         Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
-        Part("writes", COPIES * B, "gradients, steps, and B to go back to"),
-        Part(
-            "passes", activations.bytes(most * length, "both ways") + logits, f"{most} of {samples} samples at a time"
-        ),
-        Part("images", images + held, f"of {samples} samples" + (f" and {anchors} anchors" if anchors else "")),
+        Part("writes", COPIES * B, "gradients, steps, and copies of B"),
+        Part("passes", activations.bytes(most * length, "backward") + logits, f"{most} of {samples} samples at a time"),
+        Part("images", images + of_anchors, f"of {samples} samples" + (f" and {anchors} anchors" if anchors else "")),
         Part("libraries", LIBRARIES, "Python, torch, transformers"),
     )
     return Estimate(parts, machine.free(), length, samples, B + P)
 
 
-def require(found: Estimate, checkpoint: Checkpoint) -> None:
-    """Refuse what does not fit, before a weight is loaded.
+def require(needed: Estimate, checkpoint: Checkpoint) -> None:
+    """Refuse to edit if memory does not suffice, before a weight is loaded.
 
     Raises:
-        ResourceError: more memory is needed than may be used.
+        ResourceError: more memory is needed than is free.
     """
-    if found.free is None or found.total <= found.free:
+    if needed.free is None or needed.total <= needed.free:
         return
     raise ResourceError(
-        f"editing `{checkpoint.path}` takes about {found.total / GIB:.1f} GiB and {found.free / GIB:.1f} GiB are free "
-        f"(weights {found.parts[0].bytes / GIB:.1f}, sequences of {found.tokens} tokens)",
-        "`more status MODEL --estimate` says what for; --dtype bfloat16, another --device, --device-map auto or fewer "
-        'sites (--set last=3, --set sites=["text.ffn_out"]) take less; --memory GIB overrules what counts as free',
+        f"editing `{checkpoint.path}` needs about {needed.total / GIB:.1f} GiB and "
+        f"{needed.free / GIB:.1f} GiB are free (weights {needed.parts[0].bytes / GIB:.1f}, "
+        f"sequences of {needed.tokens} tokens)",
+        "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device, --device-map auto or "
+        'fewer sites (--set last=3, --set sites=["text.ffn_out"]) need less; --memory GIB sets what counts as free',
     )
 
 
 def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
-    """Return what the weights are loaded in, by the rule of `from_pretrained`."""
+    """Return the dtype that weights are loaded in, by the rule of `from_pretrained`."""
     if machine.dtype != "auto":
         return getattr(torch, machine.dtype)  # type: ignore[no-any-return]
     named = model.config.dtype
     if isinstance(named, torch.dtype):
         return named
-    found = (FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS)
-    dtype: torch.dtype = getattr(torch, next(found, "float32"))
+    stored = (FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS)
+    dtype: torch.dtype = getattr(torch, next(stored, "float32"))
     return dtype
 
 
 def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:
-    """Return a question about one grey picture as the model sees it."""
+    """Return an encoded question about one grey image."""
     file = io.BytesIO()
     Image.new("RGB", (640, 480), "grey").save(file, "PNG")
-    picture = ImageSource("a grey picture", None, sha256_bytes(file.getvalue()), file.getvalue())
-    return load_prompter(checkpoint, system=recipe.system).encode(Query((picture,), QUESTION), "a short answer")
+    image = ImageSource("a grey image", None, sha256_bytes(file.getvalue()), file.getvalue())
+    return load_prompter(checkpoint, system=recipe.system).encode(Query((image,), QUESTION), "a short answer")
 
 
 def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:
@@ -161,7 +160,7 @@ def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int
 
 
 def _features(model: Any, sample: Encoded) -> int:
-    """Return the bytes that are kept of a picture's vision features: two hidden states."""
+    """Return the bytes of an image's cached vision features: two hidden states."""
     vision = getattr(model.config, "vision_config", None)
     pixels = sample.extras.get("pixel_values")
     if vision is None or pixels is None:

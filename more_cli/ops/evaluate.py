@@ -1,4 +1,4 @@
-"""`more eval`: score the state as it is now, every edit that stands and its probes, or a file of questions."""
+"""`more eval`: score the current state on every edit that stands with its probes, or on a file of questions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import asked, identity
+from more_cli.ops.anchors import identities, identity
 from more_cli.ops.provenance import provenance
-from more_cli.ops.session import Session, Target, open_session
+from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
+from more_cli.store.target import Target
 
 STATE = "state"
-"""What is scored when it is no file."""
+"""Source of the probes when no file is given."""
 AGES = (0, 10, 100, 1000, 10_000)
-"""Edits that came after: where the groups of `by_age` begin."""
+"""Numbers of later edits at which the groups of `by_age` begin."""
 
 
 @dataclass
@@ -44,7 +45,7 @@ class EvalReport:
     estimates: dict[str, Estimate] = field(default_factory=dict)
     """By full name, such as `rel.tf_exact`."""
     base_answers: dict[str, str] = field(default_factory=dict)
-    """Greedy answer of the untouched base to each edit's question, by id, when it was asked for."""
+    """Greedy answer of the untouched base to each edit's question, by id, if requested."""
     retention: dict[str, Estimate] = field(default_factory=dict)
     """`rel.gen_exact` by how many edits came after, such as `10-99`."""
     first_forgotten: str | None = None
@@ -55,7 +56,7 @@ class EvalReport:
     seconds: float = 0.0
     """Wall time of the scoring."""
     reproduce: dict[str, Any] = field(default_factory=dict)
-    """Base, ledger head, recipe, prompt template, versions, seed: what is needed to get these numbers again."""
+    """Base, ledger head, recipe, prompt template, versions, seed: everything needed to reproduce these numbers."""
 
     @property
     def per_edit(self) -> list[EditScores]:
@@ -73,9 +74,9 @@ class EvalReport:
         return f"{sum(scores.good for scores in self.per_edit)} of {len(self.per_edit)} hold"
 
     @property
-    def told(self) -> dict[str, Estimate]:
-        """The metrics that people see where they did not ask for one."""
-        return {name: value for name, value in self.estimates.items() if metric_of(name).told}
+    def listed(self) -> dict[str, Estimate]:
+        """The metrics that tables list unasked."""
+        return {name: value for name, value in self.estimates.items() if metric_of(name).listed}
 
     @property
     def rel(self) -> list[ProbeScore]:
@@ -117,7 +118,7 @@ def evaluate_probes(
     ask_base: bool = False,
     strict_paths: bool = False,
 ) -> EvalReport:
-    """Score the state on a file of questions: the given answers, or without one the base's own behaviour.
+    """Score the state on a file of questions: by the given answer or, without one, by the base's own behaviour.
 
     With `ask_base` the untouched base answers the questions that have an answer as well.
 
@@ -125,11 +126,11 @@ def evaluate_probes(
         StreamErrors: the file has problems.
     """
     session, probes = open_session(target, machine, progress), list[Probe]()
-    held = asked(session.anchors)
+    anchors = identities(session.anchors)
     for question in read_probes(file, image_root, strict_paths=strict_paths):
-        if identity(question) in held:
+        if identity(question) in anchors:
             raise DataError(
-                f"`{file}`: `{question.id}` asks what an anchor holds: it would be measured on what is trained",
+                f"`{file}`: `{question.id}` is also an anchor, so this probe would score training data",
                 "leave it out of one of the two files",
             )
         if question.answer is None:

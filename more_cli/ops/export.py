@@ -1,7 +1,7 @@
 """`more export`: the edits as a PEFT LoRA adapter, or as one file of weight deltas.
 
 An adapter holds A and B of every written site under the names PEFT itself saves, so `PeftModel` and transformers
-load it without `more`. Of the base nothing is read but its headers.
+load it without `more`. Of the base only the headers are read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from torch import Tensor
 
 from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
-from more_cli.files import canonical_json, disk_errors, replacing, replacing_directory, sha256_file, write_new
+from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
 from more_cli.ops.provenance import CARD, provenance, write_provenance
-from more_cli.ops.session import Session, Target, open_session
+from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
 from more_cli.store.state import SiteRecord
+from more_cli.store.target import Target
+from more_cli.text import canonical_json
 
 Format = Literal["peft", "delta"]
 ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -43,7 +45,7 @@ class ExportReport:
     out: Path
     format: Format
     modules: list[str] = field(default_factory=list)
-    """Modules in the adapter, or disk keys in the delta; each was found again in what was written."""
+    """Modules in the adapter, or disk keys in the delta, as read back from the result."""
     edits: int = 0
     replayed: int = 0
 
@@ -60,8 +62,8 @@ def export(
     """Write the edits to `out`, which appears whole or not at all.
 
     Raises:
-        StateError: the state does not fit its base, has no edits, or what was written does not match the model.
-        UsageError: `out` is in the way.
+        StateError: the state does not fit its base or has no edits, or the result does not match the model.
+        UsageError: `out` exists and may not be replaced.
     """
     session = open_session(target, machine, progress)
     report = ExportReport(target, out, format, replayed=session.behind)
@@ -117,7 +119,7 @@ def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:
         "init_lora_weights": True,
         "inference_mode": True,
         "target_modules": sorted(ranks),
-        # PEFT reads these keys as regular expressions of which the first match wins: full module names are exact.
+        # PEFT reads these keys as regular expressions and takes the first match: full module names are exact.
         "rank_pattern": {module: r for module, r in ranks.items() if r != rank},
         "alpha_pattern": {module: a for module, a in alphas.items() if a != alpha},
     }
@@ -128,23 +130,23 @@ def _plain(number: float) -> int | float:
 
 
 def _matched_modules(session: Session, folder: Path, written: Sequence[SiteRecord]) -> list[str]:
-    """Read the adapter back as PEFT would: a name it cannot place is dropped there with no more than a warning."""
+    """Read the adapter back and match every module: PEFT drops a name that it cannot place, with only a warning."""
     modules = dict(meta_model(session.checkpoint).named_modules())
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     with safe_open(folder / ADAPTER, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 (not a dict)
             module, _, letter = name.removeprefix(PREFIX).rpartition(".lora_")
-            found.setdefault(module, {})[letter[0]] = tuple(file.get_slice(name).get_shape())
+            shapes.setdefault(module, {})[letter[0]] = tuple(file.get_slice(name).get_shape())
     for record in written:
         d_out, d_in = record.shape
-        fits = found.get(record.module) == {"A": (record.rank, d_in), "B": (d_out, record.rank)}
+        fits = shapes.get(record.module) == {"A": (record.rank, d_in), "B": (d_out, record.rank)}
         linear = isinstance(modules.get(record.module), torch.nn.Linear)
         if not (fits and linear and record.module in config["target_modules"]):
             raise StateError(f"the adapter does not match `{record.module}` of the model", "report this as a bug")
-    if len(found) != len(written):
+    if len(shapes) != len(written):
         raise StateError("the adapter holds modules that were not written", "report this as a bug")
-    return sorted(found)
+    return sorted(shapes)
 
 
 def _export_delta(

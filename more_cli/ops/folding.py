@@ -1,11 +1,12 @@
-"""What a merge writes: s B A folded into a site's weights, a few rows at a time, and what rounding left of it."""
+"""The product s B A folded into W, a few rows at a time, and whether the folded checkpoint gives the same verdicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
@@ -15,27 +16,31 @@ import torch
 from torch import Tensor
 
 from more_cli.checkpoint.patching import Patch
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core.write import fold
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
+from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
+from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.ops.session import Session
 from more_cli.store.state import SiteRecord
 
 _BUILDING = Lock()
-"""Held while a basis is built, which for a moment takes several times its memory: shards are written side by side."""
+"""Held while a basis is built, which briefly takes several times its memory: shards are written in parallel."""
 Rounding = Literal["nearest", "stochastic"]
 
 
 @dataclass
 class Fold:
-    """What became of one site's update when it was rounded to the checkpoint's dtype."""
+    """One site's update after rounding to the checkpoint's dtype."""
 
     site: str
     disk_key: str
     dtype: str
     entries: int = 0
     changed: int = 0
-    """Entries of W whose bits are others now."""
+    """Entries of W whose bits changed."""
     update: float = 0.0
     """|s B A|^2."""
     error: float = 0.0
@@ -48,13 +53,13 @@ class Fold:
 
 
 def patches_of(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[Fold], dict[str, Patch]]:
-    """Return a patch for every site that was written, by disk key, and what each will have done once it has run."""
+    """Return a patch for every written site, by disk key, and a `Fold` for each, which the patch fills when it runs."""
     tensors = editor.state_dict()
     folds, patches = [], {}
     for number, record in enumerate(editor.records):
         B = tensors[f"{record.name}.B"]
         if not bool(B.any()):
-            continue  # never written: its bytes stay the base's
+            continue  # never written: its bytes stay as in the base
         record_fold = Fold(record.name, record.disk_key, "")
         generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
         folds.append(record_fold)
@@ -69,7 +74,7 @@ def _patch(
 
     def patch(W: Tensor, first_row: int) -> Tensor:
         nonlocal A
-        if A is None:  # only while its tensor is copied: those of all sites together are as large as B
+        if A is None:  # kept only while its tensor is copied: all A together are as large as B
             with _BUILDING:
                 A = rebuild_basis(record)
         rows = B[first_row : first_row + len(W)]
@@ -106,11 +111,11 @@ def round_stochastically(exact: Tensor, dtype: torch.dtype, generator: torch.Gen
     """Round float32 to bfloat16 up or down with the probability that keeps its value in expectation.
 
     Raises:
-        UsageError: `dtype` is not bfloat16, the only one in which nearest rounding eats most small updates.
+        UsageError: `dtype` is not bfloat16, the only dtype in which nearest rounding loses most small updates.
     """
     if dtype != torch.bfloat16:
         raise UsageError(f"stochastic rounding is for bfloat16, not {dtype}", "use --rounding nearest")
-    # bfloat16 is the upper half of a float32: adding 16 random bits carries into it as often as it should.
+    # bfloat16 is the upper half of a float32: adding 16 random bits carries into it with the right probability.
     noise = torch.randint(0, 1 << 16, exact.shape, generator=generator, dtype=torch.int32)
     return ((exact.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
 
@@ -124,3 +129,39 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@dataclass
+class Verification:
+    """Live state and merged checkpoint compared."""
+
+    edits: int
+    lost: list[str]
+    """Edits that the live state answers right and the merged checkpoint does not."""
+    gained: list[str]
+    """The other way round."""
+    largest_logit_gap: float
+    """Largest absolute difference of a logit at a target position."""
+
+
+def score_edits(session: Session, runtime: Runtime) -> list[ProbeScore]:
+    """Score the edits that stand, without their variants, and keep the logits."""
+    edits = [next(probes_of(session.ledger.edit_of(entry))) for entry in session.ledger.standing()]
+    return run_probes(runtime, session.editor, edits, generate=False, keep_logits=True)
+
+
+def verify_merged(session: Session, out: Path, live: Sequence[ProbeScore]) -> Verification:
+    """Load the merged checkpoint as a user would, and compare its verdict on every edit with the live state's."""
+    session.unload()
+    merged = open_checkpoint(out)
+    runtime = load_runtime(merged, session.machine, system=session.state.meta.recipe.system)
+    with runtime.attached([]):
+        scores = score_edits(session, runtime)
+    pairs = list(zip(live, scores, strict=True))
+    gaps = [float((a.logits - b.logits).abs().max()) for a, b in pairs if a.logits is not None and b.logits is not None]
+    return Verification(
+        edits=len(pairs),
+        lost=[a.probe.edit for a, b in pairs if a.values["tf_exact"] > b.values["tf_exact"]],
+        gained=[a.probe.edit for a, b in pairs if a.values["tf_exact"] < b.values["tf_exact"]],
+        largest_logit_gap=max(gaps, default=0.0),
+    )

@@ -1,4 +1,4 @@
-"""`more gc`: remove what a state's folder holds and nothing needs any more; never the ledger."""
+"""`more gc`: remove files of a state's folder that are no longer needed; never the ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from more_cli.ops.revert import drafts
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
-from more_cli.store.snapshots import current, snapshots
+from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import load_state, save_state
 from more_cli.store.target import Target
 
@@ -33,39 +33,39 @@ class GcReport:
 
 
 def collect(target: Target, *, dry_run: bool = False) -> GcReport:
-    """Remove snapshots, caches, unfinished reverts, what killed writers left, and images that no line names.
+    """Remove snapshots, caches, unfinished reverts, scratch files of killed processes, and images that no line names.
 
     Raises:
         StateError: the sidecar and the ledger do not belong together, or the lock is held.
     """
     report = GcReport(target, dry_run=dry_run)
     if dry_run or not target.folder.exists():
-        report.files = _found(target)
+        report.files = _removable(target)
         return report
     with writer_lock(target.lock):
         state = load_state(target.sidecar)
-        latest = current(state, Ledger(target.folder), target.sidecar)
-        if latest is not state:  # it may come from a file that goes now
+        latest = replay_start(state, Ledger(target.folder), target.sidecar)
+        if latest is not state:  # it may come from a snapshot that is removed below
             save_state(target.sidecar, latest)
-        report.files = _found(target)
+        report.files = _removable(target)
         for name in report.files:
             with disk_errors(target.folder / name):
                 (target.folder / name).unlink(missing_ok=True)
     return report
 
 
-def _found(target: Target) -> dict[str, int]:
+def _removable(target: Target) -> dict[str, int]:
     paths = sorted(path for path in _unneeded(target) if path.is_file())
     return {path.relative_to(target.folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def _unneeded(target: Target) -> Iterator[Path]:
     state, named = load_state(target.sidecar), set[str]()
-    current(state, Ledger(target.folder, lambda entry: named.update(_images(entry))), target.sidecar)
+    replay_start(state, Ledger(target.folder, lambda entry: named.update(_images(entry))), target.sidecar)
     anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
     named |= {anchor.image.sha256 for anchor in anchors if anchor.image}
     folder = target.folder
-    yield from snapshots(folder).glob("*")
+    yield from snapshots_folder(folder).glob("*")
     yield from (folder / "cache").glob("*")
     yield from drafts(folder)
     yield from folder.glob(".*.part")

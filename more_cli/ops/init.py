@@ -8,7 +8,7 @@ from pathlib import Path
 
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
-from more_cli.editors.more.anchors import Anchor
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Edit, Probe, raise_all, read_edits, read_probes
@@ -17,15 +17,16 @@ from more_cli.model.families import FAMILIES
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import load_prompter, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, asked, keep_anchors, overlap
+from more_cli.ops.anchors import anchors_digest, ask_anchors, identities, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import Target, anchors_cache, free_of_adapters, take_over
+from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe, load_recipe, pick_recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import State, StateMeta, load_state, save_state
+from more_cli.store.target import Target
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class InitReport:
-    """What `init` wrote, or found in place."""
+    """What `init` wrote, or the equal state that existed already."""
 
     target: Target
     plan: Plan
@@ -54,7 +55,7 @@ class InitReport:
 
 
 def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()) -> Plan:
-    """Read config and shard headers and say what would be edited; loads no weights.
+    """Read config and shard headers and return what would be edited; loads no weights.
 
     Raises:
         StateError: not a checkpoint that can be edited.
@@ -65,8 +66,8 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     chosen = load_recipe(name, settings)
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
-    found, refusals = find_sites(model, keys, checkpoint, chosen.sites, chosen.last)
-    sites = [site for site in found if not chosen.excludes(site.name)]
+    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, chosen.last)
+    sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
     return Plan(checkpoint, chosen, sites, refusals, keys.how, _notices(checkpoint, chosen, sites))
@@ -74,12 +75,12 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a state is prepared with beside its recipe; the model is loaded if there is any of it."""
+    """Files that prepare a state, beside its recipe; with any of them the model is loaded."""
 
     anchors: Path | None = None
-    """Questions whose answers must not move; else those that the recipe names."""
+    """Questions whose answers must not move; by default the file that the recipe names."""
     calibrate: Path | None = None
-    """Corrections to choose constants by."""
+    """Corrections that the constants are calibrated on."""
     image_root: Path | None = None
     strict_paths: bool = False
 
@@ -104,32 +105,33 @@ def initialise(
     machine: Machine | None = None,
     progress: Progress = no_progress,
 ) -> InitReport:
-    """Write the sidecar of a checkpoint; an equal one that is there already is left as it is.
+    """Write the sidecar of a checkpoint, unless an equal one exists.
 
-    With anchors or a calibration stream the model is loaded: constants are chosen, lambda is settled from the
-    anchors' keys, and P absorbs them.
+    With anchors or a calibration stream the model is loaded: constants are calibrated, lambda is fixed from the
+    anchors' keys, and P absorbs these keys.
 
     Raises:
-        StateError: the checkpoint cannot be edited, or another state lies there.
+        StateError: the checkpoint cannot be edited, or another state exists.
         StreamErrors: the file of anchors or of corrections has problems.
     """
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
     if questions and not chosen.recipe.anchors.used:
-        hint = "leave --anchors out, or add --set anchors.size=8 --set anchors.keys=true"
-        raise UsageError(f"recipe `{chosen.recipe.name}` makes no use of anchors", hint)
-    held = asked(questions)
-    raise_all(problem for edit in corrections if (problem := overlap(edit, held)))
+        hint = "drop --anchors, or add --set anchors.size=8 --set anchors.keys=true"
+        raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
+    anchors = identities(questions)
+    raise_all(problem for edit in corrections if (problem := overlap(edit, anchors)))
     state = _fresh(chosen)
     state.meta.anchors = anchors_digest(questions) if questions else None
     with writer_lock(target.lock):
-        if found := _found(target, chosen, state.meta, corrections):
-            return found
+        if existing := _existing(target, chosen, state.meta, corrections):
+            return existing
         if questions:
             keep_anchors(target.folder, questions)
         if questions or corrections:
-            _prepare(target, chosen, state, questions, corrections, machine or Machine(), progress)
+            machine = machine or Machine()
+            _prepare(target, chosen, state, questions, corrections, machine=machine, progress=progress)
         save_state(target.sidecar, state)
         return InitReport(target, chosen, state.parameters, created=True, state=state.meta, anchors=len(questions))
 
@@ -140,6 +142,7 @@ def _prepare(
     state: State,
     questions: Sequence[Probe],
     corrections: Sequence[Edit],
+    *,
     machine: Machine,
     progress: Progress,
 ) -> None:
@@ -174,30 +177,34 @@ def _fresh(chosen: Plan) -> State:
     return state
 
 
-def _found(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit]) -> InitReport | None:
-    """Report an equal state that is there already; another one is in the way."""
+def _existing(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit]) -> InitReport | None:
+    """Return a report on an equal state that exists; None if there is no state.
+
+    Raises:
+        StateError: another state exists.
+    """
     if not target.sidecar.exists():
         return None
-    found = load_state(target.sidecar)
-    calibrated = (found.meta.calibration or {}).get("edits")
+    existing = load_state(target.sidecar)
+    calibrated = (existing.meta.calibration or {}).get("edits")
     differs = {
-        "base": found.meta.base != meta.base,
-        "recipe": not calibrated and found.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": found.meta.anchors != meta.anchors,
+        "base": existing.meta.base != meta.base,
+        "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
+        "set of anchors": existing.meta.anchors != meta.anchors,
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):
-        return InitReport(target, chosen, found.parameters, created=False, state=found.meta)
+        return InitReport(target, chosen, existing.parameters, created=False, state=existing.meta)
     raise StateError(
-        f"`{target.sidecar}` already holds a state with another {next(name for name in differs if differs[name])} "
-        f"({found.meta.edits} edits)",
-        "name a new one with --state FILE, or move the old one with its `.d` folder away",
+        f"`{target.sidecar}` exists, with another {next(name for name in differs if differs[name])} "
+        f"({existing.meta.edits} edits)",
+        "start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:
     model_type = checkpoint.config.get("model_type")
-    unlisted = [f"model_type {model_type!r} was never tried: its sites are found by structure alone"]
+    unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
     capped = {site.shape[1] for site in sites if basis.usable_rank(recipe.rank, site.shape[1]) < recipe.rank}
     return (unlisted if model_type not in FAMILIES else []) + [
         f"rank {recipe.rank} is capped at {basis.usable_rank(recipe.rank, width)} where sites have {width} inputs"

@@ -1,4 +1,4 @@
-"""`more log`: the lines of a ledger, and everything that is known of one edit. Needs no model and no torch."""
+"""`more log`: the lines of a ledger, or everything it records about one edit; needs neither model nor torch."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from more_cli.errors import StateError, UsageError
-from more_cli.files import shorten
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.target import Target
+from more_cli.text import shorten
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which lines are asked for; those that meet every condition."""
+class LineFilter:
+    """Which lines to list: those that meet every condition."""
 
     id: str = "*"
     """A shell pattern."""
     statuses: Sequence[Status] = ()
-    """As of the ledger's end; empty for any."""
+    """Current statuses; empty for any."""
     since: datetime | None = None
     until: datetime | None = None
-    """The first moment that is too late."""
+    """Exclusive."""
 
-    def covers(self, entry: Entry) -> bool:
-        """Tell whether id and time are as asked."""
+    def matches(self, entry: Entry) -> bool:
+        """Return whether id and time match."""
         if not fnmatchcase(entry.id, self.id):
             return False
         if self.since is None and self.until is None:
@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the ledger and what has become of its edit since."""
+    """One line of the ledger and the current status of its edit."""
 
     entry: Entry
     now: Status
@@ -55,14 +55,14 @@ class LogReport:
     total: int
     """Lines in the ledger."""
     matching: int
-    """Lines that were asked for."""
+    """Lines that match the filter."""
     lines: list[Line]
-    """The last of these."""
+    """The last of the matching lines, up to the limit."""
 
 
 @dataclass(frozen=True)
 class EditRecord:
-    """Everything the ledger has on one edit."""
+    """Everything the ledger records about one edit."""
 
     target: Target
     line: Line
@@ -70,35 +70,35 @@ class EditRecord:
     numbers: list[int]
     """All ledger lines about it."""
     superseded_by: str
-    """Id of the edit that says otherwise about the same images and question; empty for none."""
+    """Id of the later edit with another target for the same images and question; empty for none."""
     stored: dict[str, bool]
-    """Whether the store has it, by image hash."""
+    """Whether the image is stored, by its hash."""
 
 
-def log(target: Target, wanted: Wanted, limit: int | None = None) -> LogReport:
-    """List the last `limit` of the lines that are asked for; None for all.
+def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogReport:
+    """Return the last `limit` of the lines that match; None for all.
 
     Raises:
         StateError: there is no ledger, or it is damaged.
     """
-    found: list[tuple[int, str, Status]] = []
+    matching: list[tuple[int, str, Status]] = []
 
     def note(entry: Entry) -> None:
-        if wanted.covers(entry):
-            found.append((entry.seq, entry.id, entry.status))
+        if chosen.matches(entry):
+            matching.append((entry.seq, entry.id, entry.status))
 
     ledger = _open(target, note)
     now = ledger.statuses()
-    if wanted.statuses:
-        found = [line for line in found if now.get(line[1], line[2]) in wanted.statuses]
-    shown = {number for number, _, _ in (found if limit is None else found[max(0, len(found) - limit) :])}
+    if chosen.statuses:
+        matching = [line for line in matching if now.get(line[1], line[2]) in chosen.statuses]
+    shown = {number for number, _, _ in (matching if limit is None else matching[max(0, len(matching) - limit) :])}
     rest = ledger.entries[min(shown, default=1) - 1 :] if shown else ()
     lines = [Line(entry, now.get(entry.id, entry.status)) for entry in rest if entry.seq in shown]
-    return LogReport(target, ledger.head, len(ledger.entries), len(found), lines)
+    return LogReport(target, ledger.head, len(ledger.entries), len(matching), lines)
 
 
 def show(target: Target, id: str) -> EditRecord:
-    """Return everything the ledger has on one edit.
+    """Return everything the ledger records about one edit.
 
     Raises:
         StateError: there is no ledger, or it is damaged.
@@ -140,7 +140,6 @@ def _moment(entry: Entry) -> datetime:
     try:
         time = datetime.fromisoformat(entry.time)
     except ValueError:
-        raise StateError(
-            f"ledger line {entry.seq} has the time `{shorten(entry.time)}`", "leave out the times"
-        ) from None
+        text = f"ledger line {entry.seq} has no valid time: `{shorten(entry.time)}`"
+        raise StateError(text, "leave out --since and --until") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,8 +1,8 @@
 """`more merge`: a standalone checkpoint with s B A folded into the base weights.
 
 Dtype and shape of a tensor do not change, so the base's shards are copied as bytes and only the edited ranges are
-overwritten: no model is built, memory stays at one chunk of rows, everything else is the base to the byte.
-What needs torch is imported here only once the files are being copied: on a large checkpoint that takes no time.
+overwritten: no model is built, memory stays at one chunk of rows, and all other bytes equal the base's. Modules that
+need torch are imported while the files are copied: on a large checkpoint this costs no time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,28 @@ from more_cli.store.target import Target
 if TYPE_CHECKING:
     from more_cli.evaluation.probes import ProbeScore
     from more_cli.model.machine import Machine
-    from more_cli.ops.folding import Fold, Rounding
-    from more_cli.ops.merged import Verification
+    from more_cli.ops.folding import Fold, Rounding, Verification
     from more_cli.ops.session import Session
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """How a checkpoint is merged."""
+
+    force: bool = False
+    """Replace a folder that an earlier merge wrote."""
+    verify: bool = False
+    """Load the result and compare its verdict on every edit with the live state's."""
+    rounding: Rounding = "nearest"
+    """From float32 to the dtype of the weights."""
+    seed: int = 0
+    """Seed of stochastic rounding."""
+    link: bool = False
+    """Hard-link shards without a site instead of copying them."""
+    sha256: bool = False
+    """Store in `more.json` the hash of every shard that was written, beside those of the edited tensors."""
+    dry_run: bool = False
+    """Write nothing."""
 
 
 @dataclass
@@ -40,7 +59,7 @@ class MergeReport:
     out: Path
     folds: list[Fold] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """Files of the base that hold other copies of the weights, now stale, and were not copied."""
+    """Files of the base that were not copied: other copies of the weights, without the edits."""
     edits: int = 0
     replayed: int = 0
     verification: Verification | None = None
@@ -49,89 +68,70 @@ class MergeReport:
     """Bytes of the shards."""
     shards: int = 0
     linked: list[str] = field(default_factory=list)
-    """Shards that are the base's own files under a second name."""
+    """Shards that are hard links to the base's files."""
     not_linked: str = ""
-    """Why a shard was copied though it was to be linked."""
+    """Why a shard was copied instead of linked."""
 
 
 def merge(
     target: Target,
     out: Path,
     machine: Machine,
-    *,
-    force: bool = False,
-    verify: bool = False,
-    rounding: Rounding = "nearest",
-    seed: int = 0,
-    link: bool = False,
-    sha256: bool = False,
-    dry_run: bool = False,
+    options: MergeOptions | None = None,
     progress: Progress = no_progress,
 ) -> MergeReport:
     """Write the edited checkpoint to `out`, which appears whole or not at all.
 
-    Args:
-        target: The base and its state.
-        out: A folder that is not there yet, or with `force` one that an earlier merge wrote.
-        machine: What `verify` runs on.
-        force: Replace `out`.
-        verify: Load the result and compare its verdict on every edit with the live state's.
-        rounding: From float32 to the dtype of the weights.
-        seed: Of stochastic rounding.
-        link: Give shards that hold no site a second name instead of a copy.
-        sha256: Note in `more.json` what every shard that was written hashes to, beside the edited tensors.
-        dry_run: Write nothing.
-        progress: Told the bytes copied, then the shards hashed.
-
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
-        UsageError: `out` is the base or is not empty.
+        UsageError: `out` is the base, or exists and may not be replaced.
         ResourceError: not enough disk.
     """
+    options = options or MergeOptions()
     if out.resolve() == target.model.resolve() or target.model.resolve() in out.resolve().parents:
         raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
     checkpoint = open_checkpoint(target.model)
-    meta = load_meta(target.sidecar)  # no state, no copy
-    report = MergeReport(target, out, dry_run=dry_run, shards=len(checkpoint.shards))
+    meta = load_meta(target.sidecar)  # raises before anything is copied
+    report = MergeReport(target, out, dry_run=options.dry_run, shards=len(checkpoint.shards))
     report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
 
     @cache
     def ready() -> _Ready:
-        made = _prepare(target, machine, verify and not dry_run, rounding, seed, progress)
+        made = _prepare(target, machine, options, progress)
         report.folds, report.replayed = made.folds, made.replayed
         report.edits = len(made.session.ledger.standing())
         return made
 
-    if dry_run:
-        check_free(out, force, PROVENANCE)
+    if options.dry_run:
+        check_free(out, options.force, PROVENANCE)
         ready()
         return report
-    with replacing_directory(out, force, marker=PROVENANCE) as scratch:
+    with replacing_directory(out, options.force, marker=PROVENANCE) as scratch:
         with ExitStack() as on_one_thread:
 
             def patches() -> Mapping[str, Patch]:
                 from more_cli.ops.folding import one_thread
 
-                found = ready().patches
+                made = ready()
                 on_one_thread.enter_context(one_thread())
-                return found
+                return made.patches
 
             copied = copy_patched(
                 checkpoint,
                 scratch,
-                # By the sites, not by what was written, which is not known yet.
+                # Every site: which of them were written is not known yet.
                 [site.disk_key for site in meta.sites],
                 patches,
-                link=link,
+                link=options.link,
                 on_bytes=lambda done, total: progress(done, total, "copying shards"),
             )
         report.linked, report.not_linked = copied.linked, copied.not_linked
         report.left_out = copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
-        files = _hashes(scratch, own, progress) if sha256 else {}
+        files = _hashes(scratch, own, progress) if options.sha256 else {}
         _write_provenance(ready().session, scratch, report, copied, files)
-    if verify:
-        from more_cli.ops.merged import verify_merged
+    if options.verify:
+        from more_cli.ops.folding import verify_merged
 
         report.verification = verify_merged(ready().session, out, ready().live)
     return report
@@ -139,46 +139,42 @@ def merge(
 
 @dataclass(frozen=True)
 class _Ready:
-    """A state brought up to its ledger, and what is to be written of it."""
+    """A state with its whole ledger applied, and the patches that write it."""
 
     session: Session
     replayed: int
     live: list[ProbeScore]
-    """Of every edit, to verify later."""
+    """Scores of the live state, to compare with the result's."""
     folds: list[Fold]
     patches: dict[str, Patch]
 
 
-def _prepare(
-    target: Target, machine: Machine, verify: bool, rounding: Rounding, seed: int, progress: Progress
-) -> _Ready:
-    from more_cli.ops.folding import patches_of
+def _prepare(target: Target, machine: Machine, options: MergeOptions, progress: Progress) -> _Ready:
+    from more_cli.ops.folding import patches_of, score_edits
     from more_cli.ops.session import open_session
 
     session = open_session(target, machine, progress)
     replayed, live = session.behind, []
+    verify = options.verify and not options.dry_run
     if replayed or verify:
         with session.attached():
-            if verify:
-                from more_cli.ops.merged import score_edits
-
-                live = score_edits(session, session.runtime)
-    folds, patches = patches_of(session.editor, rounding, seed)
+            live = score_edits(session, session.runtime) if verify else []
+    folds, patches = patches_of(session.editor, options.rounding, options.seed)
     return _Ready(session, replayed, live, folds, patches)
 
 
 def _hashes(folder: Path, shards: Sequence[str], progress: Progress) -> dict[str, str]:
-    found = {}
+    hashes = {}
     with disk_errors(folder), ThreadPoolExecutor() as pool:
         jobs = {shard: pool.submit(sha256_file, folder / shard) for shard in shards}
         try:
             for number, (shard, job) in enumerate(jobs.items()):
                 progress(number, len(shards), "hashing shards")
-                found[shard] = job.result()
+                hashes[shard] = job.result()
         except BaseException:  # such as Ctrl-C: the rest may be gigabytes
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found
+    return hashes
 
 
 def _write_provenance(

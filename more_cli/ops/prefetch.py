@@ -9,11 +9,11 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
-    """An iterator over items that, once started, fetches the next one in a thread while the last is worked on.
+class Prefetch(Generic[T]):
+    """An iterator that, once started, fetches the next item in a thread while the last one is processed.
 
-    No more than one is fetched ahead, so whoever sends them is held up as long as whoever takes them is. An error is
-    raised where its item would have been taken. On leaving its block, `close` ends whatever the thread waits for.
+    It fetches one item ahead and no more, so the sender waits while the receiver works. An error is raised at the
+    place of its item. On leaving the `with` block, `close` ends the wait of the thread.
     """
 
     def __init__(self, items: Iterable[T], close: Callable[[], object] = lambda: None) -> None:
@@ -23,22 +23,22 @@ class Ahead(Generic[T]):
         self._idle: Callable[[], object] = lambda: None
         self._patience: float | None = None
         self._worker: ThreadPoolExecutor | None = None
-        self._coming: Future[T] | None = None
+        self._next: Future[T] | None = None
 
     def start(self, prepare: Callable[[T], object], idle: Callable[[], object], patience: float) -> None:
-        """Fetch ahead from now on; `prepare` sees each item in the thread, `idle` runs here every `patience` s."""
+        """Start to prefetch; `prepare` gets each item in the thread, `idle` runs in this thread every `patience` s."""
         self._prepare, self._idle, self._patience = prepare, idle, patience
-        self._worker = ThreadPoolExecutor(1, "ahead")
-        self._coming = self._worker.submit(self._fetch)
+        self._worker = ThreadPoolExecutor(1, "prefetch")
+        self._next = self._worker.submit(self._fetch)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        if self._worker is None or self._coming is None:
+        if self._worker is None or self._next is None:
             return next(self._items)
-        item = self._taken(self._coming)
-        self._coming = self._worker.submit(self._fetch)
+        item = self._result(self._next)
+        self._next = self._worker.submit(self._fetch)
         return item
 
     def _fetch(self) -> T:
@@ -46,12 +46,12 @@ class Ahead(Generic[T]):
         self._prepare(item)
         return item
 
-    def _taken(self, coming: Future[T]) -> T:
+    def _result(self, future: Future[T]) -> T:
         while True:
             try:
-                return coming.result(self._patience)
+                return future.result(self._patience)
             except TimeoutError:
-                if coming.done():  # its own
+                if future.done():  # its own
                     raise
                 self._idle()
 

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, plain, sha256_file, shorten, strict_json, write_new
+from more_cli.files import disk_errors, sha256_file, write_new
+from more_cli.text import canonical_json, plain, shorten, strict_json
 
-if TYPE_CHECKING:  # which needs torch
+if TYPE_CHECKING:  # needs torch
     from more_cli.ops.session import Session
 
 PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
 _LIMIT = 64 << 20
 """Largest `more.json` that is read, bytes."""
-_AGAIN = "copy it again, or make it again with `more merge` or `more export`"
+_AGAIN = "copy it again, or write it again with `more merge` or `more export`"
 
 
 def provenance(session: Session) -> dict[str, Any]:
-    """Return which base, edits, recipe and versions a state as it is now comes from."""
+    """Return the base, edits, recipe and versions of a state as it is now."""
     from more_cli.ops.session import versions
 
     meta = session.state.meta
@@ -49,9 +50,9 @@ def write_provenance(
     Args:
         session: The state, brought up to its ledger.
         folder: Holds the files, and the base's model card if it had one.
-        what: They are, for the card: `these weights`.
+        what: Name of the files in the card, such as `these weights`.
         files: SHA-256 of each, by name.
-        facts: Rows of the card's table beside those that every output has.
+        facts: Further rows of the card's table.
         more: Further values for `more.json`.
     """
     before = session.target.model / PROVENANCE
@@ -94,7 +95,7 @@ def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
 
 
 def _code(name: str) -> str:
-    """Return a name as Markdown that it cannot end."""
+    """Return a name as Markdown code, without characters that could end it."""
     return f"`{plain(name).translate({ord('`'): None, ord('|'): None})}`"
 
 
@@ -112,13 +113,15 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StateError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}", _AGAIN) from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise StateError(f"`{path}` is not of the schema {SCHEMA}", "upgrade more-cli, or name the folder of a merge")
+        raise StateError(
+            f"`{path}` is not of the schema {SCHEMA}", "upgrade more-cli, or name a folder that merge or export wrote"
+        )
     hashes = (values.get("files"), values.get("base"))
     if not all(isinstance(part, dict) and all(isinstance(item, str) for item in part.values()) for part in hashes):
-        raise StateError(f"`{path}` names no files and base", _AGAIN)
+        raise StateError(f"`{path}` does not list files and base", _AGAIN)
     folds = values.get("folds", [])
     if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
-        raise StateError(f"`{path}` does not name the edited tensors", _AGAIN)
+        raise StateError(f"`{path}` does not list the edited tensors", _AGAIN)
     return values
 
 
@@ -127,12 +130,12 @@ def _named(fold: Mapping[str, Any]) -> bool:
 
 
 def tensor_hashes(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of every edited tensor of a merged checkpoint, by key; older merges noted none."""
+    """Return the SHA-256 of every edited tensor of a merged checkpoint, by key; old merges recorded none."""
     return {fold["disk_key"]: fold["sha256"] for fold in values.get("folds", []) if "sha256" in fold}
 
 
 def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[str]:
-    """Say which files are not those that were written there; their bytes are read only if `deep`."""
+    """Return what is wrong with the files that were written there; their bytes are read only if `deep`."""
     flaws = []
     for name, sha256 in values["files"].items():
         path = folder / Path(name).name  # a bare name: nothing outside the folder is opened
@@ -147,10 +150,10 @@ def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[s
 
 
 def compare_tensors(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Say which edited tensors of a merged checkpoint are not as they were written; they are read whole.
+    """Return which edited tensors of a merged checkpoint have changed; they are read whole.
 
     Raises:
-        StateError: it is no checkpoint.
+        StateError: not a checkpoint.
     """
     checkpoint = open_checkpoint(folder)
     actual = fingerprint(checkpoint, hashes.keys() & checkpoint.tensors.keys())
@@ -159,12 +162,12 @@ def compare_tensors(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 
 def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Say which files of a merged checkpoint, and whether its headers, are not the base's.
+    """Return which files of a merged checkpoint, and whether its headers, differ from the base's.
 
     Raises:
-        StateError: it is no checkpoint.
+        StateError: not a checkpoint.
     """
     recorded = {name: sha256 for name, sha256 in values["base"].items() if not name.startswith("tensor:")}
     actual = fingerprint(open_checkpoint(folder), [])
     names = sorted(name for name in recorded.keys() | actual.keys() if recorded.get(name) != actual.get(name))
-    return [f"`{shorten(name)}` is not the base's" for name in names]
+    return [f"`{shorten(name)}` differs from the base's" for name in names]

@@ -1,4 +1,4 @@
-"""Every edit of a state applied again, from an empty one in memory, and the two compared."""
+"""Apply every edit of a state again, from an empty state in memory, and compare the two."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from more_cli.store.state import State, state_bytes, unedited
 from more_cli.store.target import Target
 
 TOLERANCE = 0.01
-"""Of the Frobenius norm of a site's B or P, where other versions, threads or a GPU round in another way."""
+"""Largest difference of B or P, relative to its Frobenius norm, where versions, threads or a GPU round differently."""
 
 
 def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, progress: Progress) -> tuple[str, None]:
-    """Apply the edits of a state again and say how near the result comes.
+    """Apply the edits of a state again and report how close the result is.
 
     Raises:
-        StateError: it is another state, or an edit cannot be applied again.
+        StateError: the result is another state, or an edit cannot be applied again.
     """
-    if not ledger.tells(state.meta.edits, state.meta.digest):
-        return "left out: the state is from before a revert; run any command that edits first", None
+    if not ledger.agrees(state.meta.edits, state.meta.digest):
+        return "not done: the state is from before a revert; run a command that edits first", None
     again = _applied_again(target, state, machine, progress)
     what = f"{state.meta.edits:,} lines applied again from an empty state give"
     if state_bytes(again) == state_bytes(state):
@@ -41,8 +41,8 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
         hint = "delete the state and run `more edit` again: the ledger beside it replays every edit"
         raise StateError(f"{what} another state on the same machine: {off}", hint)
     where = f"on another machine ({', '.join(changed)})" if changed else "on a GPU"
-    if gap > TOLERANCE or not _same_course(again, state):
-        hint = "compare on a machine with the versions and the number of threads that the ledger names"
+    if gap > TOLERANCE or not _same_edits(again, state):
+        hint = "compare on a machine with the versions and the number of threads that the ledger records"
         raise StateError(f"{what} another state {where}: {off}", hint)
     return f"{what} the same numbers within {TOLERANCE:.0%}, not the same bytes, {where}: {off}", None
 
@@ -64,7 +64,7 @@ def _applied_again(target: Target, state: State, machine: Machine, progress: Pro
 
 
 def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
-    """Say in which versions the edits were made with another machine than this one."""
+    """Return the versions in which this machine differs from those that made the edits."""
     seen: dict[str, set[str]] = {}
     for entry in entries:
         for name, value in entry.versions.items():
@@ -73,13 +73,13 @@ def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
     return [f"{name} {' and '.join(sorted(values))} -> {now[name]}" for name, values in sorted(seen.items())]
 
 
-def _same_course(first: State, second: State) -> bool:
-    """Tell whether two states have been through the same edits, with as many keys at every site."""
+def _same_edits(first: State, second: State) -> bool:
+    """Return whether two states contain the same edits, with equally many keys at every site."""
 
-    def course(state: State) -> tuple[int, str, list[int]]:
+    def contents(state: State) -> tuple[int, str, list[int]]:
         return state.meta.edits, state.meta.digest, [site.keys for site in state.meta.sites]
 
-    return course(first) == course(second)
+    return contents(first) == contents(second)
 
 
 def _gaps(ours: State, theirs: State) -> Iterable[tuple[float, str]]:

@@ -1,9 +1,9 @@
-"""`more revert`: the state of a run that never had some edits, to the byte.
+"""`more revert`: undo edits; the result equals, byte for byte, the state of a run without them.
 
-What the history tells before the first of them stays; what came after is done again without them in a draft, a state
-of its own inside the state's folder. Once that is finished, the ledger gets one line that says so and the lines that
-were made again, in one write, and the sidecar is replaced. Until then the old state stands: an interrupted revert has
-changed nothing, and the same command goes on with its draft.
+The history before the first reverted edit stays. What came after it is applied again, without the reverted edits, in a
+draft: a second state inside the state's folder. When the draft is complete, one write appends a revert line and the
+lines that were applied again to the ledger, and the sidecar is replaced. Until then the old state is unchanged; after
+an interruption the same command continues the draft.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import SAVE_SECONDS, commit_consolidation, commit_edit, machine_notes
-from more_cli.ops.edit_report import FAILED
-from more_cli.ops.session import Every, Session, open_session, versions
+from more_cli.ops.session import FAILED, SAVE_SECONDS, Every, Session, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
-from more_cli.store.snapshots import draft_path, keep_snapshot, nearest
+from more_cli.store.snapshots import draft_path, keep_snapshot, nearest_state
 from more_cli.store.state import save_state
 from more_cli.store.target import Draft, Target
 
 SAVE_EVERY = 10
-"""Lines of a draft between two saves of its state."""
+"""Ledger entries applied to a draft between two saves of its state."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Which edits to take back: these, all after the first `to`, or the last few."""
+class RevertRequest:
+    """Which edits to revert: by id, all after the first `to`, or the `last` few."""
 
     ids: tuple[str, ...] = ()
     to: int | None = None
@@ -43,17 +41,17 @@ class Wish:
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of a history, whose entries are named by their places in it, from 1."""
+    """What happens to the entries of a history; their places count from 1."""
 
     gone: list[str]
-    """Edits taken back."""
+    """Edits that are reverted."""
     kept: int
     """Entries at the beginning that stay as they are."""
     again: list[int]
-    """Entries after them that are done again."""
+    """Places of the later entries that are applied again."""
 
     def place(self, old: int) -> int:
-        """Return the new place of what comes first of an old place and those after it."""
+        """Return the new place of the first remaining entry at an old place or after it."""
         return min(old - 1, self.kept) + bisect_left(self.again, old) + 1
 
 
@@ -64,17 +62,17 @@ class RevertReport:
     target: Target
     plan: Plan
     again: list[str] = field(default_factory=list)
-    """Edits that are made again, in order."""
+    """Edits that are applied again, in order."""
     entries: list[Entry] = field(default_factory=list)
-    """What was measured when they were."""
+    """Their new ledger entries."""
     replayed: int = 0
-    """Entries that stay as they are and had to be replayed, because no state at hand was near enough."""
+    """Entries before the first reverted edit that had to be replayed, because no snapshot was close enough."""
     changed: dict[str, tuple[Status, Status]] = field(default_factory=dict)
-    """Status before and after, of edits that were not taken back and fare differently now."""
+    """Status before and after of edits that were not reverted and whose status changed."""
     statuses: dict[str, Status] = field(default_factory=dict)
-    """Of the edits made again."""
+    """Status of every edit that was applied again."""
     snapshot: Path | None = None
-    """Where the state before was kept."""
+    """Copy of the state before the revert."""
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     dry_run: bool = False
@@ -82,27 +80,27 @@ class RevertReport:
 
     @property
     def failed(self) -> list[str]:
-        """Edits that were made again and do not stand."""
+        """Edits that were applied again and do not stand."""
         return [id for id, status in self.statuses.items() if status in FAILED]
 
 
 def revert(
-    target: Target, wish: Wish, machine: Machine, *, dry_run: bool = False, progress: Progress = no_progress
+    target: Target, request: RevertRequest, machine: Machine, *, dry_run: bool = False, progress: Progress = no_progress
 ) -> RevertReport:
-    """Take edits back, and make what came after them again.
+    """Revert edits and apply those that came after them again.
 
     Raises:
         UsageError: an unknown id, one that is reverted already, or more edits than there are.
         StateError, DataError: an image that is needed is missing or has changed; nothing is written.
     """
     started = time.monotonic()
-    if dry_run or not target.folder.exists():  # then there is nothing to take back, and no lock is put there
-        report = _foresee(open_session(target, machine, progress), wish)
+    if dry_run or not target.folder.exists():  # without a folder there is nothing to revert, so no lock file is created
+        report = _planned(open_session(target, machine, progress), request)
         report.dry_run = dry_run
         return report
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
-        report = _foresee(session, wish)
+        report = _planned(session, request)
         if session.outdated:
             session.save()
         if report.plan.gone:
@@ -115,14 +113,14 @@ def revert(
     return report
 
 
-def _foresee(session: Session, wish: Wish) -> RevertReport:
-    """Return what will be done, once it is sure that it can be."""
+def _planned(session: Session, request: RevertRequest) -> RevertReport:
+    """Return a report with the plan, after checking that it can be carried out."""
     ledger = session.ledger
-    gone = _gone(ledger, wish)
+    gone = _gone(ledger, request)
     remaining = _remaining(ledger.history.kinds(), set(gone))
     kept = next((index for index, old in enumerate(remaining) if old != index + 1), len(remaining))
     plan = Plan(gone, kept, remaining[kept:])
-    start = nearest(session.state, ledger, kept).meta.edits
+    start = nearest_state(session.state, ledger, kept).meta.edits
     lines = list(ledger.history.kinds())
     again = [lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"]
     if plan.again or start < kept:
@@ -130,100 +128,100 @@ def _foresee(session: Session, wish: Wish) -> RevertReport:
     return RevertReport(session.target, plan, again, replayed=kept - start)
 
 
-def _gone(ledger: Ledger, wish: Wish) -> list[str]:
-    """Return the edits to take back, in the order of the history."""
+def _gone(ledger: Ledger, request: RevertRequest) -> list[str]:
+    """Return the edits to revert, in the order of the history."""
     edits = [id for kind, id in ledger.history.kinds() if kind == "edit"]
-    if wish.to is not None or wish.last is not None:
-        first = wish.to if wish.to is not None else len(edits) - (wish.last or 0)
+    if request.to is not None or request.last is not None:
+        first = request.to if request.to is not None else len(edits) - (request.last or 0)
         if not 0 <= first <= len(edits):
-            given = f"--to {wish.to}" if wish.to is not None else f"--last {wish.last}"
-            raise UsageError(f"{given}: there are {len(edits)} edits", "name a smaller number")
+            given = f"--to {request.to}" if request.to is not None else f"--last {request.last}"
+            raise UsageError(f"{given}: there are {len(edits)} edits", f"give a number from 0 to {len(edits)}")
         return edits[first:]
-    for id in wish.ids:
+    for id in request.ids:
         if id not in ledger.by_id:
-            raise UsageError(f"no edit `{id}` in `{ledger.path}`", "name edits by their `id` there")
+            raise UsageError(f"no edit `{id}` in `{ledger.path}`", "`more log` lists the ids")
         if id in ledger.reverted:
             raise UsageError(f"edit `{id}` is reverted already", "leave it out")
-    named = set(wish.ids)
+    named = set(request.ids)
     return [id for id in edits if id in named]
 
 
 def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
-    """Return the places that a run without these edits would have filled.
+    """Return the places of the history that a run without these edits would have.
 
-    A consolidation ends a run, and falls with the last of its edits.
+    A consolidation ends a run; it goes if all edits of that run go.
     """
     places: list[int] = []
-    falls = stays = False
+    some_go = some_stay = False
     for place, (kind, id) in enumerate(lines, 1):
         if kind == "edit":
-            stays |= id not in gone
-            falls |= id in gone
+            some_stay |= id not in gone
+            some_go |= id in gone
             if id in gone:
                 continue
-        elif falls and not stays:
+        elif some_go and not some_stay:
             continue
         else:
-            falls = stays = False
+            some_go = some_stay = False
         places.append(place)
     return places
 
 
 def _check_images(ledger: Ledger, places: Iterable[int]) -> None:
-    """Read every image that may be looked at, also of edits that stay: they are rehearsed."""
+    """Read every image that may be needed, also of edits that stay, because they are rehearsed."""
     for place in places:
         entry = ledger.history[place - 1]
         for image in ledger.edit_of(entry).images:
             try:
                 image.read()
             except (StateError, DataError) as error:
-                text = f"edit `{entry.id}` cannot be looked at again: {error.message}"
-                raise type(error)(text, "put the image back, then run the command again") from None
+                text = f"edit `{entry.id}` cannot be applied or rehearsed again: {error.message}"
+                raise type(error)(text, "restore the image, then run the command again") from None
 
 
 def _draft(session: Session, plan: Plan) -> Session:
-    """Open the state without the edits, as far as an earlier try has got with it."""
+    """Open the draft: the state without the edits, as far as an earlier try got."""
     target, ledger = session.target, session.ledger
     draft = Draft(target.model, draft_path(target.folder, ledger.head, plan.gone))
-    with Ledger(draft.folder, name=draft.journal) as own:
+    with Ledger(draft.folder, name=draft.ledger_name) as own:
         own.append_all(entry.fields() for entry in ledger.history[len(own.entries) : plan.kept])
     if not draft.sidecar.exists():
-        save_state(draft.sidecar, nearest(session.state, ledger, plan.kept))
+        save_state(draft.sidecar, nearest_state(session.state, ledger, plan.kept))
     return open_session(draft, session.machine, session.progress)
 
 
 def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) -> None:
-    """Replay what stays and make again what follows it, in the draft."""
+    """Replay in the draft what stays, and apply again what comes after it."""
     plan, own = report.plan, draft.ledger
     total = plan.kept + len(plan.again)
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
     if draft.state.meta.edits == total and not draft.unsettled:
         return
     due = Every(SAVE_EVERY, SAVE_SECONDS)
-    with draft.lent():
-        report.notes += machine_notes(session)
+    with draft.attached(writing=True, replay=False):
+        report.notes += session.machine_notes()
         for place in stop.before_each(iter(range(draft.state.meta.edits, total))):
             old = session.ledger.history[_old(plan, place + 1) - 1]
             draft.progress(place, total, old.id)
             if place < len(own.history):
                 draft.repeat(own.history[place])
             elif old.kind == "consolidate":
-                commit_consolidation(draft, plan.place(old.since))
+                draft.commit_consolidation(plan.place(old.since))
             else:
-                commit_edit(draft, own.edit_of(old), old.about(), joint=old.joint)
+                draft.commit_edit(own.edit_of(old), old.description(), joint=old.joint)
             if due():
                 draft.save()
-        # Anything but a polite stop may have struck inside a write: then the draft stays as it was saved.
+        # Not after an error, which may have struck inside a write: then the draft stays as last saved.
         draft.save()
 
 
 def _old(plan: Plan, place: int) -> int:
-    """Return where the entry of a new place was."""
+    """Return the old place of the entry at a new place."""
     return place if place <= plan.kept else plan.again[place - plan.kept - 1]
 
 
 def _commit(session: Session, draft: Session, report: RevertReport) -> None:
-    """Let the draft take the state's place."""
+    """Append the revert to the ledger and replace the state with the draft."""
     target, ledger, plan = session.target, session.ledger, report.plan
     before, edits = ledger.statuses(), session.state.meta.edits
     made = draft.ledger.history[plan.kept :]
@@ -261,6 +259,6 @@ def drafts(folder: Path) -> list[Path]:
 
 
 def drop_drafts(folder: Path) -> None:
-    """Remove the files of unfinished reverts: once the ledger has another line, none can be finished."""
+    """Remove the files of unfinished reverts: once the ledger has another line, none can be continued."""
     for path in drafts(folder):
         path.unlink(missing_ok=True)

@@ -1,13 +1,14 @@
-"""What every command opens: the checkpoint, its state, its ledger, and the model with its editor."""
+"""A session: the checkpoint, its state, its ledger, and the model with its editor."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,24 +19,27 @@ from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.streams import request_of
 from more_cli.inputs.edits import Edit
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
+from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.opening import open_base
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
-from more_cli.store.ledger import Ledger, extend
-from more_cli.store.snapshots import current
+from more_cli.store.ledger import Ledger, extend_digest
+from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, load_state, save_state
-from more_cli.store.target import Target as Target
-from more_cli.store.target import locate as locate
+from more_cli.store.target import Target
+
+FAILED = (Status.NOT_LEARNT, Status.REFUSED)
+"""Statuses of edits that do not stand."""
+SAVE_SECONDS = 30.0
+"""Longest time between two saves of the sidecar while edits are made."""
 
 
 class Session:
-    """A state brought up to its ledger, with the model loaded only once something needs it."""
+    """A state with its ledger; the model is loaded on first use."""
 
     def __init__(self, target: Target, state: State, machine: Machine, progress: Progress = no_progress) -> None:
         self.target = target
@@ -46,25 +50,25 @@ class Session:
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self.unwritten: int | None = None
-        """Place of the first edit that waits for a consolidation to write it."""
-        self.ledger = Ledger(target.folder, self._on_line, name=target.journal)
-        self.state = current(state, self.ledger, target.sidecar)
+        """Place of the first edit of a batch that no consolidation has written yet."""
+        self.ledger = Ledger(target.folder, self._on_line, name=target.ledger_name)
+        self.state = replay_start(state, self.ledger, target.sidecar)
         self.outdated = self.state is not state
         """Whether the sidecar on disk is from before a revert."""
-        if self.ledger.rewritten:
-            self._recollect()
+        if self.ledger.has_reverts:
+            self._rebuild_memory()
         self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
         self._runtime: Runtime | None = None
         self.anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
 
     @property
     def behind(self) -> int:
-        """Entries of the ledger's history that the state does not have yet."""
+        """Number of ledger lines in force that the state lacks."""
         return len(self.ledger.history) - self.state.meta.edits
 
     @property
     def unsettled(self) -> bool:
-        """Whether the state is from before `init` showed it its anchors."""
+        """Whether P still has to absorb the keys of the anchors."""
         return bool(self.anchors) and self.editor.untouched
 
     @property
@@ -80,33 +84,25 @@ class Session:
         return self._runtime
 
     def unload(self) -> None:
-        """Let go of the model, whose memory another one needs; it is loaded again when something asks for it."""
+        """Free the memory of the model; it is loaded again on the next use."""
         self._runtime = None
 
     @contextmanager
-    def attached(self, *, writing: bool = False) -> Iterator[int]:
-        """Lend the model to the editor, after replaying what the ledger has and the sidecar does not: how many.
+    def attached(self, *, writing: bool = False, replay: bool = True) -> Iterator[int]:
+        """Attach the editor to the model and apply the ledger lines that the sidecar lacks; yields how many.
 
-        With `writing`, edits will follow: what they need beside the model is made ready.
+        `writing` says that edits follow, so anchors are made ready. Without `replay` the state stays as it is.
         """
-        with self.lent(writing=writing):
-            yield self.replay()
-
-    @contextmanager
-    def lent(self, *, writing: bool = True) -> Iterator[None]:
-        """Lend the model to the editor, with the state as it is."""
         with self.editor.attach(self.runtime):
             if self.anchors and (writing or self.behind or self.unsettled):
                 cache = anchors_cache(self.target, self.state.meta, self.machine)
-                anchors = ask_anchors(self.runtime, self.anchors, cache)
-                if self.unsettled:
-                    self.editor.settle(anchors)
+                if fresh := self.unsettled:
                     self._saved = ""
-                self.editor.hold(anchors)
-            yield
+                self.editor.hold(ask_anchors(self.runtime, self.anchors, cache), fresh=fresh)
+            yield self.replay() if replay else 0
 
     def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from place `since` on once more where they do not hold."""
+        """Write the edits from place `since` on again where they do not hold."""
         context = self.memory.context(self.state.meta.edits + 1)
         batch = self.unwritten is not None and since <= self.unwritten
         return self.editor.consolidate([number for number in context.past if number >= since], context, batch=batch)
@@ -115,8 +111,8 @@ class Session:
         if entry.seq <= self.state.meta.edits:
             self._remember(entry.seq, entry)
 
-    def _recollect(self) -> None:
-        """Build the memory anew, for a history in which places are not line numbers."""
+    def _rebuild_memory(self) -> None:
+        """Rebuild the memory after a revert, when a place in the history is no longer a line number."""
         self.memory, self.unwritten = Memory(self._recall), None
         for place, entry in enumerate(self.ledger.history[: self.state.meta.edits], 1):
             self._remember(place, entry)
@@ -128,15 +124,15 @@ class Session:
                 self.unwritten = place
         if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
             self.unwritten = None
-        self.memory.see(place, entry.looks)
+        self.memory.update(place, entry.looks)
 
     def _recall(self, number: int) -> EditRequest:
-        return request_of(self.ledger.edit_of(self.ledger.history[number - 1]))
+        return EditRequest.of(self.ledger.edit_of(self.ledger.history[number - 1]))
 
     def replay(self, until: int | None = None) -> int:
-        """Apply the history's entries past the state again, in order, and return how many there were.
+        """Apply the history's entries that the state lacks, in order, and return how many there were.
 
-        With `until` the state ends with that many entries, else with all.
+        With `until`, stop once the state has that many entries.
         """
         missing = self.ledger.history[self.state.meta.edits : until]
         for number, entry in enumerate(missing):
@@ -145,22 +141,22 @@ class Session:
         return len(missing)
 
     def repeat(self, entry: Entry) -> None:
-        """Apply the first of the history's entries past the state again."""
+        """Apply the first entry of the history that the state lacks."""
         if entry.kind == "consolidate":
             self.consolidate(entry.since)
-        elif entry.status is not Status.REFUSED:  # which left no trace
+        elif entry.status is not Status.REFUSED:  # a refused edit changed nothing
             self._learn(self.ledger.edit_of(entry), joint=entry.joint)
         self.count(entry)
 
     def count(self, entry: Entry) -> None:
-        """Note that the state now contains this ledger entry."""
+        """Record that the state now contains this ledger entry."""
         self.state.meta.edits += 1
-        self.state.meta.digest = extend(self.state.meta.digest, entry)
+        self.state.meta.digest = extend_digest(self.state.meta.digest, entry)
         self._remember(self.state.meta.edits, entry)
 
     @timed("sidecar")
     def save(self) -> None:
-        """Write the sidecar, unless it holds all this already."""
+        """Write the sidecar, unless it is up to date."""
         if self.state.meta.digest == self._saved:
             return
         take_over(self.state, self.editor)
@@ -169,18 +165,59 @@ class Session:
         self._saved = self.state.meta.digest
 
     def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
-        """Let the editor learn one correction or, if `joint`, take note of it for the next consolidation.
+        """Let the editor learn one correction or, if `joint`, accept it for the next consolidation.
 
-        What cannot be turned into a prompt is refused with the reason.
+        An edit that cannot be turned into a prompt is refused with the reason.
         """
         try:
             return self._learn(edit, joint=joint)
         except DataError as error:
             return EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
 
+    def commit_edit(self, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
+        """Apply one edit and append its ledger line: what is `kept` of the edit, and what was measured."""
+        started = time.monotonic()
+        outcome = self.apply(edit, joint=joint)
+        measured = _measured(outcome) | {"joint": joint}
+        if joint:
+            measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it is written later
+        wall_ms = round(1000 * (time.monotonic() - started), 1)
+        entry = self.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(self.machine)})
+        self.count(entry)
+        return entry
+
+    def commit_consolidation(self, since: int) -> Entry:
+        """Consolidate the edits from place `since` on, and append a ledger line about it."""
+        self.progress(0, None, "consolidating")
+        started = time.monotonic()
+        done = self.consolidate(since)
+        entry = self.ledger.append(
+            {
+                "kind": "consolidate",
+                "id": f"consolidation-{len(self.ledger.history) + 1}",
+                "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
+                "since": since,
+                "writes": done.writes,
+                "cost": done.cost,
+                "looks": list(done.looks.items()),
+                "wall_ms": round(1000 * (time.monotonic() - started), 1),
+                "versions": versions(self.machine),
+            }
+        )
+        self.count(entry)
+        return entry
+
+    def machine_notes(self) -> list[str]:
+        """Return what differs from the machine of the last edit, because a replay may then differ in its bytes."""
+        if not self.ledger.entries:
+            return []
+        before, now = self.ledger.entries[-1].versions, versions(self.machine)
+        changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
+        return [f"differs from the last edit's machine: {', '.join(changed)}"] if changed else []
+
     def _learn(self, edit: Edit, *, joint: bool) -> EditOutcome:
         context = self.memory.context(self.state.meta.edits + 1, edit.subject, edit.content)
-        return (self.editor.admit if joint else self.editor.edit)(request_of(edit), context)
+        return (self.editor.admit if joint else self.editor.edit)(EditRequest.of(edit), context)
 
 
 def open_session(target: Target, machine: Machine, progress: Progress = no_progress) -> Session:
@@ -189,12 +226,12 @@ def open_session(target: Target, machine: Machine, progress: Progress = no_progr
     Raises:
         StateError: no checkpoint, no state, another base, or a damaged ledger.
     """
-    require_checkpoint(target.model)  # before the state: a mistyped folder has neither
+    require_checkpoint(target.model)  # first, since a mistyped folder has no state either
     return Session(target, load_state(target.sidecar), machine, progress)
 
 
 def versions(machine: Machine) -> dict[str, str]:
-    """Return what decides the bytes of an edit: versions, device, dtype and threads."""
+    """Return everything that decides the bytes of an edit: versions, device, dtype and threads."""
     return {
         "more": __version__,
         "python": platform.python_version(),
@@ -208,7 +245,7 @@ def versions(machine: Machine) -> dict[str, str]:
 
 
 def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
-    """Return the file for what the base says about a state's anchors."""
+    """Return the file that caches the base's answers to a state's anchors."""
     return (
         target.folder
         / "cache"
@@ -224,15 +261,31 @@ def take_over(state: State, editor: MoreEditor) -> None:
         state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
 
 
+def _measured(outcome: EditOutcome) -> dict[str, object]:
+    return {
+        "status": Status(outcome.status),
+        "reason": outcome.reason,
+        "nll_before": outcome.nll_before,
+        "nll_after": outcome.nll_after,
+        "answer_before": outcome.answer_before,
+        "answer_after": outcome.answer_after,
+        "right_after": outcome.right_after,
+        "writes": outcome.writes,
+        "sites": list(outcome.sites),
+        "cost": outcome.cost,
+        "looks": list(outcome.looks.items()),
+    }
+
+
 class Every:
-    """Says when it is time again: after so many ticks or so many seconds, whichever comes first."""
+    """Returns true once per so many ticks or so many seconds, whichever comes first."""
 
     def __init__(self, ticks: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.ticks, self.seconds, self.clock = ticks, seconds, clock
         self._count, self._since = 0, clock()
 
     def __call__(self) -> bool:
-        """Count one tick and tell whether it is time."""
+        """Count one tick and return whether it is time."""
         self._count += 1
         if self._count < self.ticks and self.clock() - self._since < self.seconds:
             return False

@@ -1,4 +1,4 @@
-"""Ending a stream early without losing anything."""
+"""Stopping a stream early without losing anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Stop:
-    """The first SIGINT or SIGTERM asks to stop after the edit at hand; a second one is obeyed at once."""
+    """The first SIGINT or SIGTERM asks to stop after the current edit; a second one stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -20,7 +20,7 @@ class Stop:
         self._waiting = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Handle a signal."""
         at_once = self.asked or self._waiting
         self.asked = True
         if at_once:
@@ -28,7 +28,7 @@ class Stop:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Wait for another process inside the block: there the first signal is obeyed at once, and ends the block."""
+        """Wait for another process inside the block: there already the first signal ends the block at once."""
         self._waiting = True
         try:
             with suppress(KeyboardInterrupt):
@@ -37,7 +37,7 @@ class Stop:
             self._waiting = False
 
     def before_each(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yield edits, or other work, until asked to stop, also while waiting for the next line of a stream."""
+        """Yield items until asked to stop; a signal also ends the wait for the next item."""
         while not self.asked:
             item = None
             with self.waiting():
@@ -49,12 +49,12 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Take the two signals over while the block runs."""
+    """Handle the two signals while the block runs."""
     stop = Stop()
     previous: dict[signal.Signals, Any] = {}
     try:
-        for wanted in (signal.SIGINT, signal.SIGTERM):
-            previous[wanted] = signal.signal(wanted, stop.ask)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, stop.ask)
     except ValueError:
         # Not the main thread: the caller's process handles signals its own way.
         pass

@@ -1,4 +1,4 @@
-"""`more status`: what a state holds, or without one what `init` would choose and why other modules are left out."""
+"""`more status`: what a state contains or, without a state, what `init` would choose and which modules it refuses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.ops.anchors import load_anchors
-from more_cli.ops.opening import open_base
+from more_cli.ops.base import open_base
 from more_cli.recipe import Recipe
 from more_cli.store.ledger import Ledger
-from more_cli.store.snapshots import current
+from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
 
-if TYPE_CHECKING:  # a state describes itself: nothing of torch or transformers is needed to tell what it holds
+if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is needed
     from more_cli.model.machine import Machine
     from more_cli.ops.estimate import Estimate
     from more_cli.ops.init import Plan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a state describes itself: nothing of torch or transformers 
 
 @dataclass(frozen=True)
 class StatusReport:
-    """A state at rest, or the plan for one."""
+    """A state, or the plan for one."""
 
     target: Target
     checkpoint: Checkpoint
@@ -36,11 +36,11 @@ class StatusReport:
     ledger_bytes: int = 0
     anchors: int = 0
     estimate: Estimate | None = None
-    """What editing takes in memory, when that was asked for."""
+    """Memory that editing needs, if requested."""
 
     @property
     def recipe(self) -> Recipe:
-        """The state's, or the one that `init` would take."""
+        """The state's, or the one that `init` would choose."""
         if self.state is not None:
             return self.state.recipe
         assert self.plan is not None
@@ -59,36 +59,36 @@ class StatusReport:
 
 def extensions(recipe: Recipe, anchors: int) -> list[str]:
     """Name what a recipe does beyond the paper's write and recursion."""
-    found = []
+    names = []
     if recipe.uses_polyak:
-        found.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
+        names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
     if recipe.pooling == "none":
-        found.append("the key of every token in P")
+        names.append("the key of every token in P")
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
-        found.append(f"written until it holds ({limit}, at most {recipe.max_steps} writes)")
+        names.append(f"written until it holds ({limit}, at most {recipe.max_steps} writes)")
     if recipe.guard:
-        found.append("guard")
+        names.append("guard")
     if recipe.rehearsal.size:
-        found.append(f"rehearsal of {recipe.rehearsal.size}")
+        names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors:
-        keys = " and in P" if recipe.anchors.keys else ""
-        found.append(f"held by {anchors} anchors, {recipe.anchors.size} a write{keys}")
-    return found
+        keys = ", their keys in P" if recipe.anchors.keys else ""
+        names.append(f"{anchors} anchors, {recipe.anchors.size} per write{keys}")
+    return names
 
 
 def estimated(report: StatusReport, machine: Machine, tokens: int | None = None) -> StatusReport:
-    """Return the report with what editing takes on this machine, for sequences of so many tokens."""
+    """Return the report with the memory that editing needs on this machine, for sequences of `tokens` tokens."""
     from more_cli.ops.estimate import estimate
 
     if report.plan is not None:
         sites, anchors = report.plan.sites, report.recipe.anchors.size
-        found = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
+        needed = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
     else:
         assert report.state is not None
         records, anchors = report.state.sites, report.anchors
-        found = estimate(report.checkpoint, records, report.recipe, machine, anchors=anchors, tokens=tokens)
-    return replace(report, estimate=found)
+        needed = estimate(report.checkpoint, records, report.recipe, machine, anchors=anchors, tokens=tokens)
+    return replace(report, estimate=needed)
 
 
 def status(target: Target) -> StatusReport:
@@ -105,7 +105,7 @@ def status(target: Target) -> StatusReport:
     state = State(load_meta(target.sidecar))  # its tensors stay on the disk
     checkpoint = open_base(target, state)
     ledger = Ledger(target.folder)
-    meta = current(state, ledger, target.sidecar).meta
+    meta = replay_start(state, ledger, target.sidecar).meta
     return StatusReport(
         target=target,
         checkpoint=checkpoint,

@@ -1,7 +1,7 @@
-"""`more verify`: whether ledger, state, images and base are whole and belong together, every part looked at.
+"""`more verify`: check that ledger, state, images and base are undamaged and belong together.
 
-The quick checks find what was lost, swapped or half written. That B and P are what the edits wrote, only `deep` proves,
-by writing them again.
+The quick checks find files that are missing, exchanged or half written. Only `deep` proves that B and P are the result
+of the edits: it applies all of them again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
 from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import MoreError, StateError
-from more_cli.files import disk_errors, sha256_file, shorten
+from more_cli.files import disk_errors, sha256_file
 from more_cli.inputs.images import MAX_BYTES
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
+from more_cli.ops.base import open_base
 from more_cli.ops.export import ADAPTER
-from more_cli.ops.opening import open_base
 from more_cli.ops.provenance import (
     PROVENANCE,
     compare_copies,
@@ -36,28 +36,29 @@ from more_cli.progress import Progress, no_progress
 from more_cli.recipe import Recipe
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
-from more_cli.store.snapshots import current
+from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, load_state
 from more_cli.store.target import Target
+from more_cli.text import shorten
 
 SHOWN = 5
-"""Problems of one check that its line names."""
+"""Most problems that the line of one check lists."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _RESTORE = "restore it from a backup"
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class _Unavailable(Exception):
-    """What a check needs was not opened, or was never noted."""
+    """What a check needs could not be opened, or was never recorded."""
 
 
 def _unavailable() -> NoReturn:
-    raise _Unavailable("what it needs failed above")
+    raise _Unavailable("a check that it needs failed above")
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """The result of one check."""
 
     name: str
     verdict: Literal["ok", "FAILED", "skipped"]
@@ -67,7 +68,7 @@ class Check:
 
 @dataclass
 class VerifyReport:
-    """Every check of a state, or of what was made of one, in order."""
+    """Every check of a state, or of a merged checkpoint or an adapter, in order."""
 
     target: Target
     deep: bool
@@ -75,7 +76,7 @@ class VerifyReport:
 
     @property
     def subject(self) -> Path:
-        """The state that was checked, or the folder that was made of one."""
+        """The state that was checked, or the folder that merge or export wrote."""
         return self.target.sidecar if any(check.name == "state" for check in self.checks) else self.target.model
 
     @property
@@ -83,34 +84,34 @@ class VerifyReport:
         """The checks that did not pass."""
         return [check for check in self.checks if check.verdict == "FAILED"]
 
-    def run(self, name: str, check: Callable[[], tuple[str, Found]]) -> Callable[[], Found]:
-        """Note what a check says or why it failed; what it opened is had by calling the result.
+    def run(self, name: str, check: Callable[[], tuple[str, Value]]) -> Callable[[], Value]:
+        """Run a check and record its result; return a function that returns what the check opened.
 
-        A check that calls for what was not opened or noted is skipped.
+        A check is skipped if it calls such a function of a check that opened nothing.
         """
         try:
-            detail, found = check()
+            detail, value = check()
         except _Unavailable as reason:
             self.checks.append(Check(name, "skipped", str(reason)))
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
         else:
             self.checks.append(Check(name, "ok", detail))
-            return lambda: found
+            return lambda: value
         return _unavailable
 
 
 class Named(NamedTuple):
-    """By which line an image is named, and where it was when it was not to be stored."""
+    """The ledger line or anchor that names an image, and the image's path if it was not stored."""
 
     line: str
     path: str | None = None
 
 
 def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Progress = no_progress) -> VerifyReport:
-    """Check a state and all that lies beside it; writes nothing.
+    """Check a state and the files beside it; writes nothing.
 
-    With `deep` every stored image and shard is read whole and every edit applied again, from an empty state.
+    With `deep` every stored image and shard is read whole, and every edit is applied again from an empty state.
 
     A folder that `merge` or `export` wrote is compared with its `more.json`, also when it has no state of its own.
 
@@ -124,7 +125,7 @@ def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Pr
     if target.sidecar.exists() or target.folder.exists():
         _verify_state(report, machine, progress)
     elif not written:
-        load_state(target.sidecar)  # says that there is none
+        load_state(target.sidecar)  # raises: there is none
     return report
 
 
@@ -162,21 +163,21 @@ def _origin(folder: Path) -> tuple[str, dict[str, Any]]:
 
 def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, None]:
     if not values["files"]:
-        raise _Unavailable("whole shards were not hashed: `more merge --sha256` does that")
+        raise _Unavailable("no hashes of shards were recorded: `more merge --sha256` records them")
     _raise_all(compare_files(folder, values, deep))
-    how = "have the recorded hashes" if deep else "are there; --deep compares their hashes"
-    return f"{len(values['files'])} that were written {how}", None
+    how = "have the recorded hashes" if deep else "exist; --deep compares their hashes"
+    return f"{len(values['files'])} files {how}", None
 
 
 def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
     _raise_all(compare_copies(folder, values))
-    return "config, tokenizer, processor files and shard headers are the base's", None
+    return "config, tokenizer, processor files and shard headers equal the base's", None
 
 
 def _tensors(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
     hashes = tensor_hashes(values)
     _raise_all(compare_tensors(folder, hashes))
-    return f"{len(hashes)} that were edited have the recorded hashes", None
+    return f"{len(hashes)} edited tensors have the recorded hashes", None
 
 
 def _state(target: Target) -> tuple[str, State]:
@@ -192,16 +193,16 @@ def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
                 named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
 
     ledger = Ledger(target.folder, note)
-    torn = f"; {ledger.torn} bytes of an unfinished line, which the next edit cuts off" if ledger.torn else ""
+    torn = f"; {ledger.torn} bytes of an unfinished line, which the next edit removes" if ledger.torn else ""
     return f"{len(ledger.entries):,} lines, each with the hash of the one before, head {ledger.head[:16]}{torn}", ledger
 
 
 def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
-    if current(state, ledger, target.sidecar) is not state:
-        return "the state is from before a revert; the next command replays what came after", None
+    if replay_start(state, ledger, target.sidecar) is not state:
+        return "the state is from before a revert; the next command updates it", None
     behind = len(ledger.history) - state.meta.edits
     more = f"; the next command replays {behind:,} more" if behind else ""
-    of = " that are in force" if ledger.rewritten else ""
+    of = " that are in force" if ledger.has_reverts else ""
     return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
 
 
@@ -212,20 +213,20 @@ def _anchors(target: Target, state: State, named: dict[str, Named]) -> tuple[str
     for number, anchor in enumerate(anchors, 1):
         if anchor.image is not None:
             named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
-    return f"{len(anchors)}, as when the state was made", None
+    return f"{len(anchors)}, unchanged since the state was made", None
 
 
 def _images(folder: Path, named: dict[str, Named], deep: bool, progress: Progress) -> tuple[str, None]:
     with disk_errors(folder):
         files = sorted(folder.iterdir()) if folder.exists() else []
-    stored = [path for path in files if not path.name.startswith(".")]  # `.part` is what a killed writer leaves
+    stored = [path for path in files if not path.name.startswith(".")]  # `.part`: left by a killed process
     elsewhere = {sha256: by for sha256, by in named.items() if by.path and not (folder / sha256).exists()}
-    looked_at = [(path, path.name) for path in stored]
-    looked_at += [(Path(by.path), sha256) for sha256, by in elsewhere.items() if by.path]
+    files_and_hashes = [(path, path.name) for path in stored]
+    files_and_hashes += [(Path(by.path), sha256) for sha256, by in elsewhere.items() if by.path]
 
     def flaws() -> Iterator[str]:
-        for number, (path, sha256) in enumerate(looked_at):
-            progress(number, len(looked_at), "images")
+        for number, (path, sha256) in enumerate(files_and_hashes):
+            progress(number, len(files_and_hashes), "images")
             if flaw := _image_flaw(path, sha256, deep):
                 yield f"`{shorten(str(path), 200)}` {flaw}"
         for sha256, by in named.items():
@@ -233,7 +234,7 @@ def _images(folder: Path, named: dict[str, Named], deep: bool, progress: Progres
                 yield f"`{folder / sha256}` of {by.line} is missing"
 
     _raise_all(flaws())
-    how = "each has the hash it is named by" if deep else "names and sizes; --deep compares their hashes"
+    how = "all have the hashes in their names" if deep else "names and sizes are right; --deep compares hashes"
     others = f", {len(elsewhere):,} not stored" if elsewhere else ""
     return f"{len(stored):,} stored{others}; {how}", None
 
@@ -242,7 +243,7 @@ def _image_flaw(path: Path, sha256: str, deep: bool) -> str:
     try:
         status = path.stat()
         if not _HASH.fullmatch(sha256) or not stat.S_ISREG(status.st_mode):
-            return "is no image of the store"
+            return "is not a stored image"
         if not 0 < status.st_size <= MAX_BYTES:
             return f"has {status.st_size:,} bytes"
         return "has another hash" if deep and sha256_file(path) != sha256 else ""
@@ -257,7 +258,7 @@ def _base(target: Target, state: State) -> tuple[str, Checkpoint]:
 
 def _basis(state: State, base: Checkpoint) -> tuple[str, None]:
     _raise_all(f"{site.name}: {flaw}" for site in state.meta.sites if (flaw := _site_flaw(site, state, base)))
-    return "A of every site is drawn again from its seed", None
+    return "A of every site was rebuilt from its seed", None
 
 
 def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
@@ -295,7 +296,7 @@ def _shards(base: Checkpoint, progress: Progress) -> tuple[str, dict[str, str]]:
 
 
 def _raise_all(flaws: Iterable[str]) -> None:
-    found: Sequence[str] = list(flaws)
-    if found:
-        rest = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        raise StateError("; ".join(found[:SHOWN]) + rest, _RESTORE)
+    listed: Sequence[str] = list(flaws)
+    if listed:
+        rest = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+        raise StateError("; ".join(listed[:SHOWN]) + rest, _RESTORE)

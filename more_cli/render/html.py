@@ -1,4 +1,4 @@
-"""A report as one HTML file: tables, plots and a gallery, without scripts and without anything to fetch."""
+"""A report as one HTML file: tables, plots and a gallery, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from more_cli.render.style import STYLE
 from more_cli.render.thumbnails import Thumbnails
 
 GALLERY = 200
-"""Edits shown, at most: those that do not hold come first."""
+"""Most edits shown; those that do not hold come first."""
 PICTURES = 4
-"""Images shown of one edit."""
+"""Most images shown of one edit."""
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _VARIANTS = {
-    "gen_text.gen_exact": "other words",
+    "gen_text.gen_exact": "rephrases",
     "gen_image.gen_exact": "other images",
-    "portability.gen_exact": "what follows",
+    "portability.gen_exact": "portability",
     "loc_text.loc_gen_same": "unrelated text kept",
     "loc_image.loc_gen_same": "unrelated images kept",
 }
@@ -56,7 +56,7 @@ def _sections(page: Page) -> Iterator[Markup]:
         yield _gallery(page)
     details = json.dumps(page.reproduce, indent=2, sort_keys=True, ensure_ascii=False)
     lines = [joined(line, Markup("\n")) for line in details.splitlines()]
-    yield element("details", element("summary", "What is needed to get these numbers again"), element("pre", *lines))
+    yield element("details", element("summary", "How to reproduce these numbers"), element("pre", *lines))
 
 
 def _part(part: Table) -> Iterator[Markup]:
@@ -81,7 +81,7 @@ def _gallery(page: Page) -> Markup:
     note = f"{len(shown)} of {len(page.edits)}, " if len(shown) < len(page.edits) else ""
     return _section(
         "Gallery",
-        element("p", f"{note}those that do not hold first; before is the untouched base's answer"),
+        element("p", f"{note}edits that do not hold first; `before` is the answer of the untouched base"),
         element("div", *(_card(page, scores, thumbnails) for scores in shown), class_="gallery"),
     )
 

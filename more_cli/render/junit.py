@@ -7,23 +7,24 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from more_cli.evaluation.per_edit import EditScores
-from more_cli.files import plain, shorten
 from more_cli.render.page import Page
+from more_cli.text import plain, shorten
 
 
 def junit_xml(page: Page) -> str:
-    """Return the XML; an edit that does not hold and a gate that was missed are failures."""
+    """Return the XML; edits that do not hold and missed gates are failures."""
     root = Element("testsuites")
     now = datetime.now(UTC)
     edits = page.edits
     measured = sum(len(scores.scores) for scores in edits)
-    suite = _suite(root, 0, "edits", len(edits), sum(not scores.good for scores in edits), page, page.seconds, now)
+    bad = sum(not scores.good for scores in edits)
+    suite = _suite(root, page, "edits", tests=len(edits), failures=bad, seconds=page.seconds, now=now)
     for scores in edits:
-        # Probes are scored in batches: what is known of one edit's time is its share of them.
+        # Probes are scored in batches: the time of an edit is its share of all probes.
         _edit_case(suite, scores, page, page.seconds * len(scores.scores) / measured)
     _close(suite)
     missed = sum(not found.met for found in page.gates)
-    suite = _suite(root, 1, "gates", len(page.gates), missed, page, 0.0, now)
+    suite = _suite(root, page, "gates", tests=len(page.gates), failures=missed, seconds=0.0, now=now)
     for found in page.gates:
         case = _case(suite, str(found.gate), "more.gates", 0.0)
         if not found.met:
@@ -34,16 +35,16 @@ def junit_xml(page: Page) -> str:
 
 
 def _suite(
-    root: Element, id: int, name: str, tests: int, failures: int, page: Page, seconds: float, now: datetime
+    root: Element, page: Page, name: str, *, tests: int, failures: int, seconds: float, now: datetime
 ) -> Element:
     suite = SubElement(
         root,
         "testsuite",
-        id=str(id),
+        id=str(len(root)),
         name=name,
         package="more",
         timestamp=now.strftime("%Y-%m-%dT%H:%M:%S"),
-        hostname="localhost",  # the schema's word for a host that is not told
+        hostname="localhost",  # the schema's value for an unknown host
         tests=str(tests),
         failures=str(failures),
         errors="0",
@@ -57,7 +58,7 @@ def _suite(
 
 
 def _close(suite: Element) -> None:
-    # The schema wants both, at the end.
+    # The schema requires both, at the end.
     SubElement(suite, "system-out")
     SubElement(suite, "system-err")
 

@@ -1,4 +1,4 @@
-"""A report as Markdown, short enough for a pull request; what records and models say stands in code spans."""
+"""A report as Markdown, short enough for a pull request; text of records and models is in code spans."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 from more_cli.evaluation.per_edit import EditScores
-from more_cli.files import plain, shorten
 from more_cli.render.page import Page, Table
+from more_cli.text import plain, shorten
 
 SHOWN = 20
-"""Edits that do not hold, at most."""
+"""Most edits shown that do not hold."""
 _LENGTH = 120
 
 
 def markdown(page: Page) -> str:
-    """Return the report: the gates, every table, and what does not hold."""
+    """Return the report: the gates, every table, and the edits that do not hold."""
     return "\n\n".join(_parts(page)) + "\n"
 
 
@@ -62,6 +62,6 @@ def code(text: str) -> str:
         return ""
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence, pad = "`" * (longest + 1), " " if longest else ""
-    # A table is split at its pipes before code spans are read, so these are escaped; a backslash before one is set
-    # apart, as readers of tables differ in what two of them mean.
+    # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
+    # space, as parsers differ in what two backslashes mean.
     return f"{fence}{pad}{shown}{pad}{fence}".replace("\\|", "\\ |").replace("|", "\\|")

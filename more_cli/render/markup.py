@@ -1,10 +1,10 @@
-"""HTML and SVG as text that cannot hold anything unescaped: what is not markup already is escaped on its way in."""
+"""HTML and SVG built from escaped text: everything that is not `Markup` is escaped when it is added."""
 
 from __future__ import annotations
 
 import html
 
-from more_cli.files import plain
+from more_cli.text import plain
 
 _VOID = {"img", "meta"}
 
@@ -26,7 +26,7 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def joined(*children: object) -> Markup:
-    """Return children one after the other."""
+    """Return the children, concatenated."""
     return Markup("".join(child if isinstance(child, Markup) else _escaped(child) for child in children))
 
 

@@ -1,4 +1,4 @@
-"""The files of a report: which format a name stands for, and that each is there whole or not at all."""
+"""The files of a report: formats by suffix, checks before scoring, and atomic writes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ FORMATS = (".html", ".md")
 
 
 def check_outlets(reports: Sequence[Path], junit: Path | None) -> None:
-    """Refuse what could not be written, before an hour of scoring.
+    """Check that all files can be written, before anything is scored.
 
     Raises:
-        UsageError: an unknown format, no such folder, something there that is no file, or a name given twice.
+        UsageError: an unknown format, no such folder, a path that is not a file, or a name given twice.
         StateError: the folder is not writable.
     """
     for path in reports:
         if path.suffix.lower() not in FORMATS:
-            raise UsageError(f"`--report {path}`: a report is {' or '.join(FORMATS)}", "name the file accordingly")
+            raise UsageError(
+                f"`--report {path}`: a report is {' or '.join(FORMATS)}", "name a file such as report.html"
+            )
     seen = set()
     for path in _files(reports, junit):
         if not path.parent.is_dir():
-            raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "make it first")
+            raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
         if path.exists() and not path.is_file():
-            raise UsageError(f"`{path}` is not a file", "name another one")
+            raise UsageError(f"`{path}` is not a file", "name another file")
         if path.resolve() in seen:
             raise UsageError(f"`{path}` is named twice", "give every file its own name")
         if not os.access(path.parent, os.W_OK):
@@ -43,7 +45,7 @@ def write_outlets(page: Page, reports: Sequence[Path], junit: Path | None) -> No
     """Write the reports and the JUnit file.
 
     Raises:
-        StateError: a place is not writable.
+        StateError: a folder is not writable.
         ResourceError: no space.
     """
     from more_cli.render.html import html

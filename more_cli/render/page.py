@@ -1,7 +1,7 @@
-"""What a reader sees of a report, whatever was measured: renderers know this and nothing else.
+"""The content of a report: the only thing that renderers know.
 
-Text of a user's or a model's stands in `subject`, `scope`, `edits`, `before`, `properties` and the first cell of a row;
-every other word is ours.
+Text from users and models is in `subject`, `scope`, `edits`, `before`, `properties` and the first cell of a row; all
+other text is ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from more_cli.render.plots import Plot
 
 @dataclass(frozen=True)
 class Table:
-    """A section: a table, and plots of what it says where there is room for them."""
+    """A section: a table, and plots of it for formats that can show them."""
 
     title: str
     columns: Sequence[str]
@@ -36,17 +36,17 @@ class Page:
     """What was measured, such as the model's name."""
     headline: str
     scope: str
-    """How much of it."""
+    """How much of it was measured."""
     reading: str
-    """How the numbers are to be read."""
+    """How to read the numbers: protocol and baseline."""
     gates: Sequence[Judgement] = ()
     tables: Sequence[Table] = ()
     edits: Sequence[EditScores] = ()
     before: Mapping[str, str] = field(default_factory=dict)
-    """Greedy answer of the untouched base by edit, where it was asked."""
+    """Greedy answer of the untouched base by edit, if it was asked."""
     reproduce: Mapping[str, Any] = field(default_factory=dict)
-    """What is needed to get these numbers again."""
+    """What is needed to reproduce the numbers."""
     properties: Mapping[str, object] = field(default_factory=dict)
-    """What a pipeline may want to group results by."""
+    """Properties by which a pipeline may group results."""
     seconds: float = 0.0
     """Wall time of the measuring."""

@@ -21,7 +21,7 @@ _AGES = "rel.gen_exact, grouped by how many edits came after"
 
 def of_state(report: EvalReport) -> Page:
     """Return the page of a state, or of a file of questions."""
-    tables = [_metrics("Metrics", report.told)] if report.estimates else []
+    tables = [_metrics("Metrics", report.listed)] if report.estimates else []
     if len(report.retention) > 1:
         tables.append(_retention(report.retention))
     return Page(
@@ -46,7 +46,7 @@ def of_state(report: EvalReport) -> Page:
 
 
 def of_suite(report: SuiteReport) -> Page:
-    """Return the page of an editor that went through a suite."""
+    """Return the page of an editor's run on a suite."""
     edits = report.per_edit
     protocol = report.headline.partition("@")[0]
     return Page(
@@ -54,7 +54,7 @@ def of_suite(report: SuiteReport) -> Page:
         subject=f"{report.suite.name}, {report.editor}",
         headline=f"{sum(scores.good for scores in edits)} of {len(edits)} hold",
         scope=f"{report.suite.name}, editor {report.editor}, {len(edits)} edits",
-        reading=f"{report.headline} unless said otherwise, {report.locality}",
+        reading=f"{report.headline} unless noted otherwise, {report.locality}",
         gates=report.gates,
         tables=list(_suite_tables(report)),
         edits=edits,
@@ -72,9 +72,9 @@ def of_suite(report: SuiteReport) -> Page:
 
 
 def of_capability(report: CapabilityReport) -> Page:
-    """Return the page of what a model can do beside its edits."""
+    """Return the page of what a model can do besides its edits."""
     found = report.changes.get("all")
-    moved = f"change of accuracy {found.value:+.3f} ({_interval(found, '+')})" if found else "no state beside it"
+    moved = f"change of accuracy {found.value:+.3f} ({_interval(found, '+')})" if found else "no state to compare with"
     shown = {"base": report.base} | ({"edited": report.state} if report.state else {})
     scores = [(name, which, of.categories[name]) for name in report.base.categories for which, of in shown.items()]
     rows = [
@@ -141,12 +141,12 @@ def of_comparison(found: EditorComparison) -> Page:
         if name in metrics
     ]
     columns = ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p")
-    note = f"{first.headline}: minus {first.editor}, mean over edits; p of the exact sign test"
+    note = f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test"
     costs = [(editor, f"{report.cost:.1f}", _chosen(report)) for editor, report in reports.items()]
     return Page(
         command="more compare",
         subject=f"{first.suite.name}: {', '.join(reports)}",
-        headline=", ".join(f"{editor} {_held(report)}" for editor, report in reports.items()),
+        headline=", ".join(f"{editor} {_holding(report)}" for editor, report in reports.items()),
         scope=f"{first.suite.name}, {len(first.edits)} edits",
         reading=first.locality,
         tables=[
@@ -175,11 +175,11 @@ def _suite_tables(report: SuiteReport) -> Iterator[Table]:
         }
         lost = report.forgetting
         yield Table(
-            "As edits come",
+            "During the stream",
             ("after", "online", "final"),
             [(f"{mark}", f"{report.so_far[mark - 1]:.3f}", _value(points.get(mark))) for mark in report.schedule.marks],
             f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({_interval(lost)})" if lost else "rel.gen_exact",
-            [Curve("rel.gen_exact: the line is online so far, the dots are final", report.so_far, points)],
+            [Curve("rel.gen_exact: the line is online, the dots are final", report.so_far, points)],
         )
     ages = by_age([scores.shown.values["gen_exact"] for scores in report.per_edit])
     if report.headline.startswith("final") and len(ages) > 1:
@@ -223,10 +223,10 @@ def _accuracy(score: YesNoScore) -> Estimate:
     return estimate([1.0] * score.right + [0.0] * (score.questions - score.right))
 
 
-def _held(report: SuiteReport) -> str:
+def _holding(report: SuiteReport) -> str:
     return f"{sum(scores.good for scores in report.per_edit)}/{len(report.edits)}"
 
 
 def _chosen(report: SuiteReport) -> str:
     calibration = report.reproduce.get("calibration")
-    return "no" if calibration is None else ", ".join(calibration["chosen"]) or "as it is"
+    return "no" if calibration is None else ", ".join(calibration["chosen"]) or "default settings"

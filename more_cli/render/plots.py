@@ -11,13 +11,13 @@ from more_cli.evaluation.metrics import Estimate
 from more_cli.render.markup import Markup, element, joined
 
 WIDTH = 330
-"""User units across; about the pixels of a phone, so that text keeps its size there."""
+"""Width in user units; about the pixels of a phone, so that text keeps its size there."""
 _ROW = 36
 _BAR = 10
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _HEIGHT, _LEFT, _TOP = 150, 30, 8
 _APART = 30
-"""Units between two labels of an axis, at least."""
+"""Least units between two labels of an axis."""
 
 
 class Plot(Protocol):
@@ -76,7 +76,7 @@ class Curve:
         )
 
     def _labels(self) -> Iterator[Markup]:
-        """Yield how many edits that is, the last one first; one that would touch another is left out."""
+        """Yield labels with numbers of edits, the last one first, without those that would overlap."""
         right = float("inf")
         for number in sorted({1, len(self.line), *self.points}, reverse=True):
             x = self._x(number)

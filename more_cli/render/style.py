@@ -1,4 +1,4 @@
-"""How the HTML report looks: one column that fits a phone, light or dark as the reader's system is."""
+"""CSS of the HTML report: one column that fits a phone, light or dark like the reader's system."""
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c1e21; --faint: #667; --line: #d8dbe0; --card: #f6f7f9;

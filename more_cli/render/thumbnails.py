@@ -10,12 +10,12 @@ from more_cli.inputs.images import ImageSource
 SIDE = 256
 """Longest side of a thumbnail, pixels."""
 BUDGET = 4 << 20
-"""Characters of all thumbnails of one report: enough for some hundred."""
+"""Characters of all thumbnails of one report: enough for some hundred thumbnails."""
 _QUALITY = 80
 
 
 class Thumbnails:
-    """Makes thumbnails until a report has enough of them."""
+    """Makes thumbnails until the budget of a report is spent."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self.left = budget

@@ -1,4 +1,4 @@
-"""One line of the ledger: what is kept of an edit, and how a line is checked when it is read."""
+"""One line of the ledger: what is kept of an edit, and how a line is parsed and checked."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, sha256_bytes, shorten
+from more_cli.files import sha256_bytes
+from more_cli.text import canonical_json, shorten
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
 
 
 class Status(StrEnum):
-    """What became of an edit."""
+    """State of an edit."""
 
     LEARNT = "learnt"
     NOT_LEARNT = "not-learnt"
-    """Written, still wrong after the last step."""
+    """Written, but still wrong after the last step."""
     REFUSED = "refused"
     """Rolled back."""
     ALREADY_RIGHT = "already-right"
-    """Nothing written, its key absorbed."""
+    """Nothing was written; its key was absorbed."""
     SUPERSEDED = "superseded"
     """A later edit has the same images and question and another target."""
     REVERTED = "reverted"
@@ -50,23 +51,23 @@ class ProbeEntry(_Strict):
 class Entry(_Strict):
     """One line of the ledger.
 
-    Lines count by their place in the history (see `Ledger.history`), which is `seq` where nothing was reverted. A
-    "consolidate" line says that the edits from place `since` on were written together where they did not hold. A
-    "revert" line takes the edits `ids` back: the history ends before place `since`, and the next `redone` lines tell
-    what came after anew, without them.
+    Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.
+    A "consolidate" line says that the edits from place `since` on were checked again and the wrong ones written
+    together. A "revert" line undoes the edits `ids`: the history is cut before place `since`, and the next `redone`
+    lines repeat the later edits without them.
     """
 
     seq: Annotated[int, Field(ge=1)]
     prev: Sha256
     check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the line with nothing in this place; empty in lines of older versions. The chain says nothing of the
-    last line."""
+    """SHA-256 of the line with this field empty; empty in lines of older versions. It protects the last line, whose
+    hash no other line holds."""
     kind: Literal["edit", "revert", "consolidate"] = "edit"
     id: str
     status: Status
     reason: str = ""
     content: Sha256 = START
-    """Of images, question and target; likewise `subject`, of images and question."""
+    """Hash of images, question and target; `subject` is the hash of images and question."""
     subject: Sha256 = START
     images: list[Sha256] = []
     question: str = ""
@@ -77,24 +78,24 @@ class Entry(_Strict):
     portability: list[ProbeEntry] = []
     tags: dict[str, Any] = {}
     paths: dict[str, str] = {}
-    """Image hash -> absolute path, for images that are not in the store."""
+    """Image hash to absolute path, for images that are not in the store."""
     source: str = ""
     line: Count = 0
     nll_before: float | None = None
-    """Nats per token; None where it was not measured or not finite. Likewise `nll_after`."""
+    """Nats per token; None if not measured or not finite. The same holds for `nll_after`."""
     nll_after: float | None = None
     answer_before: str | None = None
     answer_after: str | None = None
     right_after: bool | None = None
     joint: bool = False
-    """Only its key was absorbed here: the next consolidation writes it, together with others."""
+    """Only its key was absorbed: the next consolidation writes it together with others."""
     writes: Count = 0
     sites: list[str] = []
-    """Where they went."""
+    """Sites that were written."""
     cost: float | None = None
-    """Samples sent forward and backward; only forward counts a third."""
+    """Samples sent forward and backward; a sample sent forward only counts one third."""
     looks: list[tuple[int, float]] = []
-    """Edits looked at, by place, with the margin last seen."""
+    """Edits that were checked: place and last margin, logits."""
     since: Count = 0
     ids: list[str] = []
     redone: Count = 0
@@ -104,22 +105,22 @@ class Entry(_Strict):
     versions: dict[str, str] = {}
     note: str = ""
 
-    def about(self) -> dict[str, Any]:
-        """Return what describes the edit, without what was measured: the part that `Ledger.keep` makes."""
-        return self.model_dump(include=_ABOUT)
+    def description(self) -> dict[str, Any]:
+        """Return the fields that describe the edit, without measurements: what `Ledger.describe` returns."""
+        return self.model_dump(include=_DESCRIPTION)
 
     def fields(self) -> dict[str, Any]:
-        """Return what `Ledger.append` takes to write the same line elsewhere."""
+        """Return the fields that `Ledger.append` needs to write the same line to another ledger."""
         return self.model_dump(exclude={"seq", "prev"})
 
 
-_ABOUT = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
+_DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
     "locality", "portability", "tags", "source", "line", "paths"
 }  # fmt: skip
 
 
-def sealed(entry: Entry) -> tuple[Entry, bytes]:
-    """Return an entry with its checksum, and its line, newline included."""
+def with_checksum(entry: Entry) -> tuple[Entry, bytes]:
+    """Return the entry with its checksum, and its line including the newline."""
     bare = f"{canonical_json(entry.model_copy(update={'check': ''}).model_dump(mode='json'))}\n".encode()
     check = sha256_bytes(bare)
     return entry.model_copy(update={"check": check}), bare.replace(_NO_CHECK, _CHECK % check.encode(), 1)
@@ -130,28 +131,32 @@ _NO_CHECK = _CHECK % b""
 
 
 def parse_entry(line: bytes, path: Path, number: int) -> Entry:
-    """Return the entry of one line, once its checksum was seen to be right; see `read_entry`."""
+    """Parse one line and compare it with its checksum.
+
+    Raises:
+        StateError: as `read_entry` and `check_line`.
+    """
     entry = read_entry(line, path, number)
-    vouch(entry, line, path, number)
+    check_line(entry, line, path, number)
     return entry
 
 
-def vouch(entry: Entry, line: bytes, path: Path, number: int) -> None:
+def check_line(entry: Entry, line: bytes, path: Path, number: int) -> None:
     """Compare a line with its checksum, if it has one.
 
     Raises:
-        StateError: it was changed.
+        StateError: the line was changed.
     """
     check = entry.check.encode()
     if check and sha256_bytes(line.replace(_CHECK % check, _NO_CHECK, 1)) != entry.check:
-        raise damaged(path, number, "was changed: it does not have its checksum")
+        raise damaged(path, number, "was changed: it does not match its checksum")
 
 
 def read_entry(line: bytes, path: Path, number: int) -> Entry:
-    """Return the entry of one line, its checksum unseen; `path` and `number` say where it stood.
+    """Parse one line without comparing its checksum; `path` and `number` are for messages.
 
     Raises:
-        StateError: it is damaged, or from a newer version.
+        StateError: the line is damaged, or from a newer version.
     """
     try:
         return Entry.model_validate_json(line)
@@ -164,6 +169,6 @@ def read_entry(line: bytes, path: Path, number: int) -> Entry:
 
 
 def damaged(path: Path, number: int, text: str) -> StateError:
-    """Return the error for a bad line."""
-    hint = "restore the folder from a backup; what the lines before it hold is intact"
+    """Return the error for a damaged line."""
+    hint = "restore the folder from a backup; the lines before this one are intact"
     return StateError(f"{path}:{number}: line {text}", hint)

@@ -1,9 +1,9 @@
 """The ledger: every edit ever made, one hash-chained line each, and the images they were made with.
 
-Line n carries `seq` n and in `prev` the SHA-256 of line n - 1, newline included (64 zeros for the first), so
-`sed -n 3p ledger.jsonl | sha256sum` is the `prev` of line 4. Lines are only ever appended; what a later line says
-about an edit (reverted, corrected) is derived on reading, and so is the history: the lines that are still in force,
-which a state holds in their order.
+Line n carries `seq` n and in `prev` the SHA-256 of line n - 1 with its newline (64 zeros for the first), so
+`sed -n 3p ledger.jsonl | sha256sum` is the `prev` of line 4. Lines are only appended. Whether an edit was reverted or
+corrected later is derived on reading, and so is the history: the lines still in force, in the order in which the state
+holds them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, Self
 
 from more_cli.clock import timed
 from more_cli.errors import StateError
-from more_cli.files import append_line, canonical_json, cut, disk_errors, sha256_bytes, sync_folder
+from more_cli.files import append_line, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe
-from more_cli.inputs.images import ImageSource
-from more_cli.inputs.images import ImageStore as ImageStore
-from more_cli.store.entry import START, Entry, ProbeEntry, Status, damaged, read_entry, sealed, vouch
-from more_cli.store.ledger_lines import LINE_BYTES, ById, Cut, Entries, Mark
+from more_cli.inputs.images import ImageSource, ImageStore
+from more_cli.store.entry import START, Entry, ProbeEntry, Status, check_line, damaged, read_entry, with_checksum
+from more_cli.store.ledger_lines import LINE_BYTES, ById, Entries, LineRef, Revert
+from more_cli.text import canonical_json
 
 
 class Ledger:
-    """The ledger of one state, in ``folder``; reading needs no lock, appending the writer lock.
+    """The ledger of one state, in ``folder``; reading needs no lock, appending needs the writer lock.
 
-    What a crash left half-written was never acknowledged, be it a line without its newline or a revert without all of
-    its lines: it is passed over on reading and cut off by the next append. `on_line` sees every line once, as it
-    is read: also one that a revert, finished or not, took back, which `rewritten` says may be so.
+    A crash can leave a line without its newline, or a revert without all of its lines. Neither was acknowledged:
+    reading skips it, and the next append cuts it off. `on_line` is called once for every line while it is read, also
+    for lines that a revert, finished or not, undoes later (see `has_reverts`).
 
     Raises:
         StateError: a line is damaged, missing or from a newer version.
@@ -47,36 +47,36 @@ class Ledger:
         self.images = ImageStore(folder / "images")
         self.head = START
         """Hash of the last line: the `prev` of the next."""
-        self._marks: list[Mark] = []
-        self._history: list[Mark] = []
-        self._made: dict[str, Mark] = {}
-        self._righted: dict[int, set[int]] = {}  # what each consolidation found right, by their places
-        self._cuts: list[Cut] = []
-        self._expected = 0  # lines that the last revert still lacks
-        self.entries = Entries(self.path, self._marks)
+        self._refs: list[LineRef] = []
+        self._history: list[LineRef] = []
+        self._by_id: dict[str, LineRef] = {}
+        self._right_after: dict[int, set[int]] = {}  # place of a consolidation -> places of the edits it left right
+        self._reverts: list[Revert] = []
+        self._missing = 0  # lines that the last revert still lacks
+        self.entries = Entries(self.path, self._refs)
         """All lines, oldest first."""
         self.history = Entries(self.path, self._history)
-        """The edits and consolidations in force, in order: what a state holds. Places in it count from 1."""
+        """Edits and consolidations in force, in order: what a state holds. Places in it count from 1."""
         self.reverted: set[str] = set()
-        """Edits that were taken back and not made again."""
-        self.rewritten = False
-        """Whether a revert was read, so that a line's place may not be its number."""
-        self.by_id: Mapping[str, Entry] = ById(self.path, self._made)
+        """Ids of edits that were reverted and not made again."""
+        self.has_reverts = False
+        """Whether there is a revert line, so that a line's place can differ from its number."""
+        self.by_id: Mapping[str, Entry] = ById(self.path, self._by_id)
         """The last "edit" line of each id."""
         self._size = 0  # bytes of whole lines
         self._torn = 0  # bytes after them
-        self._checked = False  # whether the last line has a checksum: then all that follow have one
+        self._has_checksums = False  # whether the last line has a checksum: then all later lines have one
         self._fd: int | None = None
-        with disk_errors(self.path), suppress(FileNotFoundError), uncollected():
+        with disk_errors(self.path), suppress(FileNotFoundError), _garbage_collector_off():
             self._load(on_line)
-            if self._expected:
-                self._load(None, end=self._cuts[-1].revert.offset)
+            if self._missing:
+                self._load(None, end=self._reverts[-1].line.offset)
 
     @timed("ledger")
-    def keep(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
-        """Return the part of an entry that describes ``edit``; put its images into the store first.
+    def describe(self, edit: Edit, *, store: bool = True) -> dict[str, Any]:
+        """Return the fields of an entry that describe ``edit``; put its images into the store first.
 
-        Without ``store`` only paths and hashes are kept; a `data:` URI, which has no path, is stored anyway.
+        Without ``store`` only paths and hashes are kept, except for a `data:` URI, which has no path.
 
         Raises:
             DataError: an image has vanished or changed since it was checked.
@@ -84,25 +84,25 @@ class Ledger:
         """
         paths: dict[str, str] = {}
 
-        def kept(image: ImageSource) -> str:
+        def hash_of(image: ImageSource) -> str:
             if store or image.path is None:
                 return self.images.put(image.read())
             paths[image.sha256] = _storable(str(image.path))
             return image.sha256
 
         def probe(probe: Probe) -> dict[str, Any]:
-            image = None if probe.image is None else kept(probe.image)
+            image = None if probe.image is None else hash_of(probe.image)
             return {"question": probe.question, "image": image, "answer": probe.answer, "hop": probe.hop}
 
         return {
             "id": edit.id,
             "content": edit.content,
             "subject": edit.subject,
-            "images": [kept(image) for image in edit.images],
+            "images": [hash_of(image) for image in edit.images],
             "question": edit.question,
             "target": edit.target,
             "rephrases": list(edit.rephrases),
-            "image_rephrases": [kept(image) for image in edit.image_rephrases],
+            "image_rephrases": [hash_of(image) for image in edit.image_rephrases],
             "locality": [probe(item) for item in edit.locality],
             "portability": [probe(item) for item in edit.portability],
             "tags": dict(edit.tags),
@@ -113,25 +113,25 @@ class Ledger:
 
     @timed("ledger")
     def append(self, fields: Mapping[str, Any]) -> Entry:
-        """Write one line and wait until it and the images put before are on disk.
+        """Append one line and wait until it and all images stored before are on disk.
 
-        ``fields`` are those of `Entry` without `seq` and `prev`; `time` is now unless given, numbers that are
-        not finite become None. If it fails, the file is as before.
+        ``fields`` are those of `Entry` without `seq` and `prev`; `time` defaults to now, numbers that are not finite
+        become None. On failure the file stays as it was.
 
         Raises:
-            StateError: not writable, or another process has written.
+            StateError: not writable, or another process wrote to it.
             ResourceError: no space.
         """
         return self.append_all([fields])[0]
 
     def append_all(self, rows: Iterable[Mapping[str, Any]]) -> list[Entry]:
-        """Write several lines at once, as `append` does one."""
+        """Append several lines in one write; see `append`."""
         entries, lines, head = list[Entry](), list[bytes](), self.head
         for fields in rows:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             measured = {name: None if _is_not_finite(value) else value for name, value in fields.items()}
-            seq = len(self._marks) + len(entries) + 1
-            entry, line = sealed(Entry.model_validate({"time": now, **measured, "seq": seq, "prev": head}))
+            seq = len(self._refs) + len(entries) + 1
+            entry, line = with_checksum(Entry.model_validate({"time": now, **measured, "seq": seq, "prev": head}))
             entries.append(entry)
             lines.append(line)
             head = sha256_bytes(line)
@@ -142,57 +142,61 @@ class Ledger:
             self._accept(entry, line)
         return entries
 
-    def tells(self, edits: int, digest: str) -> bool:
-        """Say whether the history begins with the ``edits`` entries of that digest."""
-        return len(self.history) >= edits and content_digest(self.history[:edits]) == digest
+    def agrees(self, edits: int, digest: str) -> bool:
+        """Return whether the first ``edits`` entries of the history have this digest."""
+        return self._agrees(self._history, edits, digest)
 
-    def told(self, edits: int, digest: str) -> bool:
-        """Say whether the history did so before one of the reverts."""
-        marks = self._history
-        for revert in reversed(self._cuts):
-            marks = [*marks[: revert.since - 1], *revert.marks]
-            if len(marks) >= edits and content_digest(Entries(self.path, marks[:edits])) == digest:
+    def agreed_before_revert(self, edits: int, digest: str) -> bool:
+        """Return whether the history had these first entries before one of the reverts."""
+        history = self._history
+        for revert in reversed(self._reverts):
+            history = [*history[: revert.since - 1], *revert.removed]
+            if self._agrees(history, edits, digest):
                 return True
         return False
 
+    def _agrees(self, history: list[LineRef], edits: int, digest: str) -> bool:
+        return len(history) >= edits and content_digest(Entries(self.path, history[:edits])) == digest
+
     @property
     def last_revert(self) -> Entry | None:
-        """The line of the last revert."""
-        return self.entries[self._cuts[-1].revert.seq - 1] if self._cuts else None
+        """The last revert line, if there is one."""
+        return self.entries[self._reverts[-1].line.seq - 1] if self._reverts else None
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of every id as of the last line.
 
         An edit is superseded by a later one about the same images and question with another target, unless
-        that one was itself refused or reverted. What was not learnt is once a consolidation found it right.
+        that one was itself refused or reverted. An edit that was not learnt becomes learnt once a consolidation left
+        it right.
         """
-        statuses = dict.fromkeys(self._made, Status.REVERTED)
-        righted = set[int]().union(*self._righted.values())
-        for place, mark in enumerate(self._history, 1):
-            if mark.kind == "edit":
-                right = mark.status is Status.NOT_LEARNT and place in righted
-                statuses[mark.id] = Status.LEARNT if right else mark.status
+        statuses = dict.fromkeys(self._by_id, Status.REVERTED)
+        right = set[int]().union(*self._right_after.values())
+        for place, ref in enumerate(self._history, 1):
+            if ref.kind == "edit":
+                learnt_later = ref.status is Status.NOT_LEARNT and place in right
+                statuses[ref.id] = Status.LEARNT if learnt_later else ref.status
         later: dict[bytes, set[bytes]] = {}
-        for mark in reversed(self._history):
-            if mark.kind != "edit" or mark.status is Status.REFUSED:
+        for ref in reversed(self._history):
+            if ref.kind != "edit" or ref.status is Status.REFUSED:
                 continue
-            contents = later.setdefault(mark.subject, set())
-            if contents - {mark.content}:
-                statuses[mark.id] = Status.SUPERSEDED
-            contents.add(mark.content)
+            contents = later.setdefault(ref.subject, set())
+            if contents - {ref.content}:
+                statuses[ref.id] = Status.SUPERSEDED
+            contents.add(ref.content)
         return statuses
 
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
         gone = {Status.REFUSED, Status.SUPERSEDED}
         statuses = self.statuses()
-        edits = (mark for mark in self._history if mark.kind == "edit")
-        return Entries(self.path, [mark for mark in edits if statuses[mark.id] not in gone])
+        edits = (ref for ref in self._history if ref.kind == "edit")
+        return Entries(self.path, [ref for ref in edits if statuses[ref.id] not in gone])
 
     def edit_of(self, entry: Entry) -> Edit:
-        """Return the edit of a line, with images from the store or, if not stored, from where they were.
+        """Return the edit of a line, with images from the store or, if not stored, from their original path.
 
-        Nothing is read yet: a missing or changed image shows when it is opened.
+        No image is read yet: a missing or changed one is reported when it is opened.
         """
 
         def image(sha256: str) -> ImageSource:
@@ -237,11 +241,11 @@ class Ledger:
 
     def _load(self, on_line: Callable[[Entry], None] | None, end: int | None = None) -> None:
         """Read the file, or its whole lines up to the byte `end`."""
-        for found in (self._marks, self._history, self._made, self._righted, self._cuts, self.reverted):
-            found.clear()
-        self.head, self._size, self._expected = START, 0, 0
-        # A line is vouched for by the next one, which holds its hash. Its own checksum is asked where there is no next
-        # one, and to tell which of two lines that do not fit was changed.
+        for part in (self._refs, self._history, self._by_id, self._right_after, self._reverts, self.reverted):
+            part.clear()
+        self.head, self._size, self._missing = START, 0, 0
+        # The next line holds the hash of a line, so its own checksum, which costs more, is compared in two cases only:
+        # there is no next line, or two lines do not match and the changed one must be named.
         last: tuple[Entry, bytes] | None = None
         with open(self.path, "rb") as file:
             while self._size != end and (line := file.readline(LINE_BYTES)):
@@ -249,9 +253,10 @@ class Ledger:
                     if file.read(1):
                         raise self._damaged("is too long")
                     break
-                entry = read_entry(line, self.path, len(self._marks) + 1)
+                # Not through jsonlines: a ledger is long, and it would take about a tenth longer to read.
+                entry = read_entry(line, self.path, len(self._refs) + 1)
                 if entry.prev != self.head:
-                    self._vouch(last)
+                    self._check_last(last)
                     raise self._damaged("does not follow from the line before: one of the two was changed")
                 self._check(entry)
                 self._accept(entry, line)
@@ -259,52 +264,52 @@ class Ledger:
                 if on_line is not None:
                     on_line(entry)
             self._torn = os.fstat(file.fileno()).st_size - self._size
-        self._vouch(last)
+        self._check_last(last)
 
-    def _vouch(self, last: tuple[Entry, bytes] | None) -> None:
+    def _check_last(self, last: tuple[Entry, bytes] | None) -> None:
         if last:
-            vouch(*last, self.path, len(self._marks))
+            check_line(*last, self.path, len(self._refs))
 
     def _check(self, entry: Entry) -> None:
-        if self._checked and not entry.check:
+        if self._has_checksums and not entry.check:
             raise self._damaged("was changed: it has lost its checksum")
-        self._checked = bool(entry.check)
-        if entry.seq != len(self._marks) + 1:
+        self._has_checksums = bool(entry.check)
+        if entry.seq != len(self._refs) + 1:
             raise self._damaged(f"has the number {entry.seq}")
         if entry.kind == "revert" and not 1 <= entry.since <= len(self._history):
             raise self._damaged(f"reverts from place {entry.since} on, of {len(self._history)}")
 
     def _accept(self, entry: Entry, line: bytes) -> None:
         hashes = bytes.fromhex(entry.content), bytes.fromhex(entry.subject)
-        mark = Mark(entry.seq, self._size, entry.kind, entry.id, entry.status, *hashes)
-        self._marks.append(mark)
+        ref = LineRef(entry.seq, self._size, entry.kind, entry.id, entry.status, *hashes)
+        self._refs.append(ref)
         if entry.kind == "revert":
-            self._cut(mark, entry)
+            self._revert(ref, entry)
         else:
-            self._history.append(mark)
-            self._expected = max(0, self._expected - 1)
+            self._history.append(ref)
+            self._missing = max(0, self._missing - 1)
         if entry.kind == "edit":
-            self._made[entry.id] = mark
+            self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
-            self._righted[len(self._history)] = {place for place, margin in entry.looks if margin > 0}
+            self._right_after[len(self._history)] = {place for place, margin in entry.looks if margin > 0}
         self.head = sha256_bytes(line)
         self._size += len(line)
 
-    def _cut(self, mark: Mark, entry: Entry) -> None:
-        gone = self._history[entry.since - 1 :]
+    def _revert(self, ref: LineRef, entry: Entry) -> None:
+        removed = self._history[entry.since - 1 :]
         del self._history[entry.since - 1 :]
-        self._cuts.append(Cut(mark, entry.since, gone))
-        self._righted = {place: found for place, found in self._righted.items() if place < entry.since}
-        self._expected = entry.redone
-        self.reverted |= {old.id for old in gone if old.kind == "edit"}
-        self.rewritten = True
+        self._reverts.append(Revert(ref, entry.since, removed))
+        self._right_after = {place: right for place, right in self._right_after.items() if place < entry.since}
+        self._missing = entry.redone
+        self.reverted |= {old.id for old in removed if old.kind == "edit"}
+        self.has_reverts = True
 
     def _damaged(self, text: str) -> StateError:
-        return damaged(self.path, len(self._marks) + 1, text)
+        return damaged(self.path, len(self._refs) + 1, text)
 
     def _writable(self) -> int:
-        """Return the file opened for appending, with what a crash left at its end cut off."""
+        """Return the file opened for appending, after cutting off what a crash left at its end."""
         if self._fd is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             # O_BINARY exists on Windows only, where a newline would be written as two bytes.
@@ -323,25 +328,25 @@ class Ledger:
 
 
 def content_digest(entries: Iterable[Entry]) -> str:
-    """Return the digest of edits in their order: what the sidecar keeps to know which edits it holds."""
+    """Return the digest of edits in their order, by which the sidecar says which edits it holds."""
     pairs = entries.contents() if isinstance(entries, Entries) else ((line.id, line.content) for line in entries)
-    return reduce(_mixed, pairs, START)
+    return reduce(_next_digest, pairs, START)
 
 
-def extend(digest: str, entry: Entry) -> str:
-    """Return ``digest`` with one more edit, by its id and content."""
-    return _mixed(digest, (entry.id, entry.content))
+def extend_digest(digest: str, entry: Entry) -> str:
+    """Return the digest after one more edit, of which id and content count."""
+    return _next_digest(digest, (entry.id, entry.content))
 
 
-def _mixed(digest: str, pair: tuple[str, str]) -> str:
+def _next_digest(digest: str, pair: tuple[str, str]) -> str:
     id, content = pair
-    # The canonical JSON of the three; the two hashes are hexadecimal digits, and this runs for every line.
+    # This is the canonical JSON of the three, written by hand because it runs for every line.
     return sha256_bytes(f'["{digest}",{canonical_json(id)},"{content}"]'.encode())
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Put the garbage collector off: a long ledger makes many small things that stay, and no cycles."""
+def _garbage_collector_off() -> Iterator[None]:
+    """Switch the garbage collector off: a long ledger makes many small objects that stay, and no cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -352,7 +357,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _storable(name: str) -> str:
-    # A file name may hold bytes that are no text.
+    # A file name can contain bytes that are not text.
     return name.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Lines of a ledger: a few words of each in memory, the rest read from disk when asked for."""
+"""Lines of a ledger: an index of them in memory, the lines themselves read from disk when needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LINE_BYTES = 64 * 2**20
 """Longest line of a ledger, bytes."""
 
 
-class Mark(NamedTuple):
-    """What stays in memory of a line: where it is, and what statuses are derived from."""
+class LineRef(NamedTuple):
+    """What memory keeps of a line: its offset in the file, and the fields that statuses are derived from."""
 
     seq: int
     offset: int
@@ -25,23 +25,23 @@ class Mark(NamedTuple):
     subject: bytes
 
 
-class Cut(NamedTuple):
-    """A revert, and what it took out of the history: everything from a place on."""
+class Revert(NamedTuple):
+    """A "revert" line, and the part of the history that it removed: everything from place `since` on."""
 
-    revert: Mark
+    line: LineRef
     since: int
-    marks: list[Mark]
+    removed: list[LineRef]
 
 
 class Entries(Sequence[Entry]):
-    """Lines of a ledger, read from disk when asked for, so that a long ledger costs little memory."""
+    """Lines of a ledger, read from disk when needed, so that a long ledger takes little memory."""
 
-    def __init__(self, path: Path, marks: Sequence[Mark]) -> None:
+    def __init__(self, path: Path, refs: Sequence[LineRef]) -> None:
         self._path = path
-        self._marks = marks
+        self._refs = refs
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._refs)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -49,45 +49,45 @@ class Entries(Sequence[Entry]):
     def __getitem__(self, index: slice) -> Entries: ...
     def __getitem__(self, index: int | slice) -> Entry | Entries:
         if isinstance(index, slice):
-            return Entries(self._path, self._marks[index])
-        return next(iter(Entries(self._path, [self._marks[index]])))
+            return Entries(self._path, self._refs[index])
+        return next(iter(Entries(self._path, [self._refs[index]])))
 
     def __iter__(self) -> Iterator[Entry]:
-        if not self._marks:
+        if not self._refs:
             return
         with disk_errors(self._path), open(self._path, "rb") as file:
-            for mark in self._marks:
-                file.seek(mark.offset)
-                yield parse_entry(file.readline(LINE_BYTES), self._path, mark.seq)
+            for ref in self._refs:
+                file.seek(ref.offset)
+                yield parse_entry(file.readline(LINE_BYTES), self._path, ref.seq)
 
     def contents(self) -> Iterator[tuple[str, str]]:
         """Yield id and content hash of each line, without reading the disk."""
-        return ((mark.id, mark.content.hex()) for mark in self._marks)
+        return ((ref.id, ref.content.hex()) for ref in self._refs)
 
     def kinds(self) -> Iterator[tuple[str, str]]:
         """Yield kind and id of each line, without reading the disk."""
-        return ((mark.kind, mark.id) for mark in self._marks)
+        return ((ref.kind, ref.id) for ref in self._refs)
 
     def numbers(self) -> list[int]:
         """Return `seq` of each line, without reading the disk."""
-        return [mark.seq for mark in self._marks]
+        return [ref.seq for ref in self._refs]
 
 
 class ById(Mapping[str, Entry]):
     """The last "edit" line of each id."""
 
-    def __init__(self, path: Path, marks: Mapping[str, Mark]) -> None:
+    def __init__(self, path: Path, refs: Mapping[str, LineRef]) -> None:
         self._path = path
-        self._marks = marks
+        self._refs = refs
 
     def __getitem__(self, id: str) -> Entry:
-        return Entries(self._path, [self._marks[id]])[0]
+        return Entries(self._path, [self._refs[id]])[0]
 
     def __contains__(self, id: object) -> bool:
-        return id in self._marks
+        return id in self._refs
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._marks)
+        return iter(self._refs)
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._refs)

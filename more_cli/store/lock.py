@@ -15,12 +15,12 @@ from more_cli.files import disk_errors
 
 @contextmanager
 def writer_lock(path: Path) -> Iterator[None]:
-    """Hold the operating system's lock on ``path`` while the block runs; a killed process holds nothing.
+    """Hold the operating system's lock on ``path`` while the block runs; a killed process releases it.
 
     Raises:
         StateError: another process holds it (named by its id), or the folder is not writable.
     """
-    # The id lies in a sibling: on Windows a locked file cannot be read by others.
+    # The process id is in a second file: on Windows other processes cannot read a locked file.
     holder = path.with_name(f"{path.name}.pid")
     lock = FileLock(path)
     with disk_errors(path):
@@ -30,7 +30,7 @@ def writer_lock(path: Path) -> Iterator[None]:
         except Timeout:
             raise _held(path, holder) from None
     try:
-        with suppress(OSError):  # only for a message
+        with suppress(OSError):  # it is only for the message
             holder.write_text(str(os.getpid()))
         yield
     finally:

@@ -1,7 +1,7 @@
 """The state of an editing run: one safetensors file, `NAME.more`, that holds B and P of every site.
 
-Its metadata has exactly one key (two or more are written in random order by safetensors) with canonical JSON and
-nothing volatile, so the same edits give the same bytes. A is not stored: its seed is.
+Its metadata has exactly one key, because safetensors writes several in random order. The value is canonical JSON
+without times or paths, so the same edits give the same bytes. A is not stored; its seed is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from safetensors import SafetensorError
 
 from more_cli.checkpoint.reader import TensorEntry, read_header
 from more_cli.errors import StateError
-from more_cli.files import canonical_json, disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
 from more_cli.store.entry import START
-from more_cli.store.target import sidecar_path as sidecar_path
+from more_cli.text import canonical_json
 
-if TYPE_CHECKING:  # what a sidecar says of itself is read without it
+if TYPE_CHECKING:  # a sidecar's metadata is read without torch
     from torch import Tensor
 
 SCHEMA = 2
@@ -34,19 +34,19 @@ METADATA_KEY = "more"
 
 
 class SiteRecord(BaseModel):
-    """What the state knows of one site beside its tensors."""
+    """Description of one site, beside its tensors."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
     """Name of the site in recipes and reports, such as `text.31.down_proj`."""
     group: str
-    """Group that the recipe chose it by, such as `text.ffn_out`."""
+    """Group of the recipe it belongs to, such as `text.ffn_out`."""
     modality: Literal["text", "visual"]
     module: str
     """Path of the Linear in the model in memory."""
     disk_key: str
-    """Name of its weight in the checkpoint's shards."""
+    """Key of its weight in the checkpoint's shards."""
     shape: tuple[int, int]
     """(d_out, d_in) of W."""
     rank: int = Field(ge=1)
@@ -55,11 +55,11 @@ class SiteRecord(BaseModel):
     basis_version: int
     basis_fingerprint: list[float]
     ridge: float | None = Field(default=None, gt=0)
-    """lambda in force, in units of |z|^2; absent while it still follows the first keys."""
+    """lambda in use, in units of |z|^2; None while it is still averaged over the first keys."""
     keys: int = Field(default=0, ge=0)
-    """Keys that P has absorbed."""
+    """Number of keys that P has absorbed."""
     energy: float = Field(default=0.0, ge=0)
-    """Sum of |z|^2 over the keys that settle a relative lambda."""
+    """Sum of |z|^2 over the keys that fix a relative lambda."""
 
 
 class StateMeta(BaseModel):
@@ -69,19 +69,19 @@ class StateMeta(BaseModel):
 
     schema_version: int = SCHEMA
     checksum: str = ""
-    """SHA-256 of the sidecar with zeros in this place, 64 hex digits: damage anywhere is seen. Empty in version 1."""
+    """SHA-256 of the sidecar with zeros in this place, 64 hex digits; detects damage anywhere. Empty in version 1."""
     base: dict[str, Any]
-    """Fingerprint of the checkpoint the state was made for."""
+    """Fingerprint of the base checkpoint."""
     recipe: Recipe
     template: str
     """Chat template the prompts are rendered with."""
     anchors: str | None = None
-    """SHA-256 of the file of anchors, when the state has some."""
+    """SHA-256 of the anchors file, if the state has anchors."""
     calibration: dict[str, Any] | None = None
-    """The rule by which constants of the recipe were chosen, on what, and what was tried."""
+    """How constants of the recipe were calibrated: the rule, the edits, and the values tried."""
     sites: list[SiteRecord]
     edits: int = Field(default=0, ge=0)
-    """Ledger entries that are in this state."""
+    """Number of ledger entries in this state."""
     digest: str
     """Digest of the content of those entries, in order."""
 
@@ -96,19 +96,19 @@ class State:
 
     @property
     def parameters(self) -> int:
-        """Numbers held in B and P together."""
+        """Number of values in B and P together."""
         return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
 
 
 def unedited(meta: StateMeta) -> State:
     """Return the state before the first edit and before any anchor's key."""
-    sites = [emptied(record, meta.recipe) for record in meta.sites]
+    sites = [unedited_site(record, meta.recipe) for record in meta.sites]
     first = meta.model_copy(update={"sites": sites, "edits": 0, "digest": START})
     return State(first, *empty_tensors(sites, meta.recipe))
 
 
-def emptied(record: SiteRecord, recipe: Recipe) -> SiteRecord:
-    """Describe a site as it was before its first key; a relative lambda is open again."""
+def unedited_site(record: SiteRecord, recipe: Recipe) -> SiteRecord:
+    """Return the description of a site before its first key; a relative lambda is not fixed yet."""
     ridge = recipe.constants_of(record.name, record.modality).ridge
     return record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0})
 
@@ -126,7 +126,7 @@ def empty_tensors(records: Sequence[SiteRecord], recipe: Recipe) -> tuple[dict[s
 
 
 def state_bytes(state: State) -> bytes:
-    """Return the sidecar as it lies on disk."""
+    """Return the bytes of the sidecar."""
     from safetensors.torch import save
 
     meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
@@ -134,13 +134,13 @@ def state_bytes(state: State) -> bytes:
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
-    # As bytes first: safetensors' own writer hides the system's error number, and with it a full disk.
+    # Bytes first: safetensors' own writer hides the system's error number, so a full disk could not be reported.
     data = save(payload, metadata=header)
     return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
 
 
 def save_state(path: Path, state: State) -> None:
-    """Replace the sidecar by `state`; a reader sees the old file or the new one.
+    """Replace the sidecar by `state`; a reader sees either the old file or the new one.
 
     Raises:
         StateError: the folder is not writable.
@@ -152,13 +152,13 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_meta(path: Path) -> StateMeta:
-    """Read what a sidecar says of itself, without its tensors.
+    """Read a sidecar's metadata, without its tensors.
 
     Raises:
         StateError: as `load_state`.
     """
     _require_file(path)
-    with _damage(path), FileIO(path) as file:
+    with _reported_as_damage(path), FileIO(path) as file:
         return _read_header(path, file)[0]
 
 
@@ -171,14 +171,14 @@ def load_state(path: Path) -> State:
     _require_file(path)
     from safetensors.torch import load
 
-    # One file, opened once: what is checked is what is used, whoever replaces it meanwhile.
-    with _damage(path), FileIO(path) as file:
+    # The file is opened once: if another process replaces it meanwhile, what is checked is still what is used.
+    with _reported_as_damage(path), FileIO(path) as file:
         meta, entries = _read_header(path, file)
         _check_tensors(path, meta, entries)
         file.seek(0)
         data = file.readall()
-        if (meta.schema_version > 1 or meta.checksum) and not _is_whole(data, meta.checksum):
-            raise StateError(f"`{path}` is damaged: it does not have its checksum", _RESTORE)
+        if (meta.schema_version > 1 or meta.checksum) and not _matches_checksum(data, meta.checksum):
+            raise StateError(f"`{path}` is damaged: it does not match its checksum", _RESTORE)
         tensors = load(data)
     state = State(meta)
     for site in meta.sites:
@@ -190,7 +190,7 @@ def load_state(path: Path) -> State:
 _RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
 _ZEROS = "0" * 64
 _CHECKSUM = rb"\"checksum\":\""
-"""What stands before the checksum: JSON inside a string of the header's JSON."""
+"""The bytes before the checksum: JSON inside a string of the header's JSON."""
 
 
 def _require_file(path: Path) -> None:
@@ -199,8 +199,8 @@ def _require_file(path: Path) -> None:
 
 
 @contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Say of whatever reading a broken sidecar raises that it is damaged."""
+def _reported_as_damage(path: Path) -> Iterator[None]:
+    """Turn every error of reading a broken sidecar into one that says it is damaged."""
     try:
         yield
     except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
@@ -208,17 +208,17 @@ def _damage(path: Path) -> Iterator[None]:
         raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
 
 
-def _is_whole(data: bytes, checksum: str) -> bool:
-    told = _CHECKSUM + checksum.encode()
-    start, whole = data.find(told), memoryview(data)
-    digest = hashlib.sha256(whole[:start])
+def _matches_checksum(data: bytes, checksum: str) -> bool:
+    stored = _CHECKSUM + checksum.encode()
+    start, view = data.find(stored), memoryview(data)
+    digest = hashlib.sha256(view[:start])
     digest.update(_CHECKSUM + _ZEROS.encode())
-    digest.update(whole[start + len(told) :])
+    digest.update(view[start + len(stored) :])
     return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
 
 
 def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
-    """Return what a sidecar says of itself, checked, and its tensors' types and shapes, before one of them is read."""
+    """Return a sidecar's checked metadata, and types and shapes of its tensors, none of which is read."""
     metadata, entries = read_header(file, path.name)
     return _read_meta(path, metadata), entries
 
@@ -226,12 +226,12 @@ def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]
 def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
     wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
     wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
-    found = {entry.key: (entry.dtype, entry.shape) for entry in entries}
+    stored = {entry.key: (entry.dtype, entry.shape) for entry in entries}
     for name, (dtype, shape) in wanted.items():
-        if found.pop(name, None) != (dtype, shape):
+        if stored.pop(name, None) != (dtype, shape):
             raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
-    if found:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(found))}`", _RESTORE)
+    if stored:
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(stored))}`", _RESTORE)
 
 
 def _read_meta(path: Path, metadata: Any) -> StateMeta:
@@ -258,6 +258,6 @@ def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
-    # Into memory of torch's own: safetensors leaves tensors at odd addresses, where a product rounds differently, and
-    # an edit after a restart would have other bytes.
+    # The copy is in memory aligned by torch. safetensors leaves tensors at odd addresses, where a matrix product rounds
+    # differently, so that an edit after a restart would give other bytes.
     return tensor.clone()

@@ -1,4 +1,4 @@
-"""Which checkpoint and which state a command means, and where the parts of a state lie."""
+"""Which checkpoint and which state a command works on, and the paths of a state's files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Target:
         return self.sidecar.with_name(self.sidecar.name + ".d")
 
     @property
-    def journal(self) -> str:
-        """Name of the ledger in that folder."""
+    def ledger_name(self) -> str:
+        """File name of the ledger in that folder."""
         return "ledger.jsonl"
 
     @property
@@ -32,7 +32,7 @@ class Target:
 
 
 class Draft(Target):
-    """A state in the making, in the folder of the one that it is to replace, whose images and anchors it uses."""
+    """A new state that a revert builds in the folder of the old one; both use the same images and anchors."""
 
     @property
     def folder(self) -> Path:
@@ -40,19 +40,19 @@ class Draft(Target):
         return self.sidecar.parent
 
     @property
-    def journal(self) -> str:
-        """Name of the draft's own ledger."""
+    def ledger_name(self) -> str:
+        """File name of the draft's own ledger."""
         return self.sidecar.with_suffix(".jsonl").name
 
 
 def sidecar_path(model: Path) -> Path:
-    """Return where the state of a checkpoint folder lies unless the user says otherwise: `NAME.more` beside it."""
+    """Return the default path of a checkpoint's state: `NAME.more` beside its folder."""
     model = model.resolve()
     return model.with_name(model.name + ".more")
 
 
 def locate(model: Path | None, state: Path | None) -> Target:
-    """Say which checkpoint and which sidecar a command means.
+    """Return the checkpoint and the sidecar that a command works on.
 
     Raises:
         UsageError: no model was named and the current folder does not name exactly one.
@@ -63,7 +63,7 @@ def locate(model: Path | None, state: Path | None) -> Target:
     if len(found) != 1:
         shown = ", ".join(file.name for file in found[:5])
         raise UsageError(
-            f"no model named, and {f'several `*.more` files lie here: {shown}' if found else 'no `*.more` file here'}",
+            f"no model named, and {f'several `*.more` files are here: {shown}' if found else 'no `*.more` file here'}",
             "name the checkpoint folder: more COMMAND MODEL",
         )
     return Target(found[0].with_suffix(""), found[0])

@@ -1,4 +1,4 @@
-"""A suite's file of edits: its text checked whole, its images opened when an edit is asked for."""
+"""A suite's file of edits: all text is checked at once, images are opened when an edit is accessed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
-from more_cli.files import canonical_json, sha256_file
-from more_cli.inputs.edits import Edit, EditLine, Repeats, edit_line, located, raise_all
+from more_cli.files import sha256_file
+from more_cli.inputs.edits import Edit, EditLine, Repeats, parse_edit_line, raise_all, resolve_edit
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.records import Problem, Record, opened, records
+from more_cli.text import canonical_json
 
 _TRIMMED = ("question", "target", "rephrases", "locality", "portability")
 """Fields of an edit line whose text loses the white space around it."""
@@ -20,7 +21,7 @@ _TRIMMED = ("question", "target", "rephrases", "locality", "portability")
 
 @dataclass(frozen=True)
 class Annotation:
-    """One edit of a file: its checked text, and where it stands."""
+    """One edit of a file: its checked text and its place in the file."""
 
     record: Record
     line: EditLine
@@ -28,9 +29,9 @@ class Annotation:
 
 @dataclass(frozen=True, eq=False)
 class EditPool(Sequence[Edit]):
-    """The edits of one file in its order; an edit's images are found, decoded and hashed when it is asked for.
+    """The edits of one file in its order; an edit's images are found, decoded and hashed when it is accessed.
 
-    Taking an edit raises StreamErrors when one of its images is missing or cannot be read.
+    Accessing an edit raises StreamErrors if one of its images is missing or cannot be read.
     """
 
     path: Path
@@ -41,7 +42,7 @@ class EditPool(Sequence[Edit]):
     images: ImageCache
     annotations: tuple[Annotation, ...]
     records: int
-    """In the file; those that repeat an earlier correction are not edits."""
+    """In the file; records that repeat an earlier edit are not counted as edits."""
     trimmed: Mapping[str, int]
     """Texts that lost white space around them, by field."""
 
@@ -58,7 +59,7 @@ class EditPool(Sequence[Edit]):
         if isinstance(index, slice):
             return replace(self, annotations=self.annotations[index])
         annotation = self.annotations[index]
-        edit = located(annotation.record, annotation.line, self.images)
+        edit = resolve_edit(annotation.record, annotation.line, self.images)
         if not isinstance(edit, Edit):
             raise_all(edit)
             raise AssertionError("neither an edit nor a problem")
@@ -66,7 +67,7 @@ class EditPool(Sequence[Edit]):
 
 
 def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> EditPool:
-    """Read and check a file of edits but for its images; every record must have `columns`.
+    """Read and check a file of edits, without its images; every record must have `columns`.
 
     Raises:
         StreamErrors: there are problems, all of them listed.
@@ -80,7 +81,7 @@ def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> Edit
     with opened(path) as file:
         for record in records(file, str(path)):
             count += 1
-            line = _lacking(record, columns) or edit_line(record)
+            line = _lacking(record, columns) or parse_edit_line(record)
             if not isinstance(line, EditLine):
                 problems += line
                 continue
@@ -101,7 +102,7 @@ def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> Edit
 
 def _lacking(record: Record, columns: Sequence[str]) -> list[Problem]:
     if not isinstance(record.value, dict):
-        return []  # said when it is read as an edit line
+        return []  # reported when it is read as an edit line
     absent = [f"`{name}`" for name in columns if name not in record.value]
     if not absent:
         return []
@@ -109,7 +110,7 @@ def _lacking(record: Record, columns: Sequence[str]) -> list[Problem]:
 
 
 def _trimmed(record: Record) -> Iterator[str]:
-    """Yield the field of every text of a checked record with white space around it."""
+    """Yield the field of every text of a checked record that has white space around it."""
     value = record.value
     assert isinstance(value, dict)
     native = to_native(value) if is_foreign(value) else value

@@ -1,4 +1,4 @@
-"""What is known of each suite before its files are read: names, folders, and what was measured of the originals."""
+"""Known facts about each suite: file names, folders, and hashes and counts of the published files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from more_cli.inputs.foreign import MMEDIT_COLUMNS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "demo" / "suites"
-"""Where the mini suites lie that come with the package."""
+"""Folder of the mini suites in the package."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One published file, as it was measured."""
+    """Hash and record count of one published file."""
 
     sha256: str
     """First 16 hex digits."""
@@ -22,12 +22,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class EditEntry:
-    """A suite of edits with probes: one annotation file a pool, images below one folder."""
+    """A suite of edits with probes: one annotation file per pool, images below one folder."""
 
     name: str
     title: str
     files: dict[str, tuple[str, ...]]
-    """Per pool the names its file may have, the first one there wins; only `evaluation` must be there."""
+    """Per pool the names its file may have, the first that exists is used; only `evaluation` is required."""
     folders: tuple[str, ...]
     """Where those files may lie below the data root."""
     image_folders: tuple[str, ...]
@@ -38,9 +38,9 @@ class EditEntry:
     """By file name."""
     published: str
     notice: str = ""
-    """What the licence asks of its users."""
+    """Conditions of the licence."""
     embedded: str | None = None
-    """Name of the mini suite that comes with the package."""
+    """Name of its mini suite in the package."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class YesNoEntry:
     folders: tuple[str, ...]
     """Where the category folders may lie below the data root."""
     groups: dict[str, tuple[str, ...]]
-    """Categories by the total that they count in."""
+    """Categories by the total that they count towards."""
     questions: int
     """In the published release."""
     published: str
@@ -147,7 +147,7 @@ CATALOG: dict[str, EditEntry | YesNoEntry] = {
             },
             questions=2374,
             published="the MME release (MME_Benchmark_release_version)",
-            notice="MME is for academic research only and must not be passed on or changed; keep outputs to scores",
+            notice="MME is for academic research only: do not redistribute or modify it, and publish only scores",
             embedded="mme-mini",
         ),
     )

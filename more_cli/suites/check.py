@@ -1,4 +1,4 @@
-"""What can be said of a suite before a model is asked: files, counts, images, and what meets that should not."""
+"""Checks of a suite that need no model: files, counts, images, and overlaps between pools."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class CheckedFile:
     sha256: str
     records: int
     measured: Measured | None
-    """What the published file of this name was; None for a name that was not measured."""
+    """Facts about the published file of this name; None if none are known."""
 
     @property
     def is_measured(self) -> bool | None:
-        """Whether these are the bytes that were measured; None when nothing was."""
+        """Whether these are the bytes of the published file; None if nothing is known about it."""
         return None if self.measured is None else self.sha256.startswith(self.measured.sha256)
 
 
@@ -57,30 +57,30 @@ class CheckedImages:
     opened: int = 0
     missing: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    """What is wrong with each."""
+    """The problem with each."""
 
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """All that was found."""
+    """The result of a check."""
 
     files: list[CheckedFile]
     counts: dict[str, dict[str, int]]
     """Per pool or category."""
     findings: list[Finding]
     image_root: str | None
-    """Where image paths start, where they are relative."""
+    """Folder that relative image paths start in; None if there are none."""
     images: CheckedImages | None
-    """None when no image was opened."""
+    """None if no image was opened."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether every image is there and opens."""
+        """Whether every image exists and opens."""
         return self.images is None or not (self.images.missing or self.images.unreadable)
 
 
 def check_suite(suite: Suite, *, open_images: bool = True, on_progress: Tick = lambda done, total: None) -> SuiteCheck:
-    """Check a suite; its images are told apart by their bytes where they were opened, else by their paths."""
+    """Check a suite; images are compared by their bytes if they were opened, else by their paths."""
     if isinstance(suite, EditSuite):
         return _check_edits(suite, open_images, on_progress)
     return _check_yes_no(suite, open_images, on_progress)
@@ -115,8 +115,8 @@ def _check_yes_no(suite: YesNoSuite, open_images: bool, on_progress: Tick) -> Su
     odd = [f"{image.category}/{image.stem}" for image in asked if not image.is_pair]
     absent = [name for name in suite.entry.categories if name not in suite.categories]
     findings = [
-        *_found("unpaired", "all", odd, "images without one question to say yes to and one to say no to"),
-        *_found("absent_categories", "all", absent, "categories are not there: totals leave them out"),
+        *_found("unpaired", "all", odd, "images without exactly one yes question and one no question"),
+        *_found("absent_categories", "all", absent, "categories are missing: totals leave them out"),
     ]
     counts = {
         name: {"images": len(category), "questions": sum(len(image.questions) for image in category)}
@@ -193,26 +193,28 @@ def _counts(pool: EditPool) -> dict[str, int]:
 
 
 def _within(name: str, pool: EditPool, seen: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what changes the meaning of one pool's numbers; `seen` tells which spellings are the same image."""
+    """Yield findings within one pool; `seen` maps each spelling of an image to what identifies it."""
     lines = list(_lines(pool))
     for part, count in sorted(pool.trimmed.items()):
-        yield Finding("white_space", name, count, f"texts of `{part}` lost the white space around them")
+        yield Finding("white_space", name, count, f"texts of `{part}` had white space around them, which was removed")
     if repeats := pool.records - len(lines):
-        yield Finding("repeats", name, repeats, "records repeat a correction with the same image, question and target")
+        yield Finding("repeats", name, repeats, "records repeat an edit with the same image, question and target")
     asked = Counter(_subject(line, seen) for line in lines)
     again = [line.question for line in lines if asked[_subject(line, seen)] > 1]
-    yield from _found("contradictions", name, again, "edits share image and question with one of another target")
+    yield from _found(
+        "contradictions", name, again, "edits have image and question of another edit, but another target"
+    )
     prompts = Counter(line.question for line in lines)
     shared = [question for question, count in prompts.most_common() for _ in range(count) if count > 1]
-    text = f"edits share their question with another edit ({len(prompts):,} distinct questions)"
+    text = f"edits have the same question as another edit ({len(prompts):,} distinct questions)"
     yield from _found("duplicate_prompts", name, shared, text)
     same = [line.question for line in lines if line.question in line.rephrases]
-    yield from _found("rephrase_is_question", name, same, "edits have a rephrase that is the question itself")
+    yield from _found("rephrase_is_question", name, same, "edits have a rephrase that equals the question")
     noop = [line.target for line in lines if line.target.casefold() == _old_answer(line)]
-    yield from _found("target_is_old_answer", name, noop, "edits want what the data says was answered before")
+    yield from _found("target_is_old_answer", name, noop, "edits have a target that equals the old answer in the data")
     edited = {seen[image] for image in _edit_images(pool)}
     own = sorted({image for image in _image_probes(pool) if seen[image] in edited})
-    yield from _found("probe_is_edited", name, own, "image-locality images are another edit's own image")
+    yield from _found("probe_is_edited", name, own, "image-locality images are also the image of an edit")
 
 
 def _old_answer(line: EditLine) -> str:
@@ -227,11 +229,11 @@ def _absent(suite: EditSuite) -> Iterator[Finding]:
     files = suite.entry.files if suite.entry else {}
     absent = {pool: names[:1] for pool, names in files.items() if pool not in suite.pools}
     for pool, names in absent.items():
-        yield from _found("absent_pool", pool, names, "file is not there: what the pools share was not looked for")
+        yield from _found("absent_pool", pool, names, "file is missing: overlap between the pools was not checked")
 
 
 def _between(pools: Mapping[str, EditPool], seen: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what a pool to learn or to choose from shares with the one that is scored."""
+    """Yield what each other pool has in common with the evaluation pool."""
     scored = pools["evaluation"]
     edited, probed, asked = _edit_images(scored), _image_probes(scored), _text_probes(scored)
     for name in (name for name in pools if name != "evaluation"):
@@ -242,15 +244,15 @@ def _between(pools: Mapping[str, EditPool], seen: Mapping[str, str]) -> Iterator
         both = _shared(probed, probes, seen)
         yield from _found("shared_image_probes", pair, both, "image-locality images are in both")
         both = _shared(probed, images, seen)
-        yield from _found("edited_then_probed", pair, both, f"edit images of {name} probe the evaluation's locality")
+        yield from _found("edited_then_probed", pair, both, f"edit images of {name} are locality images in evaluation")
         both = _shared(edited, probes, seen)
-        yield from _found("probed_then_edited", pair, both, f"locality images of {name} are edited in evaluation")
+        yield from _found("probed_then_edited", pair, both, f"locality images of {name} are edit images in evaluation")
         both = sorted(set(_text_probes(pools[name])).intersection(asked))
         yield from _found("shared_text_probes", pair, both, "text-locality questions are in both")
 
 
 def _distinct(images: Iterable[str], seen: Mapping[str, str]) -> dict[str, str]:
-    """Return one spelling of every image, by what tells images apart, in their order."""
+    """Return one spelling of every image, by what identifies it, in order."""
     return {seen[image]: image for image in images}
 
 
@@ -259,6 +261,6 @@ def _shared(images: Iterable[str], others: Container[str], seen: Mapping[str, st
 
 
 def _found(name: str, pool: str, found: Sequence[str], text: str) -> Iterator[Finding]:
-    """Yield a finding with its first examples, unless nothing was found."""
+    """Yield a finding with its first examples, unless `found` is empty."""
     if found:
         yield Finding(name, pool, len(found), text, tuple(dict.fromkeys(found))[:_EXAMPLES])

@@ -1,4 +1,4 @@
-"""The `suites` commands: what a suite holds, whether it can be used, and its questions as lines of our own."""
+"""The `suites` commands: show a suite, check it, and convert it to lines that `more` reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import jsonlines
 
 from more_cli.errors import UsageError
-from more_cli.files import replacing, shorten
+from more_cli.files import replacing
 from more_cli.suites.check import SuiteCheck, check_suite
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
+from more_cli.text import shorten
 
 if TYPE_CHECKING:
     from more_cli.progress import Progress
@@ -30,7 +31,7 @@ Respell = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` wrote."""
+    """The result of `convert`."""
 
     out: Path
     pool: str
@@ -47,7 +48,7 @@ def first_lines(suite: Suite) -> list[dict[str, Any]]:
 
 
 def check(suite: Suite, open_images: bool, progress: Progress) -> SuiteCheck:
-    """Check a suite; its images are opened unless they should not be."""
+    """Check a suite; with `open_images` its images too."""
 
     def tick(done: int, total: int) -> None:
         progress(done, total, "opening images")
@@ -58,15 +59,15 @@ def check(suite: Suite, open_images: bool, progress: Progress) -> SuiteCheck:
 def convert(suite: Suite, out: Path, pool: str, *, force: bool) -> Conversion:
     """Write one pool as lines for `more edit`, or yes/no questions as lines for `more eval --probes`.
 
-    Image paths become relative to the folder of `out`, so that the file needs no `--image-root` there.
+    Image paths become relative to the folder of `out`, so that the file needs no `--image-root`.
 
     Raises:
-        UsageError: `out` is in the way, or the suite has no such pool.
+        UsageError: `out` already exists, or the suite has no such pool.
         StateError, ResourceError: as `replacing`.
     """
     if out.is_dir() or (out.exists() and not force):
         hint = "name a file" if out.is_dir() else "pass --force to replace it"
-        raise UsageError(f"`{out}` is there already", hint)
+        raise UsageError(f"`{out}` already exists", hint)
     if isinstance(suite, YesNoSuite):
         pool, lines, reader = "all", _probe_lines(suite, _relative(Path(), out.parent)), "more eval --probes"
     else:
@@ -112,7 +113,7 @@ def _respelled(part: dict[str, Any], respell: Respell) -> dict[str, Any]:
 
 
 def _relative(root: Path, below: Path) -> Respell:
-    """Return how to spell an image path as seen from a folder, both taken as they are written."""
+    """Return a function that rewrites image paths from `root` to be relative to `below`, without following links."""
 
     def respell(image: str) -> str:
         if image[:5].lower() == "data:":

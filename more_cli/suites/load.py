@@ -1,4 +1,4 @@
-"""A suite by name: its files found in a folder of the user's, or the mini suite that comes with the package."""
+"""Load a suite by name: from a folder of the user's, or the mini suite in the package."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from more_cli.errors import DataError, UsageError
-from more_cli.files import shorten
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.records import not_found
 from more_cli.suites.annotations import EditPool, read_pool
 from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
 from more_cli.suites.mme import AskedImage, category_folders, read_category
+from more_cli.text import shorten
 
-_LOOKED_AT = 20
-"""Images by which the folder that image paths start in is recognised."""
+_SAMPLED = 20
+"""Images that are used to find the folder that image paths start in."""
 
 
 @dataclass(frozen=True)
 class EditSuite:
-    """Edits with their probes, in pools that should not meet."""
+    """Edits with their probes, in pools that should not overlap."""
 
     name: str
     source: str
     """`embedded`, or the folder or file it was read from."""
     pools: Mapping[str, EditPool]
-    """`evaluation`, and `calibration` where there is one."""
+    """`evaluation`, and `calibration` if there is one."""
     notices: tuple[str, ...] = ()
-    """What whoever sees its numbers should know, a line each."""
+    """Notes for the reader of its numbers, a line each."""
     entry: EditEntry | None = None
     """None for a file of the user's own."""
 
@@ -59,9 +59,9 @@ def load_suite(
     image may lie outside of it.
 
     Raises:
-        UsageError: no suite has this name, it is not embedded and no folder was given, or it has no ``image_root``.
+        UsageError: no suite has this name, it is not embedded and no folder was given, or it takes no ``image_root``.
         StreamErrors: problems in its records, all of them listed.
-        DataError: the folder or the file is missing, cannot be read, or holds no such suite.
+        DataError: the folder or the file is missing, cannot be read, or does not contain the suite.
     """
     for folder in (data_root, image_root):
         if folder is not None and not folder.is_dir():
@@ -73,19 +73,21 @@ def load_suite(
     source = str(data_root)
     if data_root is None:
         if entry.embedded is None:
-            hint = f"get {entry.published}, then --data-root DIR"
-            raise UsageError(f"suite `{name}` does not come with `more`", hint)
-        notices = (f"no --data-root: this is the embedded mini suite {entry.embedded}, not {name} itself",)
+            hint = f"download {entry.published}, then pass --data-root DIR"
+            raise UsageError(f"suite `{name}` is not included in `more`", hint)
+        notices = (f"no --data-root: using the embedded mini suite {entry.embedded}, not {name} itself",)
         data_root, source = EMBEDDED / entry.embedded, "embedded"
     if isinstance(entry, YesNoEntry):
         if image_root is not None:
-            raise UsageError(f"{name} keeps its images with its questions", "leave --image-root out")
+            raise UsageError(
+                f"--image-root does not apply to {name}: its images lie beside its questions", "leave it out"
+            )
         return _load_yes_no(entry, data_root, source, notices, strict_paths)
     return _strictly(_load_edits(entry, data_root, source, notices, image_root), strict_paths)
 
 
 def _strictly(suite: EditSuite, strict_paths: bool) -> EditSuite:
-    """Return a suite that refuses images outside their root, if it is to."""
+    """Return a suite that, with `strict_paths`, refuses images outside their root."""
     if not strict_paths:
         return suite
     pools = {n: replace(pool, images=ImageCache(pool.images.root, strict=True)) for n, pool in suite.pools.items()}
@@ -98,7 +100,7 @@ def _load_file(name: str, image_root: Path | None) -> EditSuite:
         if path.suffix in (".json", ".jsonl"):
             raise not_found(path)
         near = difflib.get_close_matches(name, CATALOG, 1)
-        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(CATALOG)}, or a file of edits"
+        hint = f"did you mean `{near[0]}`?" if near else f"use one of {', '.join(CATALOG)}, or a file of edits"
         raise UsageError(f"unknown suite `{shorten(name)}`", hint)
     return EditSuite(path.stem, str(path), {"evaluation": read_pool(path, image_root or path.parent)})
 
@@ -109,7 +111,7 @@ def _load_edits(
     files = {pool: _find(root, entry.folders, names) for pool, names in entry.files.items()}
     if files["evaluation"] is None:
         names = " or ".join(f"`{name}`" for name in entry.files["evaluation"])
-        hint = f"looked in it and in {', '.join(entry.folders[1:])}; published as {entry.published}"
+        hint = f"searched it and {', '.join(entry.folders[1:])} in it; published as {entry.published}"
         raise DataError(f"`{root}` holds no {names}, so it is not {entry.name}", hint)
     pools = {pool: read_pool(path, root, entry.columns) for pool, path in files.items() if path}
     images = ImageCache(image_root or _image_root(entry, root, list(pools.values())))
@@ -126,7 +128,7 @@ def _image_root(entry: EditEntry, root: Path, pools: Sequence[EditPool]) -> Path
     named = [image for pool in pools for annotation in pool.annotations for image in annotation.line.image[:1]]
     candidates = [root / folder for folder in entry.image_folders] + [pool.path.parent for pool in pools]
     for candidate in candidates:
-        if any(os.path.isfile(candidate / image) for image in named[:_LOOKED_AT]):
+        if any(os.path.isfile(candidate / image) for image in named[:_SAMPLED]):
             return candidate
     return root
 

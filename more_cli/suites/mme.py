@@ -1,4 +1,4 @@
-"""MME's folders: a category is a folder of images with a text file each, side by side or in two sub-folders."""
+"""MME's folders: a category is a folder of images, each with a text file, side by side or in two sub-folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from more_cli.inputs.images import ImageSource, locate_image
 from more_cli.inputs.records import Problem, opened
 
 IMAGES, QUESTIONS = "images", "questions_answers_YN"
-"""Sub-folders of a category in the layout that keeps them apart."""
+"""Sub-folders of a category in the layout with two sub-folders."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 TEXT_BYTES = 64 * 2**10
 """Largest file of questions, bytes."""
@@ -29,18 +29,18 @@ class YesNoQuestion:
 
 @dataclass(frozen=True)
 class AskedImage:
-    """One image with its questions; nothing of it is opened yet."""
+    """One image with its questions; the image is not opened yet."""
 
     category: str
     stem: str
     path: Path
     questions: tuple[YesNoQuestion, ...]
     root: Path | None = None
-    """Folder that it must lie below, wherever a symlink leads."""
+    """Folder that it must lie below, after following symlinks."""
 
     @property
     def is_pair(self) -> bool:
-        """Whether it has one question to say yes to and one to say no to, as MME promises."""
+        """Whether it has exactly one yes question and one no question, as MME promises."""
         return sorted(asked.answer.lower() for asked in self.questions) == ["no", "yes"]
 
     def image(self) -> ImageSource:
@@ -55,7 +55,7 @@ class AskedImage:
 
 
 def category_folders(root: Path, known: Sequence[str]) -> dict[str, Path]:
-    """Return the folders below `root` that are known categories, in the known order, whatever their case.
+    """Return the folders below `root` that are known categories, in the known order, in any case.
 
     Raises:
         DataError: `root` is not a folder, or cannot be listed.
@@ -68,7 +68,7 @@ def read_category(category: str, folder: Path) -> tuple[AskedImage, ...]:
     """Read a category's questions, in the order of their files' names.
 
     Raises:
-        StreamErrors: lines that are no question with its answer, all of them listed.
+        StreamErrors: lines that are not a question and its answer, all of them listed.
         DataError: a file or folder cannot be read.
     """
     apart = (folder / IMAGES).is_dir() and (folder / QUESTIONS).is_dir()
@@ -82,7 +82,7 @@ def read_category(category: str, folder: Path) -> tuple[AskedImage, ...]:
         read = list(_questions(path))
         problems += (item for item in read if isinstance(item, Problem))
         asked = tuple(item for item in read if isinstance(item, YesNoQuestion))
-        # An image that is not there is named as it most likely would be: opening it says so.
+        # A missing image gets its most likely name: opening it reports that it is missing.
         shown = files.get(path.stem, image_folder / f"{path.stem}.jpg")
         images.append(AskedImage(category, path.stem, shown, asked))
     raise_all(problems)
@@ -109,7 +109,7 @@ def _questions(path: Path) -> Iterator[YesNoQuestion | Problem]:
         if question.strip() and answer.lower() in ("yes", "no"):
             yield YesNoQuestion(question.strip(), answer)
         elif line.strip():
-            yield Problem(f"{path}:{number}", "is no question with its answer", _SHAPE, number)
+            yield Problem(f"{path}:{number}", "is not a question and its answer", _SHAPE, number)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Yes/no answers as MME reads and counts them: pure functions of text.
+"""Yes/no answers, read and counted as MME does: pure functions of text.
 
 accuracy    right answers over questions; 0.5 by chance.
 accuracy+   images with every question right over images; 0.25 by chance.
@@ -15,11 +15,11 @@ Verdict = Literal["yes", "no", "other"]
 
 CATEGORY_MAXIMUM = 200.0
 _PREFIX = 4
-"""Characters of a longer answer that are looked at."""
+"""Characters of a longer answer that are read."""
 
 
 def parse_answer(text: str) -> Verdict:
-    """Return what an answer says, by the rule of MME's own tool and lmms-eval.
+    """Return the verdict of an answer, by the rule of MME's own tool and lmms-eval.
 
     Lower-cased, without full stops: `yes` or `no`, a single `y` or `n`, else `yes` and then `no` anywhere in the first
     four characters. So `not sure` and `know` say no; `other` counts as wrong.
@@ -94,10 +94,10 @@ class Total:
 
     score: float
     maximum: float
-    """What it could be at most: 200 for every category that was there."""
+    """The highest possible score: 200 for every category in the data."""
 
 
 def totals(scores: Mapping[str, YesNoScore], groups: Mapping[str, Sequence[str]]) -> dict[str, Total]:
-    """Return the sum of scores per group, such as perception and cognition, over the categories there are."""
+    """Return the sum of scores per group, such as perception and cognition, over the categories in the data."""
     there = {group: [scores[name].score for name in names if name in scores] for group, names in groups.items()}
     return {group: Total(sum(found), CATEGORY_MAXIMUM * len(found)) for group, found in there.items() if found}

@@ -1,4 +1,4 @@
-"""The control groups this process is in: what a container, a service or a batch system may limit."""
+"""Control groups of this process, by which a container, a service or a batch system sets limits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Path]:
-    """Return the folders of the process's group and of those around it, innermost first; some may not be there.
+    """Return the folders of the process's group and of its parents, innermost first; some may not exist.
 
-    In version 2 one tree has all controllers, in version 1 each has its own; a limit of any of the groups counts.
-    `root` is where `proc` and `sys` are mounted.
+    Version 2 has one tree for all controllers, version 1 one tree each. A limit of any of these groups applies.
+    `root` is the folder in which `proc` and `sys` are mounted.
     """
     mounted = root / "sys/fs/cgroup"
     trees = {"0": mounted, controller: mounted / controller}
@@ -17,7 +17,7 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
     for number, controllers, path in _lines(root / "proc/self/cgroup"):
         for name in (number, *controllers.split(",")):
             if tree := trees.get(name):
-                # Of a group beyond a namespace's own top there is nothing to see but that top.
+                # Inside a namespace, of a group above its top only the top is visible.
                 place = PurePosixPath("" if ".." in path else path.lstrip("/"))
                 found += [tree / inner for inner in (place, *place.parents)]
     return found or list(trees.values())
@@ -25,7 +25,7 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
 
 def _lines(path: Path) -> list[list[str]]:
     try:
-        text = path.read_text(errors="replace")  # a name may have any bytes
+        text = path.read_text(errors="replace")  # a name can have any bytes
     except OSError:
         return []
     split = (line.split(":", 2) for line in text.splitlines())

@@ -1,6 +1,6 @@
-"""`more` is also the Unix pager: where that was meant, hand over to the next `more` on PATH.
+"""`more` is also the Unix pager: if the user wants the pager, run the next `more` on PATH.
 
-A virtual environment puts ours first, so `more notes.txt` and `PAGER=more man ls` would find us instead.
+A virtual environment puts this program first on PATH, so `more notes.txt` and `PAGER=more man ls` start it instead.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ COMMANDS = (
     *("init", "edit", "eval", "compare", "merge", "export", "status", "demo", "suites"),
     *("log", "verify", "revert", "gc", "bench"),
 )
-"""Kept here so that paging imports nothing; a test compares them with the commands there are."""
+"""Listed here so that paging imports nothing; a test compares the list with the real commands."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 GUARD = "MORE_CLI_HANDED_OVER"
-"""Set for whom we hand over to, so that two of ours never call each other."""
+"""Environment variable that is set for the pager, so that two installations of this program never call each other."""
 
 
-def is_meant(arguments: Sequence[str], piped: bool) -> bool:
-    """Tell whether the pager was meant: a file to show, or nothing but options while input is piped in."""
+def wants_pager(arguments: Sequence[str], piped: bool) -> bool:
+    """Return whether the user wants the pager: a file to show, or only options while input is piped in."""
     words = [word for word in arguments if not word.startswith(("-", "+"))]
     if any(word in OURS for word in arguments) or (words and words[0] in COMMANDS):
         return False
@@ -30,7 +30,7 @@ def is_meant(arguments: Sequence[str], piped: bool) -> bool:
 
 
 def is_piped() -> bool:
-    """Tell whether standard input is a pipe or a file, not a terminal or nothing."""
+    """Return whether standard input is a pipe or a file, not a terminal and not closed."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:
@@ -56,8 +56,8 @@ def _is_ours(candidate: Path, own: Path) -> bool:
 
 
 def hand_over(arguments: Sequence[str]) -> None:
-    """Become the pager if that was meant; return if not, or if there is no other `more`."""
-    if GUARD in os.environ or not is_meant(arguments, is_piped()):
+    """Replace this process by the pager; return if the user does not want it, or if there is no other `more`."""
+    if GUARD in os.environ or not wants_pager(arguments, is_piped()):
         return
     pager = next_pager(os.environ.get("PATH", ""), Path(sys.argv[0]))
     if pager is not None:

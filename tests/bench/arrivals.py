@@ -1,4 +1,4 @@
-"""What 100 arrivals cost and end at, beside a LoRA that is trained again at each: from the runs of retention.py.
+"""Cost and final scores of 100 edits, compared with a LoRA that is trained again at each: from retention.py's runs.
 
 python recipes/demo_model/further.py FOLDER
 python tests/bench/retention.py run --table arrivals --streams FOLDER
@@ -34,10 +34,11 @@ def table() -> Iterator[str]:
     runs = [run for run in runs if run["table"] == "arrivals"]
     edits = runs[0]["edits"]
     retrained = EPOCHS * edits * (edits + 1) // 2
-    yield f"Samples sent forward and backward over {edits} arrivals, a look forward counted as a third: a LoRA trained"
-    yield f"for {EPOCHS} epochs on all corrections so far at each of them takes {retrained:,}. Differences in points at"
-    yield f"the end, ours minus LoRA's, over {STREAMS} streams of other corrections, n = {STREAMS * edits}, each edit"
-    yield f"in the mean of {ORDERS} orders of its stream, paired by edit, with the 95 % bootstrap interval.\n"
+    yield f"Samples sent forward and backward over {edits} edits; a sample sent only forward counts a third. A LoRA"
+    yield f"that is trained for {EPOCHS} epochs on all edits so far, after each of them, takes {retrained:,}."
+    yield f"Differences in points at the end, ours minus LoRA's, over {STREAMS} streams of other edits,"
+    yield f"n = {STREAMS * edits}, each edit in the mean of {ORDERS} orders of its stream, paired by edit, with the"
+    yield "95 % bootstrap interval.\n"
     yield "| ours | samples | share | minus | " + " | ".join(FIVE) + " |"
     yield "|---" * (4 + len(FIVE)) + "|"
     for name, ours in OURS.items():
@@ -50,15 +51,16 @@ def table() -> Iterator[str]:
     for theirs in RATES:
         low, label = min((low_of_streams(runs, theirs, OURS[LAST], label), label) for label in FIVE)
         ends.append(f"{theirs}: {100 * low:+.1f} ({label})")
-    yield f"\nWhere streams are drawn too, not only edits, the lowest ends of {LAST} are, minus {'; '.join(ends)}."
+    lowest = "; minus ".join(ends)
+    yield f"\nIf streams are resampled too, not only edits, the lowest interval end of {LAST}, minus {lowest}."
 
 
 def low_of_streams(runs: list[dict[str, Any]], theirs: str, ours: str, label: str, resamples: int = 2000) -> float:
-    """Return the lower end of the 95 % interval that draws streams, and edits within each."""
+    """Return the lower end of the 95 % interval that resamples streams, and edits within each."""
     change = np.subtract(values(runs, ours, label), values(runs, theirs, label)).reshape(STREAMS, -1)
-    dice, edits = np.random.default_rng(0), change.shape[1]
-    drawn = dice.integers(0, STREAMS, (resamples, STREAMS, 1)), dice.integers(0, edits, (resamples, STREAMS, edits))
-    return float(np.percentile(change[drawn].mean(axis=(1, 2)), 2.5))
+    rng, edits = np.random.default_rng(0), change.shape[1]
+    sampled = rng.integers(0, STREAMS, (resamples, STREAMS, 1)), rng.integers(0, edits, (resamples, STREAMS, edits))
+    return float(np.percentile(change[sampled].mean(axis=(1, 2)), 2.5))
 
 
 def cost(runs: list[dict[str, Any]]) -> float:
@@ -67,7 +69,7 @@ def cost(runs: list[dict[str, Any]]) -> float:
 
 
 def values(runs: list[dict[str, Any]], row: str, label: str) -> list[float]:
-    """Return a metric of each edit, its mean over orders, by ids and one stream after the other."""
+    """Return a metric of each edit, its mean over orders, stream by stream, in the order of the edits' ids."""
     found: list[float] = []
     for stream in range(STREAMS):
         mine = [run["values"][label] for run in runs if run["row"] == row and run["seed"] % STREAMS == stream]

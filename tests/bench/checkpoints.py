@@ -52,14 +52,14 @@ BLIND = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "
 
 @dataclass(frozen=True)
 class Shape:
-    """What differs from the 7B shapes, and how it lies on disk."""
+    """Differences from the 7B shapes, and the layout on disk."""
 
     text: dict[str, Any] = field(default_factory=dict)
     vision: dict[str, Any] = field(default_factory=dict)
     shard: int = 5_000_000_000
-    """Bytes of a shard, at most."""
+    """Most bytes of a shard."""
     repeated: bool = False
-    """The weights are one block of noise again and again: for what never runs."""
+    """The weights are one block of noise, repeated: for models that never run."""
 
 
 SHAPES = {
@@ -132,7 +132,7 @@ def write_shards(folder: Path, shapes: dict[str, torch.Size], shape: Shape) -> N
 
 
 def pieces(shape: torch.Size, block: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield a tensor's values out of one block."""
+    """Yield a tensor's values, taken from one block."""
     left = shape.numel()
     while left > 0:
         yield block.reshape(-1)[:left]
@@ -140,7 +140,7 @@ def pieces(shape: torch.Size, block: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def values(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Random numbers in bfloat16: unit gain through every matrix, norms at one, biases at zero."""
+    """Return random numbers in bfloat16: unit gain through every matrix, norms at one, biases at zero."""
     if len(shape) == 1:
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         return (centre + 0.05 * torch.randn(shape, generator=generator)).bfloat16()

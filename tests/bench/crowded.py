@@ -1,4 +1,4 @@
-"""What another busy process costs an edit, by how long torch's threads wait for work (`more_cli/system/threads.py`)."""
+"""Time of an edit beside a busy process, by how long torch's threads wait for work (`more_cli/system/threads.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from more_cli.system.threads import SPINS
 
 WAITS = {"ours": SPINS, "torch's own": "300000"}
-"""GOMP_SPINCOUNT; the second is libgomp's where nobody says anything."""
+"""GOMP_SPINCOUNT; the second is libgomp's default."""
 ROUNDS, EDITS = 3, {"270M": 2, "embedded": 24}
 
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.paired import compare, mean
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import sha256_bytes
+from more_cli.text import canonical_json
 
 RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
 ORDER = ("none", "more", "naive", "more:paper", "more:authors", "ft-l", "ft-m", "lora", "lora-all")
@@ -37,17 +38,17 @@ MARKS = (100, 10, 1)
 
 
 def kept(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a result what the page and paired comparisons need."""
-    told = run["reproduce"]
+    """Return the part of a result that the page and paired comparisons need."""
+    reproduce = run["reproduce"]
     return {
         "suite": run["source"],
         "editor": run["editor"],
-        "edits": told["edits"],
-        "base": sha256_bytes(canonical_json(told["base"]).encode()),
-        "constants": told["constants"],
-        "versions": told["versions"],
-        "tried": {", ".join(trial["setting"]): trial["score"] for trial in told["calibration"]["tried"]},
-        "chosen": ", ".join(told["calibration"]["chosen"]),
+        "edits": reproduce["edits"],
+        "base": sha256_bytes(canonical_json(reproduce["base"]).encode()),
+        "constants": reproduce["constants"],
+        "versions": reproduce["versions"],
+        "tried": {", ".join(trial["setting"]): trial["score"] for trial in reproduce["calibration"]["tried"]},
+        "chosen": ", ".join(reproduce["calibration"]["chosen"]),
         "cost": round(run["cost"], 2),
         "readouts": {
             f"{protocol}@{mark}": {label: short(found(run, mark, name)) for label, name in FIVE.items()}
@@ -66,18 +67,18 @@ def short(found: Mapping[str, Any]) -> list[float]:
 
 
 def final(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
-    """Return a metric over the first edits after the last of them."""
+    """Return a metric over the first `mark` edits, scored after the last of them."""
     return dict(run["protocols"][f"final@{mark}"][name])
 
 
 def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
-    """Return a metric right after each edit; where a run looked after some only, over ten at equal distances."""
+    """Return a metric right after each edit; for a run with few checkpoints, over ten at equal distances."""
     if f"online@{mark}" in run["protocols"]:
         return dict(run["protocols"][f"online@{mark}"][name])
     kind, metric = name.split(".")
     step = max(1, mark // 10)
-    looks = {row["after"]: row["scores"] for row in run["matrix"] if row["after"] == row["edit"]}
-    scores = [score for t in range(step, mark + 1, step) for score in looks[t] if score["kind"] == kind]
+    checked = {row["after"]: row["scores"] for row in run["matrix"] if row["after"] == row["edit"]}
+    scores = [score for t in range(step, mark + 1, step) for score in checked[t] if score["kind"] == kind]
     return asdict(estimate([score["values"][metric] for score in scores]))
 
 
@@ -104,7 +105,7 @@ def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterat
 
 
 def differences(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield how editors differ from `more`, edit by edit, in points with the 95 % interval of the mean."""
+    """Yield each editor's difference from `more`, edit by edit, in points with the 95 % interval of the mean."""
     (first,) = [run for run in runs if run["editor"] == "more"]
     yield from head(f"{suite}, final@100 minus `more`", ("editor", *FIVE, "mean of five"))
     for run in runs:
@@ -120,10 +121,10 @@ def differences(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def budget(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what calibration chose and what an edit cost."""
+    """Yield the calibrated settings and the cost of an edit."""
     yield from head(f"{suite}, calibration and cost", ("editor", "settings tried", "chosen", "cost per edit"))
     for run in runs:
-        chosen = f"`{run['chosen']}`" if run["chosen"] else "as it is"
+        chosen = f"`{run['chosen']}`" if run["chosen"] else "default settings"
         yield row(run["editor"], str(len(run["tried"])), chosen, f"{run['cost']:.1f}")
 
 

@@ -1,7 +1,7 @@
 """Where the time of a write goes, and what the usual LoRA step does beyond it; see speed.py.
 
-On the batch of one edit, in turn: the editor's write, the bare loop of `more bench --floor`, the same with one habit of
-a LoRA step after the other added, and PEFT's step. And the bare loop by kind of operation, from torch's profiler.
+On the batch of one edit, in turn: the editor's write, the bare loop of `more bench --floor`, that loop with the extra
+work of a LoRA step added part by part, and PEFT's step. And the bare loop by kind of operation, from torch's profiler.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from more_cli.bench.floor import Floor, Peer, _timed
-from more_cli.bench.random_edits import draw_edits
+from more_cli.bench.random_edits import write_random_edits
 from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.editors.base import EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.evaluation.streams import request_of
 from more_cli.inputs.edits import read_edits
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Batch
@@ -34,37 +34,37 @@ ROUNDS = 7
 
 
 class Usual(Floor):
-    """The bare loop with habits of a LoRA step."""
+    """The bare loop with extra work of a LoRA step."""
 
-    def __init__(self, runtime: Runtime, records: Sequence[SiteRecord], *habits: str) -> None:
+    def __init__(self, runtime: Runtime, records: Sequence[SiteRecord], *extras: str) -> None:
         super().__init__(runtime, records)
-        self._given = self._given and "tower" not in habits
-        self._habits = habits
-        if "A" in habits:
+        self._given = self._given and "tower" not in extras
+        self._extras = extras
+        if "A" in extras:
             self._branches = {name: (A.requires_grad_(), B) for name, (A, B) in self._branches.items()}
 
     def gradients(self, batch: Batch) -> tuple[Tensor | None, ...]:
-        if "logits" not in self._habits:
+        if "logits" not in self._extras:
             return super().gradients(batch)
         logits = self._model(**batch.inputs, use_cache=False).logits.float()
         targets = torch.full(logits.shape[:2], -100)
         targets[:, batch.keep] = torch.where(batch.mask, batch.targets, -100)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         wanted = [B for _, B in self._branches.values()]
-        wanted += [A for A, _ in self._branches.values() if "A" in self._habits]
+        wanted += [A for A, _ in self._branches.values() if "A" in self._extras]
         return torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
 def measure(model: Path) -> dict[str, Any]:
-    """Return seconds of every round by way, and the bare loop's by kind of operation."""
+    """Return the seconds of every round by way, and the bare loop's time by kind of operation."""
     torch.set_num_threads(1)
     checkpoint, recipe = open_checkpoint(model), load_recipe("llava")
     blueprint = meta_model(checkpoint)
     sites, _ = find_sites(blueprint, key_map(blueprint, checkpoint), checkpoint, recipe.sites, recipe.last)
     editor, runtime = MoreEditor.fresh(recipe, sites), load_runtime(checkpoint, Machine())
     with tempfile.TemporaryDirectory() as folder:
-        (edit,) = read_edits(draw_edits(Path(folder) / "drawn", 1, 0)).edits
-        batch = runtime.batch([runtime.encode(request_of(edit).query, edit.target)])
+        (edit,) = read_edits(write_random_edits(Path(folder) / "random", 1, 0)).edits
+        batch = runtime.batch([runtime.encode(EditRequest.of(edit).query, edit.target)])
     with editor.attach(runtime):
         records = editor.records
 

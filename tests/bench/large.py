@@ -1,4 +1,4 @@
-"""What `init`, `edit` and `merge` take: on the embedded model, on 270 million parameters, and on a 7B-shaped LLaVA-1.5.
+"""Time and memory of `init`, `edit` and `merge`: embedded model, 270 million parameters, and a 7B-shaped LLaVA-1.5.
 
 python tests/bench/large.py FOLDER [demo] [270M] [7B]    # 7B: 30 GB of disk there, 22 GiB of memory; see SIZES.md
 """
@@ -19,14 +19,14 @@ KEPT = ("status", "writes", "cost", "wall_ms", "nll_before", "nll_after")
 
 
 def checkpoint(name: str, folder: Path) -> Path:
-    """Write one of the checkpoints that are measured: the embedded one, 270 million parameters, or 7 billion."""
+    """Write one of the measured checkpoints: the embedded one, 270 million parameters, or 7 billion."""
     if name == "demo":
         return Path(shutil.copytree(demo_model_dir(), folder))
     return build(name, folder)
 
 
 def questions(folder: Path, count: int) -> tuple[Path, Path]:
-    """Write corrections and, about other pictures, anchors."""
+    """Write edits and, about other pictures, anchors."""
     shades = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "grey", "pink", "brown", "cyan"]
     for shade in shades:
         Image.new("RGB", (336, 336), shade).save(folder / f"{shade}.png")
@@ -50,8 +50,8 @@ def measure(name: str, folder: Path, edits: int, anchored: bool, options: list[s
     found: dict[str, object] = {"imports": imports}
     held = ["--anchors", str(anchors)] if anchored else []
     found["init"] = run(*more, "init", str(model), "-q", *options, *held)
-    told = subprocess.run([*more, "status", str(model), "--estimate", "--json"], capture_output=True, check=True)
-    found["estimate"] = json.loads(told.stdout)["estimate"]
+    status = subprocess.run([*more, "status", str(model), "--estimate", "--json"], capture_output=True, check=True)
+    found["estimate"] = json.loads(status.stdout)["estimate"]
     found["edit"] = run(*more, "edit", str(model), str(stream), "-q", allowed=(0, 3))
     ledger = (root / "model.more.d/ledger.jsonl").read_text().splitlines()
     found["ledger"] = [{key: json.loads(line)[key] for key in KEPT} for line in ledger]
@@ -64,11 +64,11 @@ def measure(name: str, folder: Path, edits: int, anchored: bool, options: list[s
 def main() -> None:
     """Measure all three and print one JSON line each."""
     folder = Path(sys.argv[1])
-    small = ["--set", "rehearsal.size=0", "--set", "anchors.size=4"]  # so that every write is of five samples
+    small = ["--set", "rehearsal.size=0", "--set", "anchors.size=4"]  # so that every write has five samples
     for name, arguments in {
         "demo": (12, False, []),
         "270M": (2, True, small),
-        # Two writes: on these random weights the default recipe goes on to a fifth, and then refuses the edit.
+        # Two writes: on these random weights the default recipe makes five and then refuses the edit.
         "7B": (1, False, ["--set", "max_steps=2", "--set", "margin=0.1"]),
     }.items():
         if name in sys.argv[2:] or len(sys.argv) == 2:

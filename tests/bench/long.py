@@ -1,12 +1,12 @@
-"""A long stream through `edit` itself: what an edit takes against its number, and what piles up.
+"""A long stream through `more edit` itself: the cost of an edit by its number, and memory over time.
 
 python tests/bench/long.py run --edits 5000 --out tests/bench/results/long.json
 python tests/bench/long.py open --lines 100000 --out tests/bench/results/ledger.json
 python tests/bench/long.py show > tests/bench/LONG.md
 
-The embedded model with its anchors and the default recipe. The stream asks the 336 questions of the evaluation pool
-again and again: first with their right answers, then in every round with other ones of the same kind, drawn with a
-seed, so that nothing is right already and every edit replaces an earlier one.
+The embedded model with its anchors and the default recipe. The stream repeats the 336 questions of the evaluation pool:
+first with their right answers, then in every round with other answers of the same kind, random with a fixed seed, so
+that no answer is right already and every edit replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from more_cli.model.batches import Batch
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_stream
 from more_cli.ops.init import Inputs, initialise
-from more_cli.ops.session import Target, open_session
-from more_cli.store.entry import START, Entry, Status, sealed
+from more_cli.ops.session import open_session
+from more_cli.store.entry import START, Entry, Status, with_checksum
 from more_cli.store.ledger import Ledger, content_digest
 from more_cli.store.state import load_state, save_state
+from more_cli.store.target import Target
 from streams import growth, model_of, suite_of
 
 RESULTS = Path(__file__).parent / "results" / "long.json"
@@ -51,14 +52,14 @@ SUITE = suite_of("llava", "e-vqa-mini")
 SEED = 0
 TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")
 """Of each edit: its writes, its cost in samples, wall and CPU ms, the CPU ms of its writes alone and the samples in
-them, and the CPU ms of the yardstick behind it."""
+them, and the CPU ms of the bare loop after it."""
 SETTLED = 336
-"""From this edit on every question was asked once, so that rehearsal draws from as many past edits as it ever will."""
+"""After this edit every question was asked once, so that rehearsal samples from its full number of past edits."""
 
 
 def lines(count: int) -> Iterator[dict[str, Any]]:
-    """Yield edit lines: the pool in its order, then round after round with other answers of the same kind."""
-    dice = random.Random(SEED)
+    """Yield edit lines: the pool in its order, then rounds with other answers of the same kind."""
+    rng = random.Random(SEED)
     pool = json.loads((SUITE / "eval.json").read_text(encoding="utf-8"))
     answers: dict[str, list[str]] = {}
     for record in pool:
@@ -68,7 +69,7 @@ def lines(count: int) -> Iterator[dict[str, Any]]:
         turn, place = divmod(number, len(pool))
         record = pool[place]
         kind = sorted({*answers[record["tags"]["kind"]], record["pred"]} - {last[place]})
-        last[place] = dice.choice(kind) if turn else record["alt"]
+        last[place] = rng.choice(kind) if turn else record["alt"]
         yield {
             "id": f"r{turn}-{place}",
             "image": record["image"],
@@ -78,7 +79,7 @@ def lines(count: int) -> Iterator[dict[str, Any]]:
 
 
 class Watching(Listener):
-    """Notes every edit as it becomes durable, and every so often what the process holds."""
+    """Records every edit when it is durable, and every few edits what the process holds."""
 
     def __init__(self, every: int, target: Target) -> None:
         self.every = every
@@ -86,7 +87,7 @@ class Watching(Listener):
         self.watch = Stopwatch("cpu", time.thread_time)
         self.edits: dict[str, list[float]] = {name: [] for name in TAKEN}
         self.held: list[dict[str, int]] = []
-        self._yardstick: tuple[Floor, Batch] | None = None
+        self._reference: tuple[Floor, Batch] | None = None
         self._restart()
 
     def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
@@ -102,10 +103,10 @@ class Watching(Listener):
 
     def _bare(self, batch: Batch) -> float:
         """Return the seconds that the first write of all takes as a bare loop: how fast the machine is now."""
-        if self._yardstick is None:
+        if self._reference is None:
             assert self.watch.runtime is not None
-            self._yardstick = Floor(self.watch.runtime, load_state(self.target.sidecar).meta.sites), batch
-        floor, first = self._yardstick
+            self._reference = Floor(self.watch.runtime, load_state(self.target.sidecar).meta.sites), batch
+        floor, first = self._reference
         with floor.ready(first):
             began = time.thread_time()
             floor.gradients(first)
@@ -117,7 +118,7 @@ class Watching(Listener):
 
 
 def held() -> dict[str, int]:
-    """Resident memory in bytes, open descriptors, and hooks on every module that there is."""
+    """Return resident memory in bytes, open descriptors, and hooks on all modules in memory."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules)
     replaced = sum("forward" in module.__dict__ for module in modules)
@@ -126,7 +127,7 @@ def held() -> dict[str, int]:
 
 
 class Keys:
-    """Sums z z^T / lambda of every key that P absorbs, by site: what its closed form is made of."""
+    """Sums z z^T / lambda over every key that P absorbs, by site, for the closed form of P."""
 
     def __init__(self) -> None:
         self.sums: dict[str, torch.Tensor] = {}
@@ -154,7 +155,7 @@ class Keys:
 
 
 def run(count: int, folder: Path) -> dict[str, Any]:
-    """Apply the stream and return what was measured."""
+    """Apply the stream and return the measurements."""
     torch.set_num_threads(1)
     target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
     keys, listener = Keys(), Watching(max(1, count // 50), target)
@@ -185,22 +186,22 @@ def run(count: int, folder: Path) -> dict[str, Any]:
 
 
 def standing(report: EditReport) -> dict[str, int]:
-    """Number of edits by what has become of them in the end."""
+    """Return the number of edits by their final status."""
     return {str(status): count for status, count in report.counts.items()}
 
 
 def lengthened(target: Target, count: int) -> None:
-    """Repeat a state's edits until its ledger has so many lines, each about another question, and count them."""
-    dice, head = random.Random(SEED), START
+    """Repeat a state's edits until its ledger has `count` lines, each about another question."""
+    rng, head = random.Random(SEED), START
     real = list(Ledger(target.folder).entries)
     with open(target.folder / "ledger.jsonl", "wb") as file:
         for seq in range(1, count + 1):
             entry = real[seq - 1 if seq <= len(real) else seq % (len(real) - 10) + 10]
-            places = {dice.randrange(1, seq) for _ in entry.looks[1:]} if seq > 1 else set()
-            looks = [(place, round(dice.uniform(-1, 9), 3)) for place in sorted(places)]
+            places = {rng.randrange(1, seq) for _ in entry.looks[1:]} if seq > 1 else set()
+            looks = [(place, round(rng.uniform(-1, 9), 3)) for place in sorted(places)]
             hashes = {name: sha256_bytes(f"{name} {seq}".encode()) for name in ("content", "subject")}
             about = {"seq": seq, "prev": head, "id": f"r{seq}", "looks": [*looks, (seq, 5.0)], **hashes}
-            _, line = sealed(entry.model_copy(update=about))
+            _, line = with_checksum(entry.model_copy(update=about))
             file.write(line)
             head = sha256_bytes(line)
     state = load_state(target.sidecar)
@@ -209,7 +210,7 @@ def lengthened(target: Target, count: int) -> None:
 
 
 def open_long(count: int, folder: Path) -> dict[str, Any]:
-    """Return what opening a ledger takes, and what it takes to go on: seconds, processor and wall."""
+    """Return the seconds of opening a ledger and of resuming a state with it, CPU and wall."""
     target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
     stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(40)))
     initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
@@ -233,7 +234,7 @@ def open_long(count: int, folder: Path) -> dict[str, Any]:
 
 
 def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]:
-    """Return what each edit after the `first` ones took; a write's time where there was one."""
+    """Return the measurements of each edit after the first `first`; those of writes for edits that have one."""
     taken = {name: np.asarray(values, dtype=float)[first:] for name, values in made["per_edit"].items()}
     wrote = taken["writes"] > 0
     writes, alone, bare, samples = (taken[name][wrote] for name in ("writes", "alone", "bare", "samples"))
@@ -246,8 +247,8 @@ def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]
         "write: samples": samples / writes,
         "write: CPU ms": alone / writes,
         "write: CPU ms a sample": alone / samples,
-        "yardstick: CPU ms": bare,
-        "write: a sample over the yardstick": alone / samples / bare,
+        "bare loop: CPU ms": bare,
+        "write: CPU ms a sample over the bare loop's ms": alone / samples / bare,
     }
 
 
@@ -274,12 +275,12 @@ def show() -> Iterator[str]:
         yield f"| {name} | {np.median(values):.2f} | {found} |"
     yield ""
     yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
-    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to look at."
-    yield "A write is its pass, forward and backward, with all samples in it, and the update of B, without the looks"
-    yield "before and after it. The yardstick is the first write of all as a bare PyTorch loop (`more bench --floor`),"
-    yield "run behind every edit: it tells how fast the machine was then. Over it, a sample takes what it took."
+    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to check."
+    yield "A write is its forward and backward pass, with all samples in it, and the update of B, without the checks"
+    yield "before and after it. The bare loop is the very first write as plain PyTorch (`more bench --floor`), run"
+    yield "after every edit: it shows how fast the machine was then. Compared with it, a sample's time is constant."
     yield ""
-    yield "| | before | first edit | last looked at | after |"
+    yield "| | before | first edit | last check | after |"
     yield "|---|---|---|---|---|"
     places = (made["before"], made["held"][0], made["held"][-1], made["after"])
     yield "| resident, MiB | " + " | ".join(f"{place['resident'] / 2**20:.0f}" for place in places) + " |"
@@ -301,16 +302,16 @@ def show() -> Iterator[str]:
 
 
 def opened(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what the page says about a long ledger."""
+    """Yield the page's paragraph about a long ledger."""
     yield ""
     yield f"A ledger of {found['lines']:,} lines ({found['bytes'] / 2**20:.0f} MiB; 40 edits of this stream, repeated),"
-    yield "`long.py open`, the median of five, in seconds of the processor (and by the clock): it opens, every line"
-    yield f"checked, in {found['open'][0]} ({found['open'][1]}); a state goes on with it, its memory of every edit"
-    yield f"rebuilt, in {found['resume'][0]} ({found['resume'][1]}), and then loads the model. Load {found['load'][0]}."
+    yield "`long.py open`, median of five, in seconds of CPU time (wall time in brackets): it opens, with every line"
+    yield f"checked, in {found['open'][0]} ({found['open'][1]}); a state resumes with it, its memory of every edit"
+    yield f"rebuilt, in {found['resume'][0]} ({found['resume'][1]}), before the model loads. Load {found['load'][0]}."
 
 
 def main() -> None:
-    """Make the run, or show it."""
+    """Make the run, or print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "open", "show"])
     parser.add_argument("--edits", type=int, default=5000)

@@ -1,7 +1,7 @@
 """Time and memory of a merge on a synthetic 4 GB checkpoint with nine (2048, 5632) sites, r = 64; see speed.py.
 
-Beside it, in this process: `shutil.copytree`, with the base in the page cache and not. In whole processes: PEFT's
-`merge_and_unload` and `save_pretrained` of the same update.
+Compared in this process with `shutil.copytree`, with the base in the page cache and without; in whole processes with
+PEFT's `merge_and_unload` and `save_pretrained` of the same update.
 """
 
 import os
@@ -65,7 +65,7 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
     }
     found: dict[str, Any] = {"cold": {way: [] for way in ways}, "warm": {way: [] for way in ways}}
     for turn in range(ROUNDS):
-        # The first place goes round: what a way finds in memory is what the one before has left.
+        # The first place rotates: each way starts with the memory that the one before has left.
         order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for cache, way in ((cache, way) for cache in ("cold", "warm") for way in order):
             found[cache][way].append(seconds(ways[way], model, out, cold=cache == "cold"))
@@ -79,7 +79,7 @@ def measure(folder: Path, shape: str = "4GB") -> dict[str, Any]:
 
 
 def parts(model: Path, out: Path) -> dict[str, float]:
-    """Return the core seconds of what a merge with `--link` does, with the base in the page cache."""
+    """Return the core seconds of the parts of a merge with `--link`, with the base in the page cache."""
     session = open_session(locate(model, None), Machine())
     _, patches = patches_of(session.editor, "nearest", 0)
     checkpoint = session.checkpoint

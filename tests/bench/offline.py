@@ -1,4 +1,4 @@
-"""What a user would do instead: a PEFT LoRA trained on all corrections at once, scored like any editor.
+"""The usual alternative: a PEFT LoRA trained on all edits at once, scored like any editor.
 
 Rank 8 on every linear of the text model and the projector, AdamW, batches of 8, a constant rate; L is the editor's:
 the mean NLL of the batch and, with anchors, the mean KL(base || adapted) of eight of them.
@@ -13,10 +13,11 @@ from contextlib import contextmanager
 import torch
 from peft import LoraConfig, get_peft_model
 
-from more_cli.editors.more.anchors import Anchor, draw_anchors, drift
+from more_cli.editors.anchors import Anchor, drift
+from more_cli.editors.base import EditRequest
+from more_cli.editors.more.rehearsal import draw_anchors
 from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.evaluation.streams import request_of
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 
@@ -34,22 +35,22 @@ class Adapted(Runtime):
 
 
 class AsTrained(NoEditor):
-    """Nothing on top of a model that is not the base any more: the adapter is the runtime's own."""
+    """Adds nothing to a model that is no longer the base: the adapter belongs to the runtime."""
 
     is_base = False
 
 
 def train(
-    lent: Runtime, edits: Sequence[Edit], epochs: int, anchors: Sequence[Anchor], *, rate: float = 1e-3, seed: int = 0
+    loaded: Runtime, edits: Sequence[Edit], epochs: int, anchors: Sequence[Anchor], *, rate: float = 1e-3, seed: int = 0
 ) -> tuple[list[ProbeScore], float]:
     """Train on all edits, score them and their probes, and return the cost per edit in samples both ways."""
     torch.manual_seed(seed)
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=LINEARS)
-    model = get_peft_model(lent.model, config)
-    runtime = Adapted(model, lent.prompter, None)
+    model = get_peft_model(loaded.model, config)
+    runtime = Adapted(model, loaded.prompter, None)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=rate)
-    encoded = [runtime.encode(request_of(edit).query, edit.target) for edit in edits]
+    encoded = [runtime.encode(EditRequest.of(edit).query, edit.target) for edit in edits]
     shuffle, cost, step = random.Random(seed), 0, 0
     for _ in range(epochs):
         order = shuffle.sample(range(len(edits)), len(edits))
@@ -67,13 +68,13 @@ def train(
             cost, step = cost + len(batch), step + 1
     probes = [probe for edit in edits for probe in probes_of(edit)]
     scores = run_probes(runtime, AsTrained(), probes)
-    lent.model = model.unload()
-    lent.model.requires_grad_(False)
+    loaded.model = model.unload()
+    loaded.model.requires_grad_(False)
     return scores, cost / len(edits)
 
 
 def differentiable(runtime: Runtime, batch):
-    """A pass whose gradients reach the adapter."""
+    """Run a pass whose gradients reach the adapter."""
     from more_cli.model.runtime import Scored
 
     logits = runtime.model(**batch.inputs, logits_to_keep=batch.keep, use_cache=False).logits

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: seconds, and the most memory they held."""
+"""Time and peak memory of commands, each in its own process."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ SETTLE = 5.0  # seconds
 
 
 def run(*command: str, sync: bool = False, allowed: tuple[int, ...] = (0,)) -> tuple[float, float]:
-    """Return seconds, with `sync` until the disk has everything, and peak resident memory in MB."""
+    """Return seconds (with `sync` until everything is on disk) and peak resident memory in MB."""
     os.sync()
     # A virtual machine hands memory that was just freed back to its host, and getting it again takes as long as the
     # copy. A merge first imports torch, so without this pause only `cp` would find the last output's memory.

@@ -1,11 +1,11 @@
-"""What holds after a stream of corrections, and what else moved: the tables of RETENTION.md.
+"""What holds after a stream of edits, and what else changed: the tables of RETENTION.md.
 
     python tests/bench/retention.py run --table main --rows default,paper   # adds to results/retention.jsonl
     python tests/bench/retention.py show > tests/bench/RETENTION.md
     python tests/bench/retention.py run --table arrivals --streams FOLDER       # of recipes/demo_model/further.py
 
-Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all of it and
-its probes after the last edit (protocol `final`). A run that is in the results already is not made again.
+Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all edits and
+their probes after the last edit (protocol `final`). Finished runs are skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
 
 @dataclass(frozen=True)
 class Row:
-    """One way to bring a stream of corrections into the model."""
+    """One way to write a stream of edits into the model."""
 
     recipe: str = ""
     family: str = "llava"
@@ -82,7 +82,7 @@ METHODS = {
 
 
 def varied(*settings: str, **fields: Any) -> Row:
-    """The default with something changed."""
+    """Return the default with something changed."""
     return Row("llava", settings=settings, **({"anchors": 128} | fields))
 
 
@@ -112,7 +112,7 @@ ARRIVALS |= {name: Row(epochs=10, rate=rate) for name, rate in RATES.items()}
 
 
 def by_family() -> Iterator[tuple[str, Row]]:
-    """The recipes of every backbone of the paper, and its model before."""
+    """Yield the recipes of every backbone of the paper, and its unedited model."""
     for family, name in zip(FAMILIES, ("llava", "blip2", "qwen2-vl", "qwen3-vl"), strict=True):
         yield f"{family}: before", Row(family=family)
         yield f"{family}: paper", Row(f"paper-{name}", family)
@@ -121,7 +121,7 @@ def by_family() -> Iterator[tuple[str, Row]]:
         yield f"{family}: per-token, consolidated", Row("per-token", family, anchors=128, consolidate="all")
 
 
-# The last three of the four vision layers that are read, as in the paper.
+# The last three of the four vision layers that features come from, as in the paper.
 SITES = {
     "projector + text": (),
     "vision + projector": ('sites=["vision.ffn_out","projector"]', 'exclude=["vision.0.*"]'),
@@ -150,7 +150,7 @@ SEEDS = {
 
 
 def stream(table: str, seed: int, family: str, further: Path) -> list[Edit]:
-    """Records 1-100 of the evaluation pool, the whole pool, or its new emblems; a seed above 0 shuffles the order.
+    """Return records 1-100 of the evaluation pool, the whole pool, or its new emblems; a seed above 0 shuffles them.
 
     The arrivals have streams of their own in `further`, each in its own order and then shuffled.
     """
@@ -168,23 +168,23 @@ def stream(table: str, seed: int, family: str, further: Path) -> list[Edit]:
 
 
 def perform(table: str, name: str, seed: int, further: Path) -> dict[str, Any]:
-    """Make one run and return what is kept of it."""
+    """Make one run and return its result."""
     row, started = TABLES[table][name], time.perf_counter()
-    edits, lent = stream(table, seed, row.family, further), runtime(row.family)
-    anchors = anchors_of(lent, row.anchors, row.family) if row.anchors else []
+    edits, loaded = stream(table, seed, row.family, further), runtime(row.family)
+    anchors = anchors_of(loaded, row.anchors, row.family) if row.anchors else []
     run = Run([])
     if row.epochs:
-        run.scores, cost = train(lent, edits, row.epochs, anchors, rate=row.rate, seed=seed)
+        run.scores, cost = train(loaded, edits, row.epochs, anchors, rate=row.rate, seed=seed)
         run.cost = [cost]
     elif row.recipe:
         settings = [setting for setting in row.settings if not setting.endswith("=")]
         drop = [setting[:-1] for setting in row.settings if setting.endswith("=")]
-        draws = [f"rehearsal.seed={seed}"] if table == "ablation" else []
+        seeded = [f"rehearsal.seed={seed}"] if table == "ablation" else []
         run = run_stream(
-            lent,
+            loaded,
             edits,
             row.recipe,
-            [*settings, *draws],
+            [*settings, *seeded],
             anchors,
             drop=drop,
             family=row.family,
@@ -194,8 +194,8 @@ def perform(table: str, name: str, seed: int, further: Path) -> dict[str, Any]:
             generate=True,
         )
     else:
-        with lent.attached([]):
-            run.scores = run_probes(lent, NoEditor(), [probe for edit in edits for probe in probes_of(edit)])
+        with loaded.attached([]):
+            run.scores = run_probes(loaded, NoEditor(), [probe for edit in edits for probe in probes_of(edit)])
     return {
         "table": table,
         "row": name,
@@ -212,7 +212,7 @@ def perform(table: str, name: str, seed: int, further: Path) -> dict[str, Any]:
 
 
 def by_edit(scores: list[ProbeScore], metric: str) -> list[float]:
-    """The mean of a metric over each edit's probes, in the order of the edits' ids."""
+    """Return the mean of a metric over each edit's probes, in the order of the edits' ids."""
     kind, _, name = metric.partition(".")
     found: dict[str, list[float]] = {}
     for score in scores:
@@ -222,7 +222,7 @@ def by_edit(scores: list[ProbeScore], metric: str) -> list[float]:
 
 
 def results() -> list[dict[str, Any]]:
-    """What was run so far."""
+    """Return the runs made so far."""
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
@@ -233,9 +233,9 @@ def show() -> Iterator[str]:
         "main": "Records 1-100, three orders",
         "all": "The whole pool",
         "emblems": "New emblems alone",
-        "ablation": "One thing changed, three draws of the rehearsal",
+        "ablation": "One thing changed, three seeds of the rehearsal",
         "families": "Records 1-100 of each family's own pool",
-        "vision": "Which side is edited: records 1-100 of the LLaVA's pool",
+        "vision": "Which parts are edited: records 1-100 of LLaVA's pool",
     }
     for table, title in titles.items():
         runs = [run for run in results() if run["table"] == table]
@@ -253,7 +253,7 @@ def show() -> Iterator[str]:
 
 
 def against_lora() -> Iterator[str]:
-    """The default's rows minus LoRA's at equal compute, edit by edit, with the bootstrap interval over edits."""
+    """Yield our rows minus LoRA's at equal compute, edit by edit, with the bootstrap interval over edits."""
     yield "\n## The default minus LoRA, mean of five, paired by edit\n"
     yield "| edits | row | minus | difference (95 % interval) |"
     yield "|---|---|---|---|"
@@ -267,19 +267,19 @@ def against_lora() -> Iterator[str]:
 
 
 def mean_of_five(made: list[dict[str, Any]], table: str, row: str) -> np.ndarray:
-    """Per edit, in the order of their ids, over all runs of a row."""
+    """Return the mean of five per edit, in the order of their ids, over all runs of a row."""
     runs = [run["values"] for run in made if (run["table"], run["row"]) == (table, row)]
     return np.mean([[values[label] for label in FIVE] for values in runs], axis=(0, 1))
 
 
 def prices() -> Iterator[str]:
-    """Whether an edit's price grows: the slope of a straight line through it, times the number of edits.
+    """Yield how the price of an edit grows: the slope of a straight line through it, times the number of edits.
 
-    Counted from where rehearsal has as many past edits to draw as it wants: before that an edit is cheaper.
+    Counted from the edit at which rehearsal samples its full number of past edits: earlier edits are cheaper.
     """
     full = load_recipe("llava").rehearsal.size + 1
-    yield f"\n## Price of an edit against its number, from the {full}th on\n"
-    yield "| run | of an edit | median | change over the stream, % of the median (95 % interval) |"
+    yield f"\n## Price of an edit by its number, from the {full}th on\n"
+    yield "| run | per edit | median | change over the stream, % of the median (95 % interval) |"
     yield "|---|---|---|---|"
     for run in results():
         if run["table"] == "all" and len(run["cost"]) > 1 and run["row"] == "default":
@@ -292,7 +292,7 @@ def prices() -> Iterator[str]:
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
-    """One row: means over the runs, with the interval over edits; an edit's value is its mean over the runs."""
+    """Return one row: means over the runs, with the interval over edits; an edit's value is its mean over the runs."""
     cells, five = [], []
     for label in METRICS:
         means = np.mean([run["values"][label] for run in runs], axis=0)
@@ -308,13 +308,13 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Make runs, or show what was made."""
+    """Make runs, or print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "show"])
     parser.add_argument("--table", choices=list(TABLES), default="main")
-    parser.add_argument("--rows", default="", help="names of rows, separated by `;`; all when absent")
-    parser.add_argument("--seeds", default="", help="such as 0,1; the table's when absent")
-    parser.add_argument("--streams", type=Path, default=Path(), help="of the arrivals: what further.py made")
+    parser.add_argument("--rows", default="", help="names of rows, separated by `;` (default: all)")
+    parser.add_argument("--seeds", default="", help="such as 0,1 (default: the table's)")
+    parser.add_argument("--streams", type=Path, default=Path(), help="folder made by further.py (for arrivals)")
     arguments = parser.parse_args()
     if arguments.command == "show":
         print("\n".join(show()))

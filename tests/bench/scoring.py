@@ -1,4 +1,4 @@
-"""Scoring 100 edits with five probes each beside one question at a time; see speed.py."""
+"""Scoring of 100 edits with five probes each, compared with one question at a time; see speed.py."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from streams import fresh_editor, pool, runtime
 
 
 def measure(folder: Path, rounds: int, edits: int = 100) -> dict[str, Any]:
-    """Return seconds of every round by way, and how far the scores of the ways are apart."""
+    """Return the seconds of every round by way, and the largest difference between the scores of the ways."""
     torch.set_num_threads(1)
-    lent, chosen = runtime(), pool("e-vqa-mini", "eval.json", edits)
+    loaded, chosen = runtime(), pool("e-vqa-mini", "eval.json", edits)
     probes = [probe for edit in chosen for probe in probes_of(edit)]
     editor = fresh_editor(load_recipe("llava"))
-    with editor.attach(lent):
+    with editor.attach(loaded):
         apply_stream(editor, chosen)
 
     def known() -> list[ProbeScore]:
-        return run_probes(lent, editor, probes, references=BaseAnswers(lent, folder / "base", Yardstick()))
+        return run_probes(loaded, editor, probes, references=BaseAnswers(loaded, folder / "base", Yardstick()))
 
     ways: dict[str, Callable[[], list[ProbeScore]]] = {
-        "one by one": lambda: one_by_one(lent, editor, probes),
-        "together": lambda: run_probes(lent, editor, probes),
+        "one by one": lambda: one_by_one(loaded, editor, probes),
+        "together": lambda: run_probes(loaded, editor, probes),
         "together, base known": known,
     }
-    with editor.attach(lent):
+    with editor.attach(loaded):
         known()
     found: dict[str, Any] = {"edits": edits, "probes": len(probes), "seconds": {way: [] for way in ways}}
     scores = {}
     for _ in range(rounds):
         for way, work in ways.items():
-            lent.prompter._recent.clear()
-            with editor.attach(lent):  # images not seen yet
+            loaded.prompter._recent.clear()
+            with editor.attach(loaded):  # with an empty cache of vision features
                 started = time.perf_counter()
                 scores[way] = work()
                 found["seconds"][way].append(round(time.perf_counter() - started, 3))
@@ -57,16 +57,16 @@ def measure(folder: Path, rounds: int, edits: int = 100) -> dict[str, Any]:
     return found
 
 
-def one_by_one(lent: Runtime, editor: Any, probes: Sequence[Probe]) -> list[ProbeScore]:
-    """Score as a loop over the questions does: the image through the tower and the answer generated every time."""
-    with in_full(lent):
-        return [score for probe in probes for score in run_probes(lent, editor, [probe])]
+def one_by_one(loaded: Runtime, editor: Any, probes: Sequence[Probe]) -> list[ProbeScore]:
+    """Score question by question, with a vision pass and a generated answer each time."""
+    with in_full(loaded):
+        return [score for probe in probes for score in run_probes(loaded, editor, [probe])]
 
 
 @contextmanager
-def in_full(lent: Runtime) -> Any:
-    """Keep nothing of a pass for the next."""
-    vision, lent._vision = lent._vision, None
+def in_full(loaded: Runtime) -> Any:
+    """Switch off everything that is kept from one pass to the next."""
+    vision, loaded._vision = loaded._vision, None
     prompted = Prompter._prompted
 
     def anew(prompter: Prompter, query: Query) -> Any:
@@ -75,7 +75,7 @@ def in_full(lent: Runtime) -> Any:
 
     with mock.patch.object(Runtime, "picks_most_likely", False), mock.patch.object(Prompter, "_prompted", anew):
         yield
-    lent._vision = vision
+    loaded._vision = vision
 
 
 def apart(first: Sequence[ProbeScore], second: Sequence[ProbeScore]) -> float:

@@ -1,4 +1,4 @@
-"""How fast `more` is: the page tests/bench/RESULTS.md, from results that each come from one command.
+"""The speed of `more`: the page tests/bench/RESULTS.md, from results that each come from one command.
 
 python tests/bench/speed.py FOLDER [demo] [270M] [290M] [ladder] [eval] [merge] [start] [busy]   # 20 GB of scratch
 python tests/bench/speed.py show > tests/bench/RESULTS.md
@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results" / "speed"
 LONG = RESULTS.parent / "long.json"
 REPEATS = 10
 ROUNDS = 3
-"""Of an evaluation."""
+"""Rounds of an evaluation."""
 ALONE = ("--set", "rehearsal.size=0")
 SHORT = (*ALONE, "--set", "max_steps=3")
 TEXT = ("--set", 'sites=["text.ffn_in", "text.ffn_out"]')
@@ -57,14 +57,14 @@ COMMANDS = ("--help", "--version", "status", "log")
 
 
 def demo(folder: Path) -> dict[str, Any]:
-    """The embedded model, 48 corrections of its suite."""
+    """The embedded model, 48 edits of its suite."""
     from more_cli.demo.files import demo_model_dir
 
     return benches(demo_model_dir(), DEMO, "48")
 
 
 def small(folder: Path) -> dict[str, Any]:
-    """270 million random parameters, 576 image tokens, drawn edits."""
+    """270 million random parameters, 576 image tokens, random edits."""
     return benches(built(folder, "270M-576"), SMALL, "8")
 
 
@@ -81,20 +81,20 @@ def ladder(folder: Path) -> dict[str, Any]:
 
 
 def built(folder: Path, shape: str) -> Path:
-    """Return a random model, made the first time."""
+    """Return a random model, built on first use."""
     from checkpoints import build
 
     return folder / shape if (folder / shape).exists() else build(shape, folder / shape)
 
 
 def benches(model: Path, runs: dict[str, tuple[str, ...]], limit: str) -> dict[str, Any]:
-    """Run `more bench` by each of these options."""
+    """Run `more bench` with each of these options."""
     more = (sys.executable, "-m", "more_cli", "bench", str(model), "--limit", limit, "--floor", "--peers")
     return {name: summary(json.loads(output(*more, "--json", "-q", *options))) for name, options in runs.items()}
 
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave single edits and the places of files out."""
+    """Drop single edits and paths."""
     counts = {"edits": len(found["edits"]), "writes": sum(edit["writes"] for edit in found["edits"])}
     return {key: value for key, value in found.items() if key not in ("edits", "model", "source")} | {"counts": counts}
 
@@ -145,7 +145,7 @@ def wall(*command: str) -> float:
 
 
 def output(*command: str) -> bytes:
-    """Return what a process wrote, on one thread."""
+    """Return the standard output of a process, on one thread."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, check=True, capture_output=True, env=environment).stdout
 
@@ -176,7 +176,7 @@ def show() -> Iterator[str]:
         load = " to ".join(f"{value:.1f}" for value in result["load"])
         yield f"{result['cores']} cores, load average {load}.\n"
         yield from TABLES[name](result["found"])
-    yield "\n## A LoRA trained again at every arrival\n"
+    yield "\n## A LoRA trained again after every edit\n"
     yield "    python recipes/demo_model/further.py FOLDER"
     yield "    python tests/bench/retention.py run --table arrivals --streams FOLDER\n"
     yield from arrivals.table()
@@ -187,7 +187,7 @@ def show() -> Iterator[str]:
 
 
 def bench_table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield ratios, and parts of an edit."""
+    """Yield ratios, and the parts of an edit."""
     yield "| recipe | edits, writes | ms an edit | " + " | ".join(RATIOS.values()) + " |"
     yield "|---" * (3 + len(RATIOS)) + "|"
     for name, run in found.items():
@@ -204,7 +204,7 @@ def bench_table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def cell(ratio: dict[str, float] | None) -> str:
-    """A median with its interval; empty where it was not measured."""
+    """Return a median with its interval; empty if it was not measured."""
     return "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
@@ -231,9 +231,8 @@ def eval_table(found: dict[str, Any]) -> Iterator[str]:
         cells = f"{median(times):.1f} ({min(times):.1f}-{max(times):.1f})", f"{alone / median(times):.1f}", apart
         yield f"| {way} | " + " | ".join(cells) + " |"
     yield (
-        "\n`one by one`: every question by itself, its image through the vision tower each time, every answer "
-        "generated, the base asked beside the edited model. `base known`: what the base says is read from the disk, as "
-        "in a second `more eval --suite`."
+        "\n`one by one`: every question by itself, with a vision pass and a generated answer each time, and the base "
+        "asked as well. `base known`: the base's answers are read from disk, as in a second `more eval --suite`."
     )
 
 
@@ -254,7 +253,7 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
         f"\nWhole processes: `more merge` {ours[0]:.1f} s and {ours[1]:.0f} MB, {ours[1] - empty:.0f} MB of it above "
         f"imports; PEFT {theirs[0]:.1f} s and {theirs[1]:.0f} MB."
     )
-    yield "\n`--sha256`: the shards that were written are hashed too, for `more.json`."
+    yield "\n`--sha256`: the written shards are hashed too, for `more.json`."
     parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found["cores"].items())
     yield f"\nCore seconds of a merge with `--link`, {sum(found['cores'].values()):.2f} in all: {parts}."
 
@@ -268,14 +267,14 @@ def start_table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def long_table(made: dict[str, Any]) -> Iterator[str]:
-    """Yield how an edit's price changes with its number."""
+    """Yield how the price of an edit changes over the stream."""
     from long import SETTLED, columns
 
     held = np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > SETTLED])
     rows = columns(made) | {"resident MiB": held}
     yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
-    yield f"1,000 is the slope from edit {SETTLED + 1} on (before, not every question was asked), in % of the median"
-    yield "(95 % interval). What the rows are is said in LONG.md.\n"
+    yield f"1,000 edits is the slope from edit {SETTLED + 1} on (by then every question was asked once), in % of the"
+    yield "median (95 % interval). LONG.md explains the rows.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
     for name, values in rows.items():
@@ -301,7 +300,7 @@ TABLES = {
 
 
 def main() -> None:
-    """Measure sections, or show them."""
+    """Measure sections, or print the page."""
     if sys.argv[1:] == ["show"]:
         print("\n".join(show()))
         return

@@ -1,8 +1,9 @@
-"""One stream of corrections through the editor in memory, scored at its end: what the tables and calibrations run."""
+"""One stream of edits applied in memory and scored at its end, for the tables and calibrations."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,8 +18,8 @@ from torch import Tensor
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core.write import Gradient
 from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.editors.anchors import Anchor, make_anchor
 from more_cli.editors.more import editor as editing
-from more_cli.editors.more.anchors import Anchor, make_anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.sites import Sites, WrittenSite
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
@@ -31,10 +32,13 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.recipe import Recipe, load_recipe
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "demo_model"))
+from draw import with_pictures
+
 
 @dataclass
 class Run:
-    """What one stream cost and where it ended."""
+    """Cost and final scores of one stream."""
 
     scores: list[ProbeScore]
     cost: list[float] = field(default_factory=list)
@@ -51,17 +55,17 @@ FAMILIES = ("llava", "blip2_opt", "qwen2_vl", "qwen3_vl")
 
 
 def model_of(family: str) -> Path:
-    """The embedded checkpoint of a family."""
+    """Return the embedded checkpoint of a family."""
     return demo_model_dir() if family == "llava" else DATA / family
 
 
 def suite_of(family: str, name: str) -> Path:
-    """A mini-suite made of a family's own mistakes."""
-    return suite_dir(name) if family == "llava" else DATA / "suites" / family / name
+    """Return a mini suite made from a family's own mistakes, with its pictures."""
+    return suite_dir(name) if family == "llava" else with_pictures(DATA / "suites" / family / name)
 
 
 def pool(name: str, file: str, records: int | None, seed: int = 0, family: str = "llava") -> list[Edit]:
-    """The first records of a suite's pool, in file order for seed 0, else shuffled."""
+    """Return the first records of a suite's pool, in file order for seed 0, else shuffled."""
     edits = list(read_edits(suite_of(family, name) / file).edits[:records])
     if seed:
         random.Random(seed).shuffle(edits)
@@ -97,7 +101,7 @@ class LeftFactored(Sites):
 
 @contextmanager
 def left_factored() -> Iterator[None]:
-    """Let editors that are attached meanwhile write with a left factor, which the product does not have."""
+    """Make editors that are attached meanwhile write with a left factor, which `more` itself does not have."""
     editing.Sites = LeftFactored
     try:
         yield
@@ -106,7 +110,7 @@ def left_factored() -> Iterator[None]:
 
 
 def fresh_editor(recipe: Recipe, family: str = "llava") -> MoreEditor:
-    """An editor of the embedded model that has made no edit."""
+    """Return an editor of the embedded model without edits."""
     checkpoint = open_checkpoint(model_of(family))
     model = meta_model(checkpoint)
     found, _ = find_sites(model, key_map(model, checkpoint), checkpoint, recipe.sites, recipe.last)
@@ -127,7 +131,7 @@ def run_stream(
     left: bool = False,
     generate: bool = False,
 ) -> Run:
-    """Apply a stream from the untouched base and score all of it and its probes after the last edit."""
+    """Apply a stream to the untouched base and score all edits and their probes after the last one."""
     editor = fresh_editor(load_recipe(recipe, settings).model_copy(update=dict.fromkeys(drop)), family)
     run = Run([])
     with left_factored() if left else nullcontext(), editor.attach(runtime):
@@ -150,7 +154,7 @@ def run_stream(
 
 
 def growth(values: np.ndarray, resamples: int = 1000) -> tuple[float, float, float]:
-    """Slope times length, with its bootstrap interval over edits."""
-    n, draws = len(values), np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in draws]
+    """Return slope times length, with its bootstrap interval over edits."""
+    n, samples = len(values), np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in samples]
     return float(np.polyfit(np.arange(n), values, 1)[0] * n), *np.percentile(slopes, [2.5, 97.5]).tolist()

@@ -1,4 +1,4 @@
-"""Whether images move that the base was sure of: M-Loc of the families' default rows, by the base's own probability.
+"""M-Loc of the families' default rows, split by whether the base was sure of its own answer.
 
 python tests/bench/sureness.py
 """
@@ -17,21 +17,21 @@ SURE = 0.95
 
 
 def main() -> None:
-    """Prints one line a family."""
+    """Print one line per family."""
     torch.set_num_threads(1)
     for family in FAMILIES:
-        edits, lent = stream("families", 0, family), runtime(family)
+        edits, loaded = stream("families", 0, family), runtime(family)
         run = next(run for run in results() if run["row"] == f"{family}: default")
         kept = np.array(run["values"]["M-Loc"])  # in the order of the edits' ids
-        with lent.attached([]):
-            sure = np.array([_sureness(lent, edit) > SURE for edit in sorted(edits, key=lambda edit: edit.id)])
+        with loaded.attached([]):
+            sure = np.array([_sureness(loaded, edit) > SURE for edit in sorted(edits, key=lambda edit: edit.id)])
         print(f"{family}: sure {sure.mean():.0%}, M-Loc there {kept[sure].mean():.1%}, else {kept[~sure].mean():.1%}")
 
 
-def _sureness(lent, edit) -> float:
+def _sureness(loaded, edit) -> float:
     query = next(probe.query for probe in probes_of(edit) if probe.kind == "loc_image")
-    answer = lent.generate([query], ANSWER_TOKENS)[0]
-    scored = lent.score(lent.batch([lent.encode(query).followed_by(answer)]))
+    answer = loaded.generate([query], ANSWER_TOKENS)[0]
+    scored = loaded.score(loaded.batch([loaded.encode(query).followed_by(answer)]))
     own = scored.log_probabilities().gather(-1, scored.targets[..., None])[..., 0]
     return float(own[scored.mask].exp().min())
 

@@ -1,4 +1,4 @@
-"""The benchmark of long streams, on a short one; LONG.md is what its result says."""
+"""The benchmark of long streams, on a short one; LONG.md matches its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def long(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read where Linux says it")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
 def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "long.json"
     command = [sys.executable, str(BENCH / "long.py"), "run", "--edits", "30", "--out", str(out)]

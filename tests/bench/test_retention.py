@@ -1,4 +1,4 @@
-"""The tables of RETENTION.md are what the results say."""
+"""RETENTION.md and EDITORS.md match the results."""
 
 import sys
 from pathlib import Path
@@ -65,8 +65,8 @@ def test_the_editors_report_is_made_from_the_results(editors) -> None:
     assert (BENCH / "EDITORS.md").read_text(encoding="utf-8") == "\n".join(editors.show()) + "\n"
 
 
-def test_online_is_read_off_the_looks_that_a_run_has(editors) -> None:
-    """Of `lora-all`, which looked after 1, .., 10, 20, .. edits: ten looks for a hundred edits, ten for ten."""
+def test_online_uses_the_checkpoints_that_a_run_has(editors) -> None:
+    """`lora-all` has checkpoints after 1, .., 10, 20, .. edits: ten are used for a hundred edits, ten for ten."""
     scores = {
         t: [{"kind": "rel", "values": {"tf_exact": float(t <= 50)}}] for t in (*range(1, 11), *range(20, 101, 10))
     }

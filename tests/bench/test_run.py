@@ -1,4 +1,4 @@
-"""`more bench` measures what `more edit` does, changes nothing of the user's, and its arithmetic is right."""
+"""`more bench` measures `more edit`, changes no file of the user, and its arithmetic is right."""
 
 import math
 import sys
@@ -15,12 +15,13 @@ from more_cli.bench import timing as stopwatch
 from more_cli.bench.scaling import median, rolling, trend
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.demo.files import demo_model_dir
-from more_cli.evaluation.streams import request_of
+from more_cli.editors.base import EditRequest
 from more_cli.inputs.edits import read_edits
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import load_runtime
-from more_cli.ops.session import Target, open_session
+from more_cli.ops.session import open_session
 from more_cli.store.state import load_state
+from more_cli.store.target import Target
 from support.helpers import QUICK, World, run, tree
 from support.paths import BENCH
 
@@ -34,7 +35,7 @@ def world(tmp_path_factory) -> World:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch) -> Path:
-    """Where the temporary folder of a bench stays."""
+    """Return the temporary folder of a bench, which is kept."""
 
     class Kept:
         def __init__(self, prefix: str) -> None:
@@ -81,19 +82,19 @@ def test_a_copy_of_the_state_is_measured(world: World, tmp_path: Path) -> None:
     again = run("bench", world.model, world.root / "edits.jsonl", "--state", state)
     assert again.code == 2
     assert "every edit of" in again.err
-    assert "hint: name other edits" in again.err
-    drawn = run("bench", world.model, "--limit", "2", "--state", state, "--json")
-    assert drawn.code == 0, drawn.err
-    assert [edit["id"] for edit in drawn.json["edits"]] == ["drawn-1", "drawn-2"]
-    assert drawn.json["parts"]["rehearsal"] > 0  # of the edits that the state holds
-    assert drawn.json["source"] == "drawn, seed 0"
+    assert "hint: give other edits" in again.err
+    random = run("bench", world.model, "--limit", "2", "--state", state, "--json")
+    assert random.code == 0, random.err
+    assert [edit["id"] for edit in random.json["edits"]] == ["random-1", "random-2"]
+    assert random.json["parts"]["rehearsal"] > 0  # of the edits that the state holds
+    assert random.json["source"] == "random edits, seed 0"
     assert tree(tmp_path) == before
 
 
 def test_people_see_a_table(world: World) -> None:
     result = run("bench", world.model, world.root / "edits.jsonl", *QUICK, "--floor")
     assert result.code == 0, result.err
-    for words in ("4 edits, 4 writes", "edits a second", "backward", "an edit over the floor of its writes"):
+    for words in ("4 edits, 4 writes", "edits a second", "backward", "edit / floor of its writes"):
         assert words in result.out
 
 
@@ -129,7 +130,7 @@ def test_the_floor_has_the_gradients_of_a_write(world: World, tmp_path: Path) ->
     assert run("init", world.model, *QUICK, "--state", state).code == 0
     session = open_session(Target(world.model, state), Machine())
     edit = read_edits(world.root / "edits.jsonl").edits[0]
-    runtime, request = session.runtime, request_of(edit)
+    runtime, request = session.runtime, EditRequest.of(edit)
     with session.attached():
         batch = runtime.batch([runtime.encode(request.query, request.target)])
         runtime.backward(runtime.score(batch, record=True).nll().mean())
@@ -159,7 +160,7 @@ def test_lora_has_the_same_sites_and_ranks(world: World, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(peft, "get_peft_model", watched)
     edit = read_edits(world.root / "edits.jsonl").edits[0]
-    request = request_of(edit)
+    request = EditRequest.of(edit)
     names = [name for name, _ in runtime.model.named_modules()]
     before = {name: value.clone() for name, value in runtime.model.state_dict().items()}
     batch = runtime.batch([runtime.encode(request.query, request.target)])
@@ -222,11 +223,11 @@ def test_a_trend_in_closed_form() -> None:
     assert rolling([1.0, 2.0, 6.0], 2) == [1.0, 1.5, 4.0]
 
 
-def test_drawn_edits_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    from more_cli.bench.random_edits import draw_edits
+def test_random_edits_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    from more_cli.bench.random_edits import write_random_edits
 
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        draw_edits(tmp_path / name, 3, seed)
+        write_random_edits(tmp_path / name, 3, seed)
     assert tree(tmp_path / "a") == tree(tmp_path / "b") != tree(tmp_path / "c")
     assert len(read_edits(tmp_path / "a" / "edits.jsonl").edits) == 3
 

@@ -19,7 +19,7 @@ from support import tiny
 from support.helpers import LEARNING, QUESTION, QUICK, World, line, run, spelled, tree
 
 EASY = (*LEARNING, "--set", "target_nll=2")
-"""Learnt as soon as the answer is right, so that nothing is left to do for the same edit again."""
+"""An edit is learnt as soon as its answer is right, so a second, equal edit needs no write."""
 COMMANDS = ("init", "edit", "status", "eval", "merge")
 
 
@@ -40,7 +40,7 @@ def in_order(world: World, *options: str) -> dict[str, Any]:
     return {command: run(*argv(world, command), *options) for command in COMMANDS}
 
 
-# --- how it speaks ---
+# --- output ---
 
 
 def test_every_command_prints_one_json_object_and_nothing_else(world: World) -> None:
@@ -64,7 +64,7 @@ def test_for_people_there_are_tables_without_escape_codes(world: World, monkeypa
     assert "2 applied, 0 skipped (already in the ledger); of this stream: 2 learnt" in results["edit"].out
     assert "edits: 2 (2 learnt); ledger lines not in the state yet: 0" in results["status"].out
     assert "rel.tf_exact" in results["eval"].out
-    assert "merged 2 edits into out; every other byte is the base's" in results["merge"].out
+    assert "merged 2 edits into out; all other bytes equal the base's" in results["merge"].out
     shown = [*results.values(), run("--help"), run("edit", "--help"), run("edit", "--nonsense")]
     assert not any("\x1b" in result.out + result.err for result in shown)
 
@@ -112,7 +112,7 @@ def test_a_real_process_exits_with_the_code(world: World) -> None:
     assert done.stderr.startswith("error: ")
 
 
-# --- which model, which state ---
+# --- model and state ---
 
 
 def test_the_only_state_of_the_folder_names_the_model(world: World) -> None:
@@ -135,7 +135,7 @@ def test_init_again_finds_the_same_state(world: World) -> None:
     before = tree(world.root)
     again = run("init", world.model)
     assert (again.code, tree(world.root)) == (0, before)
-    assert "found the same state" in again.out
+    assert "already exists, unchanged" in again.out
 
 
 def test_status_without_a_state_says_what_init_would_choose(world: World) -> None:
@@ -196,7 +196,7 @@ def test_a_dry_run_checks_and_writes_nothing(world: World, existing: bool) -> No
     assert tree(world.root) | {"edits.jsonl": None} == before | {"edits.jsonl": None}
 
 
-# --- what became of the edits ---
+# --- statuses and scores ---
 
 
 def test_an_edit_that_is_not_learnt_is_exit_code_3_also_in_later_runs(world: World) -> None:
@@ -276,7 +276,7 @@ def test_eval_does_not_work_on_a_stale_state(world: World) -> None:
     fresh = run("eval", world.model, "--json")
     world.sidecar.write_bytes(stale)
     replayed = run("eval", world.model, "--json")
-    assert "replayed 1 edits that the ledger had and the state did not" in replayed.err
+    assert "replayed 1 edits that were in the ledger but not in the state" in replayed.err
     assert replayed.json["metrics"] == fresh.json["metrics"]
     assert run("status", world.model, "--json").json["behind"] == 1
 
@@ -295,7 +295,7 @@ def test_ctrl_c_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("more_cli.ops.init.plan", interrupted)
     stopped = run("status", world.model)
     assert (stopped.code, stopped.out) == (130, "")
-    assert "what the ledger holds is safe, run the same command again" in stopped.err
+    assert "every edit in the ledger is safe; run the same command again" in stopped.err
 
 
 def test_images_that_are_not_stored_are_found_where_they_were(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is wrong: its exit code, one line that says so, and nothing on disk has changed."""
+"""Bad input of every kind: the exit code, one line that explains it, and an unchanged disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def case(code: int, *said: str) -> Callable[[Callable[[World], Argv]], Callable[[World], Argv]]:
-    """Add a case to the table: a function that spoils something and returns the command that meets it."""
+    """Add a case to the table: a function that breaks something and returns the command to run on it."""
 
     def add(spoil: Callable[[World], Argv]) -> Callable[[World], Argv]:
         CASES.append(pytest.param(spoil, code, said, id=spoil.__name__))
@@ -132,7 +132,7 @@ def no_model_named(world):
     return ("status",)
 
 
-@case(2, "several `*.more` files lie here: a.more, b.more")
+@case(2, "several `*.more` files are here: a.more, b.more")
 def two_states_in_the_folder(world):
     for name in ("a.more", "b.more"):
         (world.root / name).touch()
@@ -261,7 +261,7 @@ def id_used_twice(world):
     return stream(world, line(0, target="other"))
 
 
-@case(4, "edits.jsonl:1: id `e1` is in the ledger with another content")
+@case(4, "edits.jsonl:1: id `e1` is in the ledger with other content")
 def id_known_to_the_ledger(world):
     run(*edit(world))
     world.write([line(0, target="other")])
@@ -406,7 +406,7 @@ def changed_recipe_in_a_dry_run(world):
     return *changed_recipe(world), "--dry-run"
 
 
-@case(5, "already holds a state with another recipe (0 edits)")
+@case(5, "exists, with another recipe (0 edits)")
 def another_recipe_for_init(world):
     run("init", world.model)
     return "init", world.model, "--set", "rank=4"
@@ -420,7 +420,7 @@ def damaged_ledger(world):
     return edit(world)
 
 
-@case(5, "does not tell the same way", "backup")
+@case(5, "disagree about the first", "backup")
 def shortened_ledger(world):
     run(*edit(world))
     first = (world.folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)[0]
@@ -487,7 +487,7 @@ def stochastic_rounding_of_float32(world):
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int) -> None:
-    """At the step-th touch of the disk the system says no, once."""
+    """The step-th disk operation fails, once."""
     calls = 0
 
     def failing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -562,7 +562,7 @@ def test_a_disk_that_fills_up_at_any_write(world: World, tmp_path: Path) -> None
 @forks
 @pytest.mark.parametrize("command", ["init", "edit", "merge"])
 def test_a_file_that_may_not_grow(world: World, command: str) -> None:
-    """The kernel's own refusal, in the middle of the sidecar or of a shard."""
+    """The kernel refuses to write in the middle of the sidecar or of a shard."""
     resource = pytest.importorskip("resource")
     run(*edit(world, "--state", "s.more"))
     before = tree(world.root)

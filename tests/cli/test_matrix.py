@@ -1,4 +1,4 @@
-"""Every family, from `init` to a merged checkpoint and an adapter, as it is saved and as it was published."""
+"""Every family from `init` to a merged checkpoint and an adapter, in the saved and the published layout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from more_cli.evaluation.streams import request_of
+from more_cli.editors.base import EditRequest
 from more_cli.model import families
 from more_cli.model.batches import Batch
-from more_cli.ops.session import Machine, Session, locate, open_session
+from more_cli.ops.session import Machine, Session, open_session
+from more_cli.store.target import locate
 from support.helpers import World, line, run, tree
 from support.tiny import make_processor, read_weights, spread_weights
 from support.tiny_families import FAMILIES
@@ -22,7 +23,7 @@ from support.tiny_processors import spells_numbers
 COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
 LAYOUTS = ["save_pretrained", "old_hub"]
 TOLERANCE = {"float32": 2e-4, "bfloat16": 0.25}
-"""Largest gap of a logit between branches beside the weights and weights that were rounded once with them."""
+"""Largest logit difference between branches beside the weights and weights that the branches were merged into."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def _numbers() -> Iterator[None]:
 def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> None:
     world = World(tmp_path, family=family, layout=layout, dtype=dtype)
     world.edits(2)
-    # Draws without end: on a random model the second edit breaks the first, and both are to hold.
+    # Many rehearsal samples: on a random model the second edit breaks the first, and both must hold.
     assert run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30").code == 0
     done = world.edit("--json")
     assert done.code == 0, done.err + done.out
@@ -69,7 +70,7 @@ def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> 
 
 def said(session: Session) -> tuple[list[torch.Tensor], list[Batch]]:
     """Logits of the live state at the target of every edit, and the inputs they come from."""
-    requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
+    requests = [EditRequest.of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
     with session.attached():
         encode = session.runtime.encode
         batches = [session.runtime.batch([encode(request.query, request.target)]) for request in requests]
@@ -112,7 +113,7 @@ def test_other_sites_and_several_images(tmp_path: Path, family: str) -> None:
         "guard=false",
         "--set",
         "last=2",
-    )  # what is written counts, not what is learnt
+    )  # only the writes matter here, not whether edits are learnt
     done = run("init", world.model, "--set", sites, *few)
     assert done.code == 0, done.err
     assert {site["group"] for site in run("status", world.model, "--json").json["sites"]} == {*SITES[family]}
@@ -133,7 +134,7 @@ def test_other_sites_and_several_images(tmp_path: Path, family: str) -> None:
 
 @pytest.mark.slow
 def test_a_snapshot_of_links_is_read_and_never_written(tmp_path: Path) -> None:
-    """As the hub's cache lays a checkpoint out, in shards."""
+    """The layout of a sharded checkpoint in the hub's cache."""
     world = World(tmp_path, family="qwen2_vl", layout="old_hub", dtype="bfloat16", shards=3)
     world.edits(2)
     blobs = tmp_path / "blobs"
@@ -153,7 +154,7 @@ def test_a_snapshot_of_links_is_read_and_never_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_architecture_that_nobody_listed(tmp_path: Path) -> None:
-    """ViP-LLaVA, whose features come from several vision layers that its config names in a way of its own."""
+    """ViP-LLaVA: its features come from several vision layers, under a config key that only it uses."""
     world = World(tmp_path)
     world.edits(2)
     processor = make_processor()
@@ -167,7 +168,7 @@ def test_an_architecture_that_nobody_listed(tmp_path: Path) -> None:
     model.save_pretrained(world.model)
     init = run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30")
     assert init.code == 0, init.err
-    assert "model_type 'vipllava' was never tried: its sites are found by structure alone" in init.err + init.out
+    assert "model_type 'vipllava' was never tested: its sites are found by structure alone" in init.err + init.out
     assert run("status", world.model, "--json").json["recipe"]["name"] == "default"
     assert world.edit().code == 0
     assert run("merge", world.model, "-o", tmp_path / "merged", "--verify").code == 0

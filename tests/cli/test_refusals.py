@@ -1,4 +1,4 @@
-"""What a family cannot do: its exit code, one line that says why, and nothing on disk has changed."""
+"""What a family cannot do: the exit code, one line that explains it, and an unchanged disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ without_torchvision = pytest.mark.skipif(
 
 
 def case(code: int, *said: str, marks: Any = ()) -> Callable[[Callable[[Path], Argv]], Callable[[Path], Argv]]:
-    """Add a case to the table: a function that writes a checkpoint and returns the command that meets it."""
+    """Add a case to the table: a function that writes a checkpoint and returns the command to run on it."""
 
     def add(make: Callable[[Path], Argv]) -> Callable[[Path], Argv]:
         CASES.append(pytest.param(make, code, said, id=make.__name__, marks=marks))
@@ -51,7 +51,7 @@ def sites(*groups: str) -> tuple[str, str]:
 
 
 def without_processor(folder: Path, model_type: str, **parts: Any) -> Path:
-    """A checkpoint whose modules are random and whose processor files are those of a LLaVA."""
+    """Write a checkpoint with random modules and the processor files of a LLaVA."""
     model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(model_type, **parts))
     model.save_pretrained(folder)
     tiny.make_processor().tokenizer.save_pretrained(folder)
@@ -123,7 +123,7 @@ def no_q_former(root: Path) -> Argv:
     return "init", "model", *sites("qformer")
 
 
-@case(5, "nothing to edit in re:lm_head", "neither in a text layer nor on an image's way")
+@case(5, "nothing to edit in re:lm_head", "neither in a text layer nor on the image's path")
 def head(root: Path) -> Argv:
     tiny_family(root / "model", "qwen2_vl")
     return "init", "model", *sites("re:lm_head")
@@ -193,7 +193,7 @@ def test_locality_without_an_image_is_asked_of_the_language_model_alone(tmp_path
 
 
 def test_every_family_of_these_cases_would_work_but_for_its_reason(tmp_path: Path) -> None:
-    """SmolVLM with the package that it misses, Gemma 3 with the sites that it has."""
+    """SmolVLM works with the missing package, Gemma 3 with sites that it has."""
     with spells_numbers():
         assert run("init", tiny_family(tmp_path / "smolvlm", "smolvlm")).code == 0
     assert run("init", tiny_family(tmp_path / "gemma3", "gemma3")).code == 0

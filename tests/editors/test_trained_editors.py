@@ -1,4 +1,4 @@
-"""FT-L, FT-M and the LoRA editors, held against plain torch and PEFT on a model of their own."""
+"""FT-L, FT-M and the LoRA editors, compared with plain torch on a tiny model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from more_cli.editors.base import EditContext, Editor, EditRequest
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
-from more_cli.editors.past import Look, Past
+from more_cli.editors.past import LastScore, Past
 from more_cli.editors.training import Tuning
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -71,7 +71,7 @@ def test_fine_tuning_is_adamw_of_plain_torch(runtime, tmp_path, editor, names) -
 
 
 @pytest.mark.parametrize("editor", editors(), ids=lambda editor: editor.name)
-def test_an_edit_is_learnt_and_all_of_it_can_be_taken_out(runtime, tmp_path, editor) -> None:
+def test_an_edit_is_learnt_and_can_be_removed_completely(runtime, tmp_path, editor) -> None:
     (request, *_) = requests(tmp_path, 1)
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     before, modules = runtime.score(batch).logits, [name for name, _ in runtime.model.named_modules()]
@@ -110,7 +110,7 @@ def test_a_right_edit_is_not_trained_on(runtime, tmp_path) -> None:
     assert (again.status, again.writes) == ("already-right", 0)
 
 
-def test_the_vision_side_alone_never_moves_what_is_answered_to_text(runtime, tmp_path) -> None:
+def test_training_the_vision_side_never_changes_answers_to_text(runtime, tmp_path) -> None:
     editor = FineTuneVision(Tuning(rate=1e-2))
     text = runtime.batch([runtime.encode(Query((), "what is in the image ?"), "7")])
     shown = runtime.batch([runtime.encode(Query((picture(tmp_path, "black"),), "what is in the image ?"), "7")])
@@ -144,18 +144,18 @@ def test_lora_all_trains_on_everything_before_it_is_asked(runtime, tmp_path) -> 
     asked = requests(tmp_path, 3)
     with editor.attach(runtime):
         for number, request in enumerate(asked, 1):
-            past = Past.of({n: Look(0.0, n) for n in range(1, number)})
+            past = Past.of({n: LastScore(0.0, n) for n in range(1, number)})
             editor.edit(request, EditContext(number, past, lambda n: asked[n - 1]))
         assert editor.catch_up() == 15 * 3, "cost: every correction in every epoch"
         assert editor.catch_up() == 0.0
         batch = runtime.batch([runtime.encode(request.query, request.target) for request in asked])
         assert runtime.score(batch).all_right().all()
         first = editor.state_dict()
-    # The same whatever it was trained on before: it starts from nothing.
+    # Earlier training makes no difference: it starts from the initial values.
     other = LoraAllEditor(LoraAllTuning(steps=15, rate=1e-2, batch=2))
     with other.attach(runtime):
         for number, request in enumerate(asked, 1):
-            past = Past.of({n: Look(0.0, n) for n in range(1, number)})
+            past = Past.of({n: LastScore(0.0, n) for n in range(1, number)})
             other.edit(request, EditContext(number, past, lambda n: asked[n - 1]))
             other.catch_up()
         assert all(torch.equal(first[name], value) for name, value in other.state_dict().items())
@@ -166,6 +166,6 @@ def test_a_contradicted_correction_is_no_longer_trained_on(runtime, tmp_path: Pa
     asked = requests(tmp_path, 3)
     with editor.attach(runtime):
         editor.edit(asked[0], EditContext(1))
-        editor.edit(asked[1], EditContext(2, Past.of({1: Look(0.0, 1)}), lambda n: asked[n - 1]))
-        editor.edit(asked[2], EditContext(3, Past.of({2: Look(0.0, 2)}), lambda n: asked[n - 1]))
+        editor.edit(asked[1], EditContext(2, Past.of({1: LastScore(0.0, 1)}), lambda n: asked[n - 1]))
+        editor.edit(asked[2], EditContext(3, Past.of({2: LastScore(0.0, 2)}), lambda n: asked[n - 1]))
         assert editor.catch_up() == 2

@@ -1,4 +1,4 @@
-"""Gates: how they are typed, and what they say at their exact boundary."""
+"""Gates: how they are written, and their verdict exactly at the threshold."""
 
 import math
 

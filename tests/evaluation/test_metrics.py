@@ -53,7 +53,7 @@ def test_the_end_of_sequence_counts_in_our_metrics_and_in_no_published_one() -> 
 
 
 def test_ranks_are_compared_one_by_one() -> None:
-    """Of twelve tokens the first ten in order; edited, the second and third have changed places and one is new."""
+    """The first ten of twelve tokens in order; after the edit the second and third are swapped and one is new."""
     before = [float(-n) for n in range(12)]
     after = list(before)
     after[1], after[2], after[9], after[10] = before[2], before[1], before[10], before[9]

@@ -1,4 +1,4 @@
-"""`more compare --paired`: a comparison worked by hand, and what is no comparison."""
+"""`more compare --paired`: a comparison worked by hand, and runs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_a_comparison_worked_by_hand(tmp_path: Path) -> None:
     assert (rel["first"], rel["second"], rel["difference"]) == (0.75, 1.0, 0.25)
     assert (rel["up"], rel["down"], rel["same"], rel["n"], rel["p"]) == (1, 0, 3, 4, 1.0)
     assert (text["first"], text["second"], text["difference"], text["n"]) == (0.25, 0.5, 0.25, 2)
-    # Resampling {1, 0, 0, 0} four times: no 1 in 32 % of draws, three or more in 5 %, all four in 0.4 %.
+    # Resampling {1, 0, 0, 0} four times: no 1 in 32 % of samples, three or more in 5 %, all four in 0.4 %.
     assert (rel["low"], rel["high"]) == (0.0, 0.75)
     shown = paired(a, b).out
     assert "4 edits in both, protocol final, locality against base" in shown
-    assert "they differ in: recipe" in shown
+    assert "the runs differ in: recipe" in shown
 
 
 def test_differences_of_rounding_are_no_differences() -> None:
@@ -88,9 +88,9 @@ def test_what_is_not_finite_or_not_in_both_is_left_out_and_said(tmp_path: Path) 
     assert found.json["metrics"].keys() == {"rel.gen_exact"}
     assert found.json["skipped"] == {
         "rel.target_nll": "not finite everywhere",
-        "rel.old": "not measured alike in both",
+        "rel.old": "not measured on the same probes in both",
     }
-    assert "note: rel.old is left out: not measured alike in both" in found.err
+    assert "note: rel.old is not compared: not measured on the same probes in both" in found.err
 
 
 # --- what is refused ---
@@ -102,19 +102,19 @@ TWO = ONE | {"e2": {"rel.gen_exact": [1.0]}}
 @pytest.mark.parametrize(
     ("first", "second", "changes", "said"),
     [
-        (ONE, ONE, {"protocol": "online"}, "other protocols, `final` and `online`"),
-        (ONE, ONE, {"baseline": "previous"}, "other baselines, `base` and `previous`"),
-        (ONE, ONE, {"prefix": "gold"}, "other prefixes of locality, `own` and `gold`"),
-        (ONE, ONE, {"reproduce": {"base": {"config": "d"}}}, "other bases"),
-        (ONE, TWO, {}, "other edits (`state`, `state`): 1 only in"),
-        (ONE, {"e3": ONE["e1"]}, {"source": "e-ic"}, "other edits (`state`, `e-ic`): 1 only in"),
+        (ONE, ONE, {"protocol": "online"}, "different protocols, `final` and `online`"),
+        (ONE, ONE, {"baseline": "previous"}, "different baselines, `base` and `previous`"),
+        (ONE, ONE, {"prefix": "gold"}, "different prefixes of locality, `own` and `gold`"),
+        (ONE, ONE, {"reproduce": {"base": {"config": "d"}}}, "different bases"),
+        (ONE, TWO, {}, "different edits (`state`, `state`): 1 only in"),
+        (ONE, {"e3": ONE["e1"]}, {"source": "e-ic"}, "different edits (`state`, `e-ic`): 1 only in"),
         (
             ONE,
             ONE,
             {"per_edit": [{"id": "e1", "probes": "else", "values": {}}]},
-            "other probes of 1 edits, such as `e1`",
+            "different probes in 1 edits, such as `e1`",
         ),
-        ({}, {}, {}, "hold no edits"),
+        ({}, {}, {}, "contain no edits"),
     ],
 )
 def test_runs_that_measured_something_else_are_refused(
@@ -129,15 +129,18 @@ def test_runs_that_measured_something_else_are_refused(
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"", "is no result of `more eval`: invalid JSON"),
-        (b"[1]", "is no result of `more eval`"),
-        (b"{}", "is no result of `more eval`: `schema`: field required"),
-        (b"\xff\xfe{\x00}\x00", "is no result of `more eval`"),
+        (b"", "is not an output of `more eval --json`: invalid JSON"),
+        (b"[1]", "is not an output of `more eval --json`"),
+        (b"{}", "is not an output of `more eval --json`: `schema`: field required"),
+        (b"\xff\xfe{\x00}\x00", "is not an output of `more eval --json`"),
         (b'{"schema": "more.eval/2"}', "has the schema `more.eval/2`, not `more.eval/1`"),
         (b'{"schema": "more.edit/1"}', "has the schema `more.edit/1`"),
-        (b'{"schema": "more.eval/1", "source": "state"}', "is no result of `more eval`: `protocol`: field required"),
-        (b'{"schema": NaN}', "is no result of `more eval`: `schema`"),
-        (b"[" * 100_000, "is no result of `more eval`"),
+        (
+            b'{"schema": "more.eval/1", "source": "state"}',
+            "is not an output of `more eval --json`: `protocol`: field required",
+        ),
+        (b'{"schema": NaN}', "is not an output of `more eval --json`: `schema`"),
+        (b"[" * 100_000, "is not an output of `more eval --json`"),
     ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, raw: bytes, said: str) -> None:

@@ -84,7 +84,7 @@ def test_retention_is_grouped_by_the_edits_that_came_after() -> None:
 
 
 def test_what_is_right_word_for_word_is_not_generated_again(runtime, sites, tmp_path, monkeypatch) -> None:
-    """The scores are those of generating everything, which is what happens where a checkpoint bans or penalises."""
+    """The scores equal those of generating everything, which happens if a checkpoint bans or penalises tokens."""
     editor, edits = MoreEditor.fresh(recipe(), sites), requests(tmp_path, 3)
     probes = [Probe(edit.id, "rel", edit.query, edit.target) for edit in edits]
     probes += [Probe(edit.id, "gen_text", edit.query, "no such answer") for edit in edits]
@@ -117,7 +117,7 @@ def test_what_is_right_word_for_word_is_not_generated_again(runtime, sites, tmp_
 
 @pytest.mark.parametrize("said", [20, 14, 0])
 def test_a_gold_answer_is_a_guess_at_what_a_model_says(runtime, sites, tmp_path, monkeypatch, said: int) -> None:
-    """What the model says and what it is measured on are as if everything had been generated; less is."""
+    """Answers and logits are as if everything had been generated, with fewer generated answers."""
     editor, edit = MoreEditor.fresh(recipe(), sites), requests(tmp_path, 1)[0]
     shades = [picture(tmp_path, colour) for colour in ("red", "#f01010", "#e01818", "#f02020")]
     probes = [Probe("e", "loc_image", Query((shades[place % 4],), edit.query.question)) for place in range(20)]
@@ -145,7 +145,7 @@ def test_a_gold_answer_is_a_guess_at_what_a_model_says(runtime, sites, tmp_path,
 
 
 def test_a_guess_is_made_once_where_there_are_few(runtime, sites, tmp_path, monkeypatch) -> None:
-    """Three golds, one of them wrong: all are tried at once, and what is said is measured in one more pass."""
+    """Three gold answers, one of them wrong: all are tried at once, and the model's answers scored in one more pass."""
     scored: list[int] = []
     score = type(runtime).score
     monkeypatch.setattr(

@@ -47,12 +47,12 @@ def test_a_state_is_scored_beside_its_base_and_left_as_it_is(world: World) -> No
     world.write(lines)
     world.edit("--set", "max_steps=60")
     before = world.sidecar.read_bytes()
-    found = score(world, "--json").json
-    assert (found["edits"], found["base"]["accuracy"]) == (3, 0.0)
-    edited = found["edited"]["categories"]["color"]
-    assert found["edited"]["accuracy"] == edited["right"] / 6 >= 0.5, "every edited question is answered"
-    assert found["change"]["all"]["value"] == pytest.approx(edited["right"] / 6)
-    assert found["change"]["all"]["n"] == 3, "images, not questions"
+    result = score(world, "--json").json
+    assert (result["edits"], result["base"]["accuracy"]) == (3, 0.0)
+    edited = result["edited"]["categories"]["color"]
+    assert result["edited"]["accuracy"] == edited["right"] / 6 >= 0.5, "every edited question is answered"
+    assert result["change"]["all"]["value"] == pytest.approx(edited["right"] / 6)
+    assert result["change"]["all"]["n"] == 3, "images, not questions"
     assert world.sidecar.read_bytes() == before
     shown = score(world)
     assert "change of accuracy +0." in shown.out
@@ -60,8 +60,8 @@ def test_a_state_is_scored_beside_its_base_and_left_as_it_is(world: World) -> No
 
 
 def test_a_change_is_a_paired_difference_by_hand() -> None:
-    found = change([0.5, -0.5, 0.0, 0.0])
-    assert (found.value, found.n, found.interval) == (0.0, 4, "bootstrap")
-    assert -0.5 <= found.low < 0.0 < found.high <= 0.5
+    result = change([0.5, -0.5, 0.0, 0.0])
+    assert (result.value, result.n, result.interval) == (0.0, 4, "bootstrap")
+    assert -0.5 <= result.low < 0.0 < result.high <= 0.5
     still = change([0.0, 0.0])
     assert (still.low, still.value, still.high) == (0.0, 0.0, 0.0)

@@ -1,7 +1,8 @@
-"""`compare EDITOR... --suite`: editors side by side, each as `eval --suite` runs it, held against the first."""
+"""`compare EDITOR... --suite`: editors side by side, each as `eval --suite` runs it, compared with the first."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from more_cli.evaluation.paired import compare
 from more_cli.experiments.presets import preset_of
-from support.helpers import Result, World, at_call, forks, in_child, line, run
+from support.helpers import Result, World, forks, line, run, stopped_at
 
 QUICK_FT = ("--set", "ft-l:rate=0.01", "--set", "ft-l:steps=40")
 
@@ -32,13 +33,13 @@ def alone(world: World, editor: str, *options: object) -> dict[str, Any]:
     return run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", editor, *where, *options).json
 
 
-def test_every_editor_is_what_eval_says_and_is_not_run_again(world: World) -> None:
+def test_every_editor_has_the_results_of_eval_and_is_not_run_again(world: World) -> None:
     first = alone(world, "none")
-    found = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json")
-    assert found.code == 0, found.err
-    editors = found.json["editors"]
-    assert list(editors) == ["ft-l", "none"], "JSON objects are sorted; `first` says who leads"
-    assert (found.json["schema"], found.json["first"], found.json["headline"]) == (
+    result = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json")
+    assert result.code == 0, result.err
+    editors = result.json["editors"]
+    assert list(editors) == ["ft-l", "none"], "JSON objects are sorted; `first` names the first"
+    assert (result.json["schema"], result.json["first"], result.json["headline"]) == (
         "more.compare-editors/1",
         "none",
         "final@3",
@@ -52,29 +53,34 @@ def test_every_editor_is_what_eval_says_and_is_not_run_again(world: World) -> No
 
 
 def test_differences_are_paired_by_edit(world: World) -> None:
-    found = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json").json
+    result = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json").json
     values = {
         editor: [edit["values"]["rel.tf_exact"][0] for edit in alone(world, editor, *options)["per_edit"]]
         for editor, options in {"none": (), "ft-l": ("--set", "rate=0.01", "--set", "steps=40")}.items()
     }
     expected = compare(values["none"], values["ft-l"])
-    told = found["differences"]["ft-l"]["rel.tf_exact"]
-    assert (told["first"], told["second"], told["difference"]) == (
+    measured = result["differences"]["ft-l"]["rel.tf_exact"]
+    assert (measured["first"], measured["second"], measured["difference"]) == (
         expected.first,
         expected.second,
         expected.difference,
     )
-    assert (told["low"], told["high"], told["p"], told["n"]) == (expected.low, expected.high, expected.p, 3)
-    assert expected.up, "fine-tuning learns what the base says wrong"
-    assert found["skipped"] == {"ft-l": {}}
+    assert (measured["low"], measured["high"], measured["p"], measured["n"]) == (
+        expected.low,
+        expected.high,
+        expected.p,
+        3,
+    )
+    assert expected.up, "fine-tuning learns what the base answers wrong"
+    assert result["skipped"] == {"ft-l": {}}
 
 
-def test_editors_are_counted_as_a_source_does(world: World) -> None:
+def test_editors_are_scored_by_a_preset(world: World) -> None:
     shown = side_by_side(world, "none", "ft-l", *QUICK_FT, "--metrics", "paper-appendix")
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
     assert "locality against the model just before each edit" in lines[0]
-    assert lines[1].startswith("counted as paper-appendix: ")
+    assert lines[1].startswith("metrics of paper-appendix: ")
     metrics = [text.split()[0] for text in lines if text.startswith(("rel.", "gen_", "loc_"))]
     assert set(metrics) <= set(preset_of("paper-appendix").columns.values())
     assert {"rel.gen_exact", "loc_text.loc_expkl_answer"} <= set(metrics)
@@ -82,7 +88,7 @@ def test_editors_are_counted_as_a_source_does(world: World) -> None:
     assert refused.code == 2
 
 
-def test_the_tables_have_the_end_and_the_way_there(world: World) -> None:
+def test_the_tables_have_final_and_online(world: World) -> None:
     shown = side_by_side(world, "none", "ft-l", *QUICK_FT)
     lines = shown.out.splitlines()
     assert lines[0].endswith("edits, 3 edits; locality against the base; editors none, ft-l")
@@ -92,22 +98,16 @@ def test_the_tables_have_the_end_and_the_way_there(world: World) -> None:
         ["rel.gen_exact", "online@3"],
         ["rel.gen_exact", "ft-l"],
     ]
-    assert "final@3: minus none, mean over edits" in shown.out
-    assert "none: 3 steps were measured by an earlier run" in shown.err
+    assert "final@3: mean difference from none over edits" in shown.out
+    assert "none: 3 steps are from an earlier run" in shown.err
 
 
 @forks
-def test_an_interrupted_comparison_goes_on(world: World) -> None:
+def test_an_interrupted_comparison_resumes(world: World) -> None:
     from more_cli.experiments import run as suite_run
 
-    def interrupted() -> object:
-        def stop(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        at_call(5, [(suite_run._Run, "_made")], stop)
-        return side_by_side(world, "none", "ft-l", *QUICK_FT, cache="torn")
-
-    assert in_child(interrupted) == 130
+    compared = partial(side_by_side, world, "none", "ft-l", *QUICK_FT, cache="torn")
+    assert stopped_at(5, suite_run._Run, "_edited", compared) == 130
     rest = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json", cache="torn").json["editors"]
     whole = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json").json["editors"]
     assert rest["none"]["resumed"] == 3
@@ -122,8 +122,8 @@ def test_an_interrupted_comparison_goes_on(world: World) -> None:
         (("none", "ft-l", "--set", "rate=3"), "names none of the editors"),
         (("none", "ft-l", "--set", "ft-m:rate=3"), "names none of the editors"),
         (("none", "none"), "`none` is named twice"),
-        ((), "a comparison needs editors and --suite"),
-        (("none", "--paired", "a.json", "b.json"), "compares two results, not editors"),
+        ((), "`compare` needs editors and --suite"),
+        (("none", "--paired", "a.json", "b.json"), "compares two files and takes no editors"),
     ],
 )
 def test_what_cannot_be_compared_is_named_before_anything_runs(
@@ -135,10 +135,10 @@ def test_what_cannot_be_compared_is_named_before_anything_runs(
     assert said in refused.err
 
 
-def test_questions_for_no_editor_are_refused(world: World, tmp_path: Path) -> None:
+def test_a_suite_without_edits_is_refused(world: World, tmp_path: Path) -> None:
     refused = run("compare", "none", "more", "--suite", "mme", "--model", world.model, "--cache", tmp_path)
     assert refused.code == 2
-    assert "`mme` has no edits for an editor" in refused.err
+    assert "`mme` has no edits, only questions" in refused.err
 
 
 def test_settings_reach_the_editor_whose_name_has_a_colon() -> None:

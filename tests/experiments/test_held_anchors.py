@@ -1,13 +1,14 @@
-"""Anchors of a run through a suite: held as a state holds them, and never what a probe asks."""
+"""Anchors of a run on a suite: held as in a state, and never also a probe."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.helpers import QUESTION, Result, World, at_call, forks, in_child, line, run
+from support.helpers import QUESTION, Result, World, forks, line, run, stopped_at
 
 ANCHORS = [
     {"image": "img/purple.png", "question": "what is in the image ?"},
@@ -33,44 +34,44 @@ def suite(world: World, *options: object, cache: str = "cache") -> Result:
 
 
 def anchored(world: World, *options: object, cache: str = "cache") -> dict[str, Any]:
-    found = suite(world, "--anchors", world.root / "anchors.jsonl", *options, cache=cache)
-    assert found.code == 0, found.err
-    return found.json
+    result = suite(world, "--anchors", world.root / "anchors.jsonl", *options, cache=cache)
+    assert result.code == 0, result.err
+    return result.json
 
 
-def test_a_run_with_anchors_measures_what_a_state_with_them_does(world: World, tmp_path: Path) -> None:
-    """Two roads to one number: `eval --suite --anchors`, and `init --anchors`, `edit`, `eval`."""
-    found, without = anchored(world), suite(world).json
+def test_a_run_with_anchors_has_the_scores_of_a_state_with_them(world: World, tmp_path: Path) -> None:
+    """Two ways to one number: `eval --suite --anchors`, and `init --anchors`, `edit`, `eval`."""
+    result, without = anchored(world), suite(world).json
     state = "--state", tmp_path / "other.more"
     run("init", world.model, "--anchors", world.root / "anchors.jsonl", *LOOP[:2], *state, *LOOP[2:])
     run("edit", world.model, world.root / "edits.jsonl", *state, *LOOP[2:])
     scored = run("eval", world.model, *state, *LOOP[2:], "--json").json
     for name, value in scored["metrics"].items():
-        assert found["metrics"][name]["value"] == pytest.approx(value["value"], abs=1e-4), name
-    assert found["reproduce"]["anchors"] == scored["reproduce"]["anchors"]
+        assert result["metrics"][name]["value"] == pytest.approx(value["value"], abs=1e-4), name
+    assert result["reproduce"]["anchors"] == scored["reproduce"]["anchors"]
     assert without["reproduce"]["anchors"] is None
-    assert without["metrics"]["rel.target_nll"]["value"] != found["metrics"]["rel.target_nll"]["value"]
+    assert without["metrics"]["rel.target_nll"]["value"] != result["metrics"]["rel.target_nll"]["value"]
 
 
 def test_a_recipe_that_names_anchors_is_run_with_them(world: World) -> None:
     recipe = world.root / "mine.toml"
     recipe.write_text('extends = "llava"\nbackbones = ["llava"]\n\n[anchors]\nfile = "anchors.jsonl"\n')
-    found = suite(world, "--recipe", recipe)
-    assert found.code == 0, found.err
-    assert found.json["reproduce"]["anchors"] == anchored(world)["reproduce"]["anchors"]
-    assert found.json["metrics"] == anchored(world)["metrics"]
+    result = suite(world, "--recipe", recipe)
+    assert result.code == 0, result.err
+    assert result.json["reproduce"]["anchors"] == anchored(world)["reproduce"]["anchors"]
+    assert result.json["metrics"] == anchored(world)["metrics"]
 
 
-def test_anchors_that_would_be_measured_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_are_also_anchors_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("more_cli.experiments.run.load_runtime", None)
     world.write([*ANCHORS, {"question": "Is it a  DOG ?"}], "same.jsonl")
     refused = suite(world, "--anchors", world.root / "same.jsonl")
     assert refused.code == 4
-    assert "edits.jsonl:1: locality 1 asks what an anchor holds" in refused.err
+    assert "edits.jsonl:1: locality 1 is also an anchor" in refused.err
     assert refused.out == ""
 
 
-def test_calibration_edits_are_held_against_anchors_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_edits_are_compared_with_anchors_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("more_cli.experiments.run.load_runtime", None)
     root = world.mmedit(1)
     world.write([{"question": "is it 1 ?"}], "pool.jsonl")
@@ -78,23 +79,16 @@ def test_calibration_edits_are_held_against_anchors_too(world: World, monkeypatc
     options = "--anchors", world.root / "pool.jsonl", "--calibrate", 2
     refused = run("eval", world.model, "--suite", "e-vqa", *where, *options)
     assert refused.code == 4
-    assert "vqa_train.json:1: locality 1 asks what an anchor holds" in refused.err
+    assert "vqa_train.json:1: locality 1 is also an anchor" in refused.err
 
 
 @forks
-def test_an_interrupted_run_goes_on_with_its_anchors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_with_its_anchors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from more_cli.experiments import run as suite_run
 
     monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
-
-    def interrupted() -> object:
-        def stop(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        at_call(3, [(suite_run._Run, "_made")], stop)
-        return suite(world, "--anchors", world.root / "anchors.jsonl", cache="torn")
-
-    assert in_child(interrupted) == 130
+    started = partial(suite, world, "--anchors", world.root / "anchors.jsonl", cache="torn")
+    assert stopped_at(3, suite_run._Run, "_edited", started) == 130
     rest = anchored(world, cache="torn")
     assert rest["resumed"] == 2
     assert rest["matrix"] == anchored(world)["matrix"]
@@ -107,18 +101,18 @@ def test_single_edits_hold_the_anchors_each(world: World) -> None:
     assert first["scores"] == next(row for row in online if (row["after"], row["edit"]) == (1, 1))["scores"]
 
 
-def test_who_makes_no_use_of_anchors_says_so(world: World) -> None:
+def test_editors_without_anchors_refuse_them(world: World) -> None:
     refused = run(
         *("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", "ft-l"),
         *("--anchors", world.root / "anchors.jsonl"),
     )
-    assert (refused.code, "`ft-l` as it is makes no use of anchors" in refused.err) == (2, True)
+    assert (refused.code, "`ft-l` does not use anchors" in refused.err) == (2, True)
     alone = run("eval", world.model, "--anchors", world.root / "anchors.jsonl")
     assert (alone.code, "--suite" in alone.err) == (2, True)
     where = "--suite", world.root / "edits.jsonl", "--model", world.model, "--cache", world.root / "cache"
     anchors = "--anchors", world.root / "anchors.jsonl"
     none = run("compare", "none", "ft-l", *where, *anchors)
-    assert (none.code, "none of the editors" in none.err) == (2, True)
-    found = run("compare", "none", "more", "--set", "more:max_steps=6", *where, *anchors, *LOOP[2:], "--json").json
-    assert found["editors"]["none"]["reproduce"]["anchors"] is None
-    assert found["editors"]["more"]["metrics"] == anchored(world)["metrics"]
+    assert (none.code, "no editor uses anchors" in none.err) == (2, True)
+    result = run("compare", "none", "more", "--set", "more:max_steps=6", *where, *anchors, *LOOP[2:], "--json").json
+    assert result["editors"]["none"]["reproduce"]["anchors"] is None
+    assert result["editors"]["more"]["metrics"] == anchored(world)["metrics"]

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from more_cli.checkpoint.reader import open_checkpoint
-from more_cli.editors.base import EditContext
+from more_cli.editors.base import EditContext, EditRequest
 from more_cli.evaluation import metrics
 from more_cli.evaluation.probes import probes_of
-from more_cli.evaluation.streams import request_of
-from more_cli.experiments.editors import Wish, entry_of
+from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.presets import PRESETS
 from more_cli.inputs.edits import read_edits
 from more_cli.model.runtime import Scored, load_runtime
@@ -82,7 +81,7 @@ def by_hand() -> dict[str, list[float]]:
     values["loc_image"]["loc_expkl_answer"] = metrics.loc_expkl_answer(scored([still, moved]), scored([still, still]))[
         0
     ]
-    return {f"{kind}.{name}": [value] for kind, found in values.items() for name, value in found.items()}
+    return {f"{kind}.{name}": [value] for kind, result in values.items() for name, value in result.items()}
 
 
 ROOT = 2**-0.25
@@ -125,13 +124,13 @@ RULES = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_preset_counts_what_its_source_counts(name: str) -> None:
     preset, values = PRESETS[name], by_hand()
-    found = {column: value[0] for column, value in preset.pick(values).items()}
-    assert found == pytest.approx(EXPECTED[name], rel=1e-6)
+    result = {column: value[0] for column, value in preset.pick(values).items()}
+    assert result == pytest.approx(EXPECTED[name], rel=1e-6)
     mean = sum(EXPECTED[name].values()) / 5
     assert preset.average(values) == (pytest.approx(mean, rel=1e-6) if name.startswith("paper") else None)
     assert (preset.protocols, preset.yardstick.baseline, preset.yardstick.prefix) == RULES[name]
     assert preset.yardstick.everywhere == any(column.endswith("_all") for column in preset.columns.values())
-    assert preset.notices, "none is the source's to the letter"
+    assert preset.notices, "every preset differs somewhere from its source"
 
 
 def test_a_mean_of_five_needs_all_five() -> None:
@@ -170,7 +169,7 @@ def cell(report: dict[str, Any], after: int, edit: int) -> dict[str, dict[str, f
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_run_says_by_which_rules_it_was_counted(world: World, name: str) -> None:
+def test_a_run_reports_the_rules_of_its_preset(world: World, name: str) -> None:
     protocols, baseline, prefix = RULES[name]
     result = counted(world, name, "--json")
     assert result.code == 0, result.err
@@ -187,41 +186,41 @@ def test_a_run_says_by_which_rules_it_was_counted(world: World, name: str) -> No
             else:
                 whole = report["protocols"][readout][report["preset"]["columns"][column]]
                 assert {key: whole[key] for key in value} == value
-    told = report["metrics"]["loc_text.loc_top1_answer"]
-    assert (told["baseline"], told["protocol"], told["mask"]) == (baseline, protocols[-1], "the answer's tokens")
+    metric = report["metrics"]["loc_text.loc_top1_answer"]
+    assert (metric["baseline"], metric["protocol"], metric["mask"]) == (baseline, protocols[-1], "the answer's tokens")
     assert report["metrics"]["rel.tf_exact"]["baseline"] is None
     for notice in PRESETS[name].notices:
         assert f"note: {notice}" in result.err
     shown = counted(world, name)
-    assert f"counted as {name}: " in shown.out
+    assert f"metrics of {name}: " in shown.out
     assert all(f"\n{column} " in shown.out for column in EXPECTED[name])
     assert "loc_expkl" not in shown.out or name == "paper-appendix"
 
 
 def test_locality_before_each_edit_is_what_the_logits_say(world: World) -> None:
-    """The script's rules once more, without batches, caches or images kept: one sequence at a time."""
+    """The script's rules again, without batches, caches or stored images: one sequence at a time."""
     runtime = load_runtime(open_checkpoint(world.model))
-    editor = entry_of("ft-l").make(Wish(world.model, None, ("rate=0.01", "steps=5")))
+    editor = entry_of("ft-l").make(EditorOptions(world.model, None, ("rate=0.01", "steps=5")))
     edits = read_edits(world.root / "edits.jsonl").edits
     probes = [[probe for probe in probes_of(edit) if probe.is_locality] for edit in edits]
 
     def logits(number: int) -> list[tuple[Tensor, int]]:
-        found = []
+        result = []
         for probe in probes[number]:
             encoded = runtime.encode(probe.query, probe.gold)
             ids, start = encoded.input_ids[None, :-1], encoded.target.start
             with torch.no_grad():
                 images = {name: value for name, value in encoded.extras.items() if name == "pixel_values"}
                 whole = runtime.model(input_ids=ids, attention_mask=torch.ones_like(ids), **images, use_cache=False)
-            found.append((whole.logits[0], start))
-        return found
+            result.append((whole.logits[0], start))
+        return result
 
     report = counted(world, "scopeedit", "--json").json
     before = {}
     with editor.attach(runtime):
         for t, edit in enumerate(edits, 1):
             before[t] = logits(t - 1)
-            editor.edit(request_of(edit), EditContext(number=t))
+            editor.edit(EditRequest.of(edit), EditContext(number=t))
             for i in [t] if t < len(edits) else [1, 2, 3]:
                 for kind, (new, start), (old, _) in zip(
                     ("loc_text", "loc_image"), logits(i - 1), before[i], strict=True
@@ -237,24 +236,24 @@ def test_locality_before_each_edit_is_what_the_logits_say(world: World) -> None:
     drifted = counted(world, "liveedit", "--json").json
     for kind, values in cell(report, 3, 1).items():
         narrow = {name: value for name, value in values.items() if not name.endswith("_all")}
-        # Asked in other company, so to float32.
+        # Scored in another batch, so equal only within float32.
         assert cell(drifted, 3, 1)[kind] == pytest.approx(narrow, rel=1e-5), "before the first edit there is the base"
     assert cell(drifted, 3, 3)["loc_image"] != cell(report, 3, 3)["loc_image"]
 
 
 @forks
-def test_a_run_against_the_model_before_each_edit_goes_on_after_a_stop(
+def test_a_run_against_the_model_before_each_edit_resumes_after_a_stop(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from more_cli.experiments import run as suite_run
 
     monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
-    assert stopped_at(3, suite_run._Run, "_made", lambda: counted(world, "scopeedit", cache="torn")) == 130
+    assert stopped_at(3, suite_run._Run, "_edited", lambda: counted(world, "scopeedit", cache="torn")) == 130
     assert list((world.root / "torn").rglob("before/*.safetensors"))
     rest = counted(world, "scopeedit", "--json", cache="torn").json
     assert rest["resumed"] == 2
     assert rest["matrix"] == counted(world, "scopeedit", "--json").json["matrix"]
-    assert not list((world.root / "torn").rglob("before")), "what was said before an edit is of no more use"
+    assert not list((world.root / "torn").rglob("before")), "answers from before an edit are removed at the end"
 
 
 def test_all_has_every_metric(world: World) -> None:
@@ -270,7 +269,7 @@ def test_all_has_every_metric(world: World) -> None:
     ("options", "code", "said"),
     [
         (("mmeedit",), 2, "did you mean `mmedit`"),
-        (("liveedit", "--protocol", "online"), 2, "`--metrics liveedit` has its protocol: final"),
+        (("liveedit", "--protocol", "online"), 2, "`--metrics liveedit` sets the protocol itself: final"),
     ],
 )
 def test_what_cannot_be_counted_is_named(world: World, options: tuple[str, ...], code: int, said: str) -> None:
@@ -287,18 +286,18 @@ def test_a_question_without_an_answer_cannot_be_measured_on_it(world: World) -> 
 
 def test_metrics_go_with_a_suite_of_edits(world: World) -> None:
     alone = run("eval", world.model, "--metrics", "liveedit")
-    assert (alone.code, "name one with --suite" in alone.err) == (2, True)
+    assert (alone.code, "needs `--suite`" in alone.err) == (2, True)
     mme = run("eval", world.model, "--suite", "mme", "--metrics", "liveedit")
-    assert (mme.code, "says how edits are counted" in mme.err) == (2, True)
+    assert (mme.code, "--metrics needs a suite of edits" in mme.err) == (2, True)
 
 
 def test_the_list_of_metrics_names_everything() -> None:
     listed = run("suites", "metrics")
     assert (listed.code, listed.err) == (0, "")
     assert all(f"\n{name} " in listed.out for name in (*PRESETS, "loc_top10_rank_all", "gen_contains"))
-    told = run("suites", "metrics", "--json").json
-    assert told["schema"] == "more.suites.metrics/1"
-    assert {preset["name"] for preset in told["presets"]} == set(PRESETS)
+    as_json = run("suites", "metrics", "--json").json
+    assert as_json["schema"] == "more.suites.metrics/1"
+    assert {preset["name"] for preset in as_json["presets"]} == set(PRESETS)
 
 
 def test_the_embedded_suites_have_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

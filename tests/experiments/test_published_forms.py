@@ -12,10 +12,9 @@ from safetensors import safe_open
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core import recursion
-from more_cli.editors.base import EditContext
+from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.evaluation.streams import request_of
-from more_cli.experiments.editors import Wish, entry_of
+from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.inputs.edits import read_edits
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
@@ -35,16 +34,16 @@ def runtime(world: World) -> Runtime:
 
 
 def made(world: World, name: str, *settings: str) -> MoreEditor:
-    editor = entry_of(name).make(Wish(world.model, settings=settings))
+    editor = entry_of(name).make(EditorOptions(world.model, settings=settings))
     assert isinstance(editor, MoreEditor)
     return editor
 
 
 def suite(world: World, editor: str, *options: object) -> dict[str, Any]:
     where = "--cache", world.root / editor.replace(":", "-"), "--dtype", "float32", "--json"
-    found = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", editor, *where, *options)
-    assert found.code == 0, found.err
-    return found.json
+    result = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", editor, *where, *options)
+    assert result.code == 0, result.err
+    return result.json
 
 
 def keys(world: World, editor: str) -> dict[str, int]:
@@ -56,18 +55,18 @@ def keys(world: World, editor: str) -> dict[str, int]:
 
 
 def test_the_paper_writes_once_an_edit_and_absorbs_its_key(world: World) -> None:
-    found = suite(world, "more:paper")
-    assert [edit["outcome"]["writes"] for edit in found["stream"]] == [1, 1, 1]
+    result = suite(world, "more:paper")
+    assert [edit["outcome"]["writes"] for edit in result["stream"]] == [1, 1, 1]
     absorbed = keys(world, "more:paper")
     assert set(absorbed.values()) == {3}
     assert not any("ffn_in" in name or "up_proj" in name or "gate_proj" in name for name in absorbed)
-    constants = found["reproduce"]["constants"]
+    constants = result["reproduce"]["constants"]
     assert (constants["default"]["step"], constants["default"]["lambda"]) == (0.1, 2000.0)
 
 
 def test_the_authors_write_five_times_an_edit_in_some_groups(world: World) -> None:
-    found = suite(world, "more:authors")
-    assert [edit["outcome"]["writes"] for edit in found["stream"]] == [5, 5, 5]
+    result = suite(world, "more:authors")
+    assert [edit["outcome"]["writes"] for edit in result["stream"]] == [5, 5, 5]
     absorbed = keys(world, "more:authors")
     assert max(absorbed.values()) == 15, "P gets the key of every write"
     assert any("up_proj" in name for name in absorbed)
@@ -75,10 +74,10 @@ def test_the_authors_write_five_times_an_edit_in_some_groups(world: World) -> No
 
 
 def test_more_stops_when_an_edit_holds(world: World) -> None:
-    """What both published forms do not: `more` looks before it writes, and steps as far as the loss asks for."""
-    found = suite(world, "more", "--set", "max_steps=30")
-    assert {edit["outcome"]["status"] for edit in found["stream"]} == {"learnt"}
-    constants = found["reproduce"]["constants"]
+    """Unlike both published forms, `more` checks before it writes, and its step follows the loss."""
+    result = suite(world, "more", "--set", "max_steps=30")
+    assert {edit["outcome"]["status"] for edit in result["stream"]} == {"learnt"}
+    constants = result["reproduce"]["constants"]
     assert (constants["default"]["step"], constants["criterion"]) == ("polyak", "margin")
     for name in ("more:paper", "more:authors"):
         other = made(world, name).recipe
@@ -88,7 +87,7 @@ def test_more_stops_when_an_edit_holds(world: World) -> None:
 def first_write(world: World, runtime: Runtime, editor: MoreEditor) -> dict[str, torch.Tensor]:
     (edit, *_) = read_edits(world.root / "edits.jsonl").edits
     with editor.attach(runtime):
-        editor.edit(request_of(edit), EditContext())
+        editor.edit(EditRequest.of(edit), EditContext())
     return editor.state_dict()
 
 
@@ -105,7 +104,7 @@ def test_the_printed_p_0_makes_the_first_step_smaller_by_1_plus_lambda(world: Wo
 
 
 def test_the_printed_step_is_eta_whatever_the_loss(world: World, runtime: Runtime) -> None:
-    """A fixed eta: twice the eta is twice the write; a Polyak step knows no eta."""
+    """A fixed eta: twice the eta is twice the write; a Polyak step has no eta."""
     once = first_write(world, runtime, made(world, "more:paper"))
     twice = first_write(world, runtime, made(world, "more:paper", "default.step=0.2"))
     for name, value in once.items():
@@ -119,4 +118,4 @@ def test_a_model_without_a_published_recipe_says_so(tmp_path: Path, form: str) -
     world.write([line(0)])
     refused = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", f"more:{form}")
     assert refused.code == 2
-    assert "take --editor more --recipe one of" in refused.err
+    assert "use --editor more --recipe with one of" in refused.err

@@ -1,4 +1,4 @@
-"""What `eval --suite` and `compare` leave for pipelines and readers: gates, JUnit XML, HTML and Markdown."""
+"""Outputs of `eval --suite` and `compare`: gates, JUnit XML, HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def text(world: World, name: str) -> str:
     return (world.root / name).read_text(encoding="utf-8")
 
 
-def values(found: dict[str, Any], readout: str) -> float:
-    return found["protocols"][readout]["rel.gen_exact"]["value"]
+def values(result: dict[str, Any], readout: str) -> float:
+    return result["protocols"][readout]["rel.gen_exact"]["value"]
 
 
 # --- gates ---
@@ -106,10 +106,10 @@ def test_junit_has_a_case_per_edit_and_per_gate(world: World, scored: Result) ->
     bad = [edit["id"] for edit in scored.json["per_edit"] if edit["verdict"] != "holds"]
     assert EVIL in bad
     assert int(edits.get("failures")) == len(bad)
-    (failure,) = [found for found in edits.findall("testcase/failure") if HOSTILE in found.text]
+    (failure,) = [failure for failure in edits.findall("testcase/failure") if HOSTILE in failure.text]
     assert "wanted: @@@ ~~~" in failure.text
     assert "before: " in failure.text
-    properties = {found.get("name"): found.get("value") for found in edits.iter("property")}
+    properties = {item.get("name"): item.get("value") for item in edits.iter("property")}
     assert (properties["editor"], properties["protocol"], properties["source"]) == ("more", "final", "edits")
 
 
@@ -117,7 +117,7 @@ def test_html_has_every_protocol_plots_and_the_edits(world: World, scored: Resul
     raw = text(world, "out.html")
     page = Page(raw)
     assert [title for title in re.findall("<h2>([^<]*)</h2>", raw)] == [
-        *("Gates", "Metrics, final@3", "As edits come", "Protocols by checkpoint", "Gallery"),
+        *("Gates", "Metrics, final@3", "During the stream", "Protocols by checkpoint", "Gallery"),
     ]
     assert len(page.all("svg")) == 2
     assert len(page.all("circle")) == 2, "final@1 and final@3"
@@ -128,9 +128,9 @@ def test_html_has_every_protocol_plots_and_the_edits(world: World, scored: Resul
 
 
 def test_the_line_of_the_plot_is_online_so_far(world: World, scored: Result) -> None:
-    """Read back off the drawing: after t edits the mean of S[1, 1] to S[t, t]."""
+    """Read back from the plot: after t edits the mean of S[1, 1] to S[t, t]."""
     raw = text(world, "out.html")
-    (path,) = [found for found in Page(raw).all("path") if found["class"] == "line"]
+    (path,) = [path for path in Page(raw).all("path") if path["class"] == "line"]
     height = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path["d"])]
     online = {
         row["edit"]: row["scores"][0]["values"]["gen_exact"]
@@ -158,13 +158,13 @@ def test_a_comparison_has_its_files_too(world: World) -> None:
     files = [world.root / "compared.html", world.root / "compared.md"]
     where = "--model", world.model, "--cache", world.root / "cache", "--dtype", "float32"
     options = [word for path in files for word in ("--report", path)]
-    found = run("compare", "none", "ft-l", "--suite", world.root / "edits.jsonl", *where, *options, "--json")
-    assert found.code == 0, found.err
+    result = run("compare", "none", "ft-l", "--suite", world.root / "edits.jsonl", *where, *options, "--json")
+    assert result.code == 0, result.err
     page = Page(text(world, "compared.html"))
-    assert len(page.all("svg")) == 8, "one a metric that people see, with a bar an editor"
+    assert len(page.all("svg")) == 8, "one per metric in the tables, with a bar per editor"
     raw = text(world, "compared.md")
-    told = found.json["differences"]["ft-l"]["rel.gen_exact"]
-    assert f"| `rel.gen_exact` | ft-l | {told['difference']:+.3f} | {told['low']:+.3f} to" in raw
+    measured = result.json["differences"]["ft-l"]["rel.gen_exact"]
+    assert f"| `rel.gen_exact` | ft-l | {measured['difference']:+.3f} | {measured['low']:+.3f} to" in raw
     assert "#### online@3" in raw
 
 
@@ -191,16 +191,16 @@ def capability(world: World, *options: object) -> Result:
 def test_a_capability_is_gated_on_its_change(asked: World) -> None:
     early = capability(asked, "--gate", "mme.accuracy_change>=-0.02")
     assert early.code == 2
-    assert "there is no state" in early.err
+    assert "needs a state: there is no" in early.err
     asked.edit("--set", "max_steps=60")
     files = [asked.root / "mme.html", asked.root / "mme.md"]
     options = [word for path in files for word in ("--report", path)]
     gates = "--gate", "mme.accuracy_change>=-0.02", "--gate", "mme.color.accuracy_change>0.9"
-    found = capability(asked, *gates, *options, "--junit", asked.root / "mme.xml", "--json")
-    assert found.code == 6
-    assert [gate["met"] for gate in found.json["gates"]] == [True, False]
-    assert found.json["gates"][0]["actual"] == found.json["change"]["all"]["value"] > 0
-    assert "gate missed: mme.color.accuracy_change>0.9" in found.err
+    result = capability(asked, *gates, *options, "--junit", asked.root / "mme.xml", "--json")
+    assert result.code == 6
+    assert [gate["met"] for gate in result.json["gates"]] == [True, False]
+    assert result.json["gates"][0]["actual"] == result.json["change"]["all"]["value"] > 0
+    assert "gate missed: mme.color.accuracy_change>0.9" in result.err
     edits, judged = ElementTree.fromstring(text(asked, "mme.xml"))
     assert (edits.get("tests"), judged.get("tests"), judged.get("failures")) == ("0", "2", "1")
     page = Page(text(asked, "mme.html"))

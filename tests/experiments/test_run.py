@@ -1,4 +1,4 @@
-"""`eval --suite`: an editor goes through a suite; protocols are cells of one matrix; a run can be interrupted."""
+"""`eval --suite`: an editor runs on a suite; protocols are cells of one matrix; a run can be interrupted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def suite(world: World, *options: object, cache: str = "cache"):
 
 
 def values(report: dict[str, Any], readout: str) -> dict[str, float]:
-    return {name: found["value"] for name, found in report["protocols"][readout].items()}
+    return {name: result["value"] for name, result in report["protocols"][readout].items()}
 
 
 def test_the_cells_of_each_protocol_by_hand() -> None:
@@ -82,10 +82,10 @@ def test_no_editor_moves_nothing_and_has_the_base_s_accuracy(world: World) -> No
     assert set(report["protocols"]) == {"final@4", "final@1", "online@4", "online@1"}
     assert (report["headline"], report["protocol"], report["baseline"]) == ("final@4", "final", "base")
     for readout in report["protocols"]:
-        found = values(report, readout)
-        assert all(found[f"{kind}.loc_gen_same"] == 1.0 for kind in ("loc_text", "loc_image"))
-        assert all(found[f"{kind}.loc_top1_answer"] == 1.0 for kind in ("loc_text", "loc_image"))
-        assert found["loc_text.loc_expkl_answer"] == 1.0
+        result = values(report, readout)
+        assert all(result[f"{kind}.loc_gen_same"] == 1.0 for kind in ("loc_text", "loc_image"))
+        assert all(result[f"{kind}.loc_top1_answer"] == 1.0 for kind in ("loc_text", "loc_image"))
+        assert result["loc_text.loc_expkl_answer"] == 1.0
     right = [edit["outcome"]["status"] == "already-right" for edit in report["stream"]]
     assert values(report, "online@4")["rel.tf_exact"] == sum(right) / 4
 
@@ -97,8 +97,8 @@ def test_no_editor_is_the_base_bit_for_bit_in_half_precision(tmp_path: Path) -> 
     world.write([line(n, rephrases=["which colour ?"], locality=asked[: 2 * n + 2]) for n in range(4)])
     command = "eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", "none", "--json"
     report = run(*command, "--cache", tmp_path / "cache", "--metrics", "all").json
-    for readout, found in report["protocols"].items():
-        for name, value in found.items():
+    for readout, result in report["protocols"].items():
+        for name, value in result.items():
             if ".loc_" in name:
                 assert value["value"] == (0.0 if name.endswith("loc_flip") else 1.0), (readout, name)
     assert report["forgetting"]["value"] == 0.0
@@ -123,14 +123,14 @@ def test_edits_are_learnt_and_the_state_beside_the_model_is_left_alone(world: Wo
 
 
 def test_a_final_cell_is_what_eval_of_a_state_measures(world: World) -> None:
-    """Two roads to one number: the suite's last row, and `edit` then `eval`."""
+    """Two ways to one number: the suite's last row, and `edit` then `eval`."""
     report = evaluate(world, "--set", "max_steps=30")
     state = world.root / "other.more"
     options = "--state", state, "--dtype", "float32"
     run("edit", world.model, world.root / "edits.jsonl", "--set", "max_steps=30", *options)
     scored = run("eval", world.model, *options, "--json").json
-    for name, found in scored["metrics"].items():
-        assert report["metrics"][name]["value"] == pytest.approx(found["value"], abs=1e-4), name
+    for name, result in scored["metrics"].items():
+        assert report["metrics"][name]["value"] == pytest.approx(result["value"], abs=1e-4), name
     for suffix in ("more", "more.d"):
         path = world.root / f"other.{suffix}"
         path.rename(world.root / f"kept-{suffix}")
@@ -142,7 +142,7 @@ def test_naive_is_the_recipe_without_p(world: World) -> None:
     assert evaluate(world, "--limit", 2)["reproduce"]["constants"]["precondition"] is True
 
 
-def test_the_same_command_reads_what_was_measured(world: World) -> None:
+def test_the_same_command_reads_the_finished_run(world: World) -> None:
     first = evaluate(world, "--limit", 2)
     second = evaluate(world, "--limit", 2)
     assert (second["resumed"], second["base_asked"]) == (2, 0)
@@ -151,17 +151,17 @@ def test_the_same_command_reads_what_was_measured(world: World) -> None:
         key: second[key] for key in second if key not in volatile
     }
     again = evaluate(world, "--limit", 2, "--again")
-    assert (again["resumed"], again["base_asked"]) == (0, 0), "the base's answers are kept"
+    assert (again["resumed"], again["base_asked"]) == (0, 0), "the base's answers are cached"
     assert again["matrix"] == first["matrix"]
 
 
 @forks
-def test_an_interrupted_run_goes_on_and_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_and_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from more_cli.experiments import run as suite_run
 
     monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
 
-    assert stopped_at(3, suite_run._Run, "_made", lambda: suite(world, cache="torn")) == 130
+    assert stopped_at(3, suite_run._Run, "_edited", lambda: suite(world, cache="torn")) == 130
     rest = evaluate(world, cache="torn")
     assert rest["resumed"] == 2
     assert rest["matrix"] == evaluate(world)["matrix"]
@@ -176,15 +176,15 @@ def test_single_edits_start_from_the_base_each(world: World) -> None:
     assert first[0]["scores"] == next(row["scores"] for row in online if (row["after"], row["edit"]) == (1, 1))
 
 
-def test_lags_are_read_off_the_same_stream(world: World) -> None:
+def test_lags_are_scored_on_the_same_stream(world: World) -> None:
     report = evaluate(world, "--protocol", "lag", "--lags", "1,2", "--editor", "none")
-    assert {name: found["rel.tf_exact"]["n"] for name, found in report["protocols"].items()} == {
+    assert {name: result["rel.tf_exact"]["n"] for name, result in report["protocols"].items()} == {
         "lag1@4": 3,
         "lag2@4": 2,
     }
 
 
-def test_retention_by_lag_is_read_off_the_matrix(world: World) -> None:
+def test_retention_by_lag_follows_from_the_matrix(world: World) -> None:
     settings = ("--editor", "ft-l", "--set", "rate=0.01", "--set", "steps=40")
     lagged = ("--protocol", "online", "--protocol", "lag", "--lags", "1,3", *settings)
     report = evaluate(world, *lagged)
@@ -195,12 +195,12 @@ def test_retention_by_lag_is_read_off_the_matrix(world: World) -> None:
     assert report["retention"].keys() == {"0", "1", "3"}
     for lag in (0, 1, 3):
         kept = [cells[i + lag, i] for i in range(1, 5 - lag)]
-        told = report["retention"][str(lag)]
-        assert (told["value"], told["n"]) == (pytest.approx(sum(kept) / len(kept)), len(kept))
+        measured = report["retention"][str(lag)]
+        assert (measured["value"], measured["n"]) == (pytest.approx(sum(kept) / len(kept)), len(kept))
     for lag in (1, 3):
         lost = [cells[i, i] - cells[i + lag, i] for i in range(1, 5 - lag)]
-        told = report["forgetting_by_lag"][str(lag)]
-        assert (told["value"], told["n"]) == (pytest.approx(sum(lost) / len(lost)), len(lost))
+        measured = report["forgetting_by_lag"][str(lag)]
+        assert (measured["value"], measured["n"]) == (pytest.approx(sum(lost) / len(lost)), len(lost))
     assert report["forgetting_by_lag"]["3"]["value"] == 1.0, "fine-tuning forgets the first of four colours"
     shown = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--cache", world.root / "cache", *lagged,
                 "--dtype", "float32").out  # fmt: skip
@@ -252,8 +252,8 @@ def test_portability_of_vlkeb_is_measured_by_hop(world: World, tmp_path: Path) -
     [
         (("--editor", "moer"), "did you mean `more`"),
         (("--protocol", "frozen"), "unknown protocol `frozen`"),
-        (("--checkpoints", "1,x"), "no list of numbers"),
-        (("--editor", "more:paper", "--recipe", "llava"), "names its recipe"),
+        (("--checkpoints", "1,x"), "is not a list of numbers"),
+        (("--editor", "more:paper", "--recipe", "llava"), "has a fixed recipe"),
     ],
 )
 def test_what_cannot_be_run_is_named(world: World, options: tuple[str, ...], said: str) -> None:
@@ -274,17 +274,17 @@ def test_without_a_model_the_embedded_one_runs(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("editor", ["ft-l", "ft-m", "lora"])
-def test_the_usual_ways_run_by_name(world: World, editor: str) -> None:
+def test_trained_editors_run_by_name(world: World, editor: str) -> None:
     report = evaluate(world, "--editor", editor, "--limit", 2, "--set", "rate=0.01", "--set", "steps=40")
-    found = values(report, "final@2")
+    result = values(report, "final@2")
     assert report["reproduce"]["constants"]["rate"] == 0.01
     assert values(report, "online@2")["rel.tf_exact"] == 1.0
     if editor == "ft-m":
-        assert found["loc_text.loc_top1_answer"] == found["loc_text.loc_gen_same"] == 1.0
-        assert found["loc_text.loc_expkl_answer"] == 1.0
+        assert result["loc_text.loc_top1_answer"] == result["loc_text.loc_gen_same"] == 1.0
+        assert result["loc_text.loc_expkl_answer"] == 1.0
 
 
-def test_lora_all_pays_for_every_edit_again(world: World) -> None:
+def test_lora_all_trains_on_every_edit_again(world: World) -> None:
     options = "--editor", "lora-all", "--limit", 3, "--set", "steps=2"
     online = evaluate(world, *options)
     assert [row["catch_up"] for row in online["stream"]] == [2.0, 4.0, 6.0]
@@ -293,7 +293,7 @@ def test_lora_all_pays_for_every_edit_again(world: World) -> None:
     assert values(final, "final@3") == values(online, "final@3")
 
 
-def test_a_number_that_an_editor_has_not_is_named(world: World) -> None:
+def test_an_unknown_setting_of_an_editor_is_named(world: World) -> None:
     result = suite(world, "--editor", "ft-l", "--set", "rank=3")
     assert result.code == 2
     assert "`ft-l`: rank" in result.err
@@ -324,16 +324,16 @@ def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
 
 @pytest.mark.parametrize("family", ["blip-2", "qwen2_vl"])
 def test_ft_m_trains_what_adapts_images_in_every_family(tmp_path: Path, family: str) -> None:
-    """The Q-Former of BLIP-2, the merger of Qwen2-VL: images are answered otherwise, text never."""
+    """The Q-Former of BLIP-2, the merger of Qwen2-VL: answers to images change, answers to text never."""
     world = World(tmp_path / "world", family=family)
     asked = [{"question": "is it a dog ?"}, {"question": "what is it ?", "image": "img/black.png"}]
     world.write([line(n, locality=asked) for n in range(2)])
-    found = evaluate(world, "--editor", "ft-m", "--set", "rate=0.01", "--set", "steps=5")["metrics"]
-    assert found["loc_text.loc_expkl_answer"]["value"] == 1.0
-    assert found["loc_image.loc_expkl_answer"]["value"] < 1.0
+    result = evaluate(world, "--editor", "ft-m", "--set", "rate=0.01", "--set", "steps=5")["metrics"]
+    assert result["loc_text.loc_expkl_answer"]["value"] == 1.0
+    assert result["loc_image.loc_expkl_answer"]["value"] < 1.0
 
 
-def test_options_that_say_nothing_together_are_refused(world: World) -> None:
+def test_options_that_do_not_go_together_are_refused(world: World) -> None:
     alone = run("eval", world.model, "--editor", "naive")
     assert (alone.code, "--suite" in alone.err) == (2, True)
     both = suite(world, "--probes", world.root / "edits.jsonl")

@@ -1,4 +1,4 @@
-"""What makes numbers of a suite believable: an oracle scores 1, nothing is asked twice, the same seed repeats."""
+"""Why numbers of a suite can be trusted: an oracle scores 1, nothing is asked twice, the same seed repeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import probes_of
-from more_cli.experiments.editors import EDITORS, Entry
+from more_cli.experiments.editors import EDITORS, EditorEntry
 from more_cli.inputs.edits import Edit, read_edits
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime, Scored
@@ -28,7 +28,7 @@ SURE = 1e4
 
 
 class Oracle(NoEditor):
-    """Looks answers up: once it was told an edit, it says the target to every probe of it, and to nothing else."""
+    """Reads answers from a table: after an edit, every probe of it gets the target, and nothing else does."""
 
     is_base = False
 
@@ -47,11 +47,11 @@ class Oracle(NoEditor):
             return made[-1][0]
 
         def scored(asked: Batch, **options: Any) -> Scored:
-            found = score(asked, **options)
+            result = score(asked, **options)
             sequences = next(of for one, of in made if one is asked)
-            for logits, mask, sequence in zip(found.logits, found.mask, sequences, strict=True):
+            for logits, mask, sequence in zip(result.logits, result.mask, sequences, strict=True):
                 self.lookup(logits, mask, sequence)
-            return found
+            return result
 
         def answered(prompts: Sequence[Encoded], longest: int) -> list[list[int]]:
             said = answers(prompts, longest)
@@ -104,24 +104,24 @@ def suite(world: World, editor: str, *options: object, cache: str = "cache") -> 
 
 def test_an_oracle_has_every_edit_and_moves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     edits = read_edits(world.root / "edits.jsonl").edits
-    monkeypatch.setitem(EDITORS, "oracle", Entry("oracle", "a test's", lambda wish: Oracle(edits)))
-    found = suite(world, "oracle")
-    assert found.code == 0, found.err
+    monkeypatch.setitem(EDITORS, "oracle", EditorEntry("oracle", "a test's", lambda options: Oracle(edits)))
+    result = suite(world, "oracle")
+    assert result.code == 0, result.err
     for readout in ("final@3", "online@3", "online@1"):
-        values = {name: one["value"] for name, one in found.json["protocols"][readout].items()}
+        values = {name: one["value"] for name, one in result.json["protocols"][readout].items()}
         for kind in ("rel", "gen_text", "gen_image"):
             for metric in ("tf_exact", "tf_token_acc", "gen_exact", "gen_stops"):
                 assert values[f"{kind}.{metric}"] == 1.0, (readout, kind, metric)
             assert values[f"{kind}.target_nll"] == 0.0
         for kind in ("loc_text", "loc_image"):
             assert values[f"{kind}.loc_gen_same"] == values[f"{kind}.loc_top1_answer"] == 1.0
-    assert (found.json["first_failing"], found.json["forgetting"]["value"]) == (None, 0.0)
+    assert (result.json["first_failing"], result.json["forgetting"]["value"]) == (None, 0.0)
     none = suite(world, "none").json
     assert none["metrics"]["rel.gen_exact"]["value"] < 1.0, "the model itself does not know them"
 
 
-def without_times(found: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in found.items() if name != "wall_seconds"}
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in result.items() if name != "wall_seconds"}
     return kept | {"stream": [edit | {"seconds": 0.0} for edit in kept["stream"]]}
 
 
@@ -172,12 +172,12 @@ def test_a_real_state_changes_a_capability_by_what_it_was_taught(tmp_path: Path)
     after = [one["verdict"] == "holds" for one in run("eval", model, *score).json["per_edit"]]
     assert not any(after[place] for place in taught)
     mme = "--suite", "mme", "--data-root", tmp_path / "mme"
-    found = run("eval", model, *mme, "--json", "--gate", "mme.accuracy_change>=-0.02")
-    assert found.code == 6
-    assert found.json["base"]["accuracy"] == pytest.approx(sum(before) / len(asked))
-    assert found.json["edited"]["accuracy"] == pytest.approx(sum(after) / len(asked))
-    assert found.json["change"]["all"]["value"] == pytest.approx((sum(after) - sum(before)) / len(asked))
-    assert found.json["change"]["all"]["value"] < 0.0
+    result = run("eval", model, *mme, "--json", "--gate", "mme.accuracy_change>=-0.02")
+    assert result.code == 6
+    assert result.json["base"]["accuracy"] == pytest.approx(sum(before) / len(asked))
+    assert result.json["edited"]["accuracy"] == pytest.approx(sum(after) / len(asked))
+    assert result.json["change"]["all"]["value"] == pytest.approx((sum(after) - sum(before)) / len(asked))
+    assert result.json["change"]["all"]["value"] < 0.0
 
 
 def write(path: Path, lines: list[dict[str, str]]) -> None:

@@ -1,1 +1,1 @@
-"""Faults done to a running `more`, and what became of the edits: `python -m tests.faults --help`."""
+"""Faults injected into a running `more`, and checks that no edit is lost: `python -m tests.faults --help`."""

@@ -1,7 +1,7 @@
-"""Files changed behind the back of `more`, with hypothesis: noticed, harmless, or a problem.
+"""Files damaged between runs of `more`, with hypothesis: detected, harmless, or a problem.
 
-A change is harmless if what is read is the same as before. Everything else a command refuses in one line, or, where it
-works on, `more verify --deep` must see.
+A change is harmless if the file is read as before. Any other change must be refused in one line or, if the command goes
+on, be detected by `more verify --deep`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Spoil = Callable[[st.DataObject, bytes], bytes]
 
 
 def spoil_bytes(data: st.DataObject, content: bytes) -> bytes:
-    """Up to three bits flipped, ranges cut out, doubled, overwritten or put in, or the end cut off."""
+    """Up to three changes: flip a bit; cut, double, overwrite or insert a range; or cut off the end."""
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, max(0, len(content) - 1)))
         length = data.draw(st.sampled_from((1, 2, 8, 64, 4096)))
@@ -85,7 +85,7 @@ ODD = st.sampled_from(
 
 
 def spoil_json(data: st.DataObject, content: bytes) -> bytes:
-    """One value somewhere in the tree replaced by an odd one, removed, or doubled under another name."""
+    """Replace one value in the tree by an odd one, remove it, change it slightly, or copy it to another name."""
     value = json.loads(content)
     places = list(_places(value))
     holder, key = data.draw(st.sampled_from(places))
@@ -111,7 +111,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def spoil_lines(data: st.DataObject, content: bytes) -> bytes:
-    """A line changed in a value or a byte, left out, doubled, or put elsewhere."""
+    """Change a value or a byte of one line, or remove, repeat or move the line."""
     lines = content.splitlines(keepends=True)
     at, to = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
     how = data.draw(st.sampled_from(("value", "value", "byte", "out", "twice", "move")))
@@ -130,16 +130,16 @@ def spoil_lines(data: st.DataObject, content: bytes) -> bytes:
 
 
 def spoil_header(data: st.DataObject, content: bytes) -> bytes:
-    """The JSON at the head of a safetensors file; its length is told right or wrong."""
+    """Change the JSON header of a safetensors file, with a right or wrong length."""
     length = int.from_bytes(content[:8], "little")
     header, rest = content[8 : 8 + length], content[8 + length :]
     header = data.draw(st.sampled_from((spoil_json, spoil_bytes)))(data, header)
-    told = data.draw(st.sampled_from((len(header),) * 6 + (0, len(header) - 1, len(header) + 1, 2**40, 2**64 - 1)))
-    return told.to_bytes(8, "little") + header + rest
+    stated = data.draw(st.sampled_from((len(header),) * 6 + (0, len(header) - 1, len(header) + 1, 2**40, 2**64 - 1)))
+    return stated.to_bytes(8, "little") + header + rest
 
 
 def spoil_metadata(data: st.DataObject, content: bytes) -> bytes:
-    """What a sidecar says of itself."""
+    """Change the metadata of a sidecar."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"]["more"] = spoil_json(data, header["__metadata__"]["more"].encode()).decode()
@@ -148,16 +148,16 @@ def spoil_metadata(data: st.DataObject, content: bytes) -> bytes:
 
 
 def either(*spoils: Spoil) -> Spoil:
-    """Any of several ways."""
+    """Change in one of several ways."""
     return lambda data, content: data.draw(st.sampled_from(spoils))(data, content)
 
 
-# --- what is changed, and what must be seen of it ---
+# --- which files are changed, and how that must be detected ---
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One file, how it is spoilt, and the judgement of what comes of it."""
+    """One file, how it is damaged, and the check of the result."""
 
     name: str
     file: Path
@@ -166,13 +166,13 @@ class Kind:
 
 
 def spoilt_files(stream: Stream, tally: Tally, examples: int, number: int) -> None:
-    """Spoil every kind of file so often, one at a time."""
+    """Damage every kind of file `examples` times, one at a time."""
     sidecar = stream.state("spoilt")
     forked(lambda: stream.edit(sidecar).code)
     for kind in _kinds(stream, sidecar):
         spoil_many(tally, kind, examples, number)
     for kind in _pictures(stream):
-        spoil_many(tally, kind, max(2, examples // 4), number)  # their bytes are the fuzzer's
+        spoil_many(tally, kind, max(2, examples // 4), number)  # the fuzzer covers their bytes
 
 
 def _kinds(stream: Stream, sidecar: Path) -> list[Kind]:
@@ -218,7 +218,7 @@ def _spoil_instead(content: bytes, data: st.DataObject, _: bytes) -> bytes:
 
 
 def spoil_many(tally: Tally, kind: Kind, examples: int, number: int) -> None:
-    """Spoil one file again and again in a fork; it is as before at the end."""
+    """Damage one file repeatedly in a fork, and restore it at the end."""
 
     def work() -> list[list[object]]:
         whole, found = kind.file.read_bytes(), list[list[object]]()
@@ -256,7 +256,7 @@ def spoil_many(tally: Tally, kind: Kind, examples: int, number: int) -> None:
 
 
 def _state_is_seen(stream: Stream, sidecar: Path, same: Callable[[], bool]) -> list[Problem]:
-    """A state, its ledger or its images: refused, the same, or seen by `verify`."""
+    """A state, its ledger or its images: refused, the same, or detected by `verify`."""
     before = tree(sidecar.parent)
     result, problems = attempt("edit", lambda: stream.edit(sidecar))
     if result is not None and result.code != 3:
@@ -309,7 +309,7 @@ def _base_is_seen(stream: Stream, sidecar: Path) -> list[Problem]:
 
 
 def _input_is_seen(stream: Stream, what: str) -> list[Problem]:
-    """What a user hands in: refused as a whole before anything is written, or a stream like any other."""
+    """A user's input: refused as a whole before anything is written, or a valid stream."""
     sidecar = stream.state("fresh")
     result, problems = attempt(what, lambda: stream.edit(sidecar, "--dry-run"))
     if result is not None and result.code:

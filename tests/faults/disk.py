@@ -1,7 +1,7 @@
-"""Every change that this process makes below one folder, seen before and after it is made.
+"""Observes every change that this process makes below one folder, before and after it is made.
 
-The functions of `os` and `io` that the product reaches the disk through are wrapped while the block runs; the product
-knows nothing of it. What a step is about (`image`, `ledger`, `sidecar`, ...) is read off its path.
+The functions of `os` and `io` through which `more` reaches the disk are wrapped while the block runs. What a step
+touches (`image`, `ledger`, `sidecar`, ...) is known from its path.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CHANGES = ("open", "write", "fsync", "rename", "truncate", "unlink", "mkdir", "r
 
 @dataclass(frozen=True)
 class Step:
-    """One change of the disk, on either side of it."""
+    """One change of the disk, before or after it is made."""
 
     number: int
-    """Counted from 1; both sides of a change have their own."""
+    """Counted from 1; before and after a change are two steps."""
     change: str
     """One of `CHANGES`."""
     after: bool
@@ -37,26 +37,26 @@ class Step:
     to: str = ""
     """New name of a rename."""
     what: str = ""
-    """What of a state it touches."""
+    """The part of a state that it touches."""
 
     @property
     def kind(self) -> str:
-        """Its line in a table of results."""
+        """Its row in a table of results."""
         return f"{self.what} {self.change}"
 
     @property
     def title(self) -> str:
-        """It in words."""
+        """The step in words."""
         return f"{'after' if self.after else 'before'} {self.kind} (step {self.number})"
 
 
 Watch = Callable[[Step], "int | None"]
-"""Told of every step; before a write it may return how many bytes of it shall be written."""
+"""Called with every step; before a write it may return how many bytes to write."""
 
 
 @dataclass
 class Disk:
-    """The wrapped functions and what they need to remember."""
+    """State of the wrapped functions."""
 
     root: str
     watch: Watch
@@ -65,17 +65,17 @@ class Disk:
     """Open descriptors below `root`."""
 
     def before(self, change: str, path: str, size: int = 0, to: str = "") -> int | None:
-        return self._tell(change, False, path, size, to)
+        return self._report(change, False, path, size, to)
 
     def after(self, change: str, path: str, size: int = 0, to: str = "") -> None:
-        self._tell(change, True, path, size, to)
+        self._report(change, True, path, size, to)
 
-    def _tell(self, change: str, after: bool, path: str, size: int, to: str) -> int | None:
+    def _report(self, change: str, after: bool, path: str, size: int, to: str) -> int | None:
         self.number += 1
         return self.watch(Step(self.number, change, after, path, size, to, _what(change, to or path)))
 
     def place(self, path: Any, folder: int | None = None) -> str | None:
-        """The absolute path, if it is the folder that is watched or lies below."""
+        """Return the absolute path if it is the watched folder or lies below it."""
         if isinstance(path, int):
             return self.names.get(path)
         spelled = os.fsdecode(path)
@@ -87,7 +87,7 @@ class Disk:
 
 @contextmanager
 def watched(root: Path, watch: Watch) -> Iterator[Disk]:
-    """Tell `watch` of every change below `root` while the block runs."""
+    """Call `watch` for every change below `root` while the block runs."""
     disk = Disk(os.path.abspath(root), watch)
     real = {name: getattr(os, name) for name in _WRAPPED}
     with mock.patch.multiple(os, **{name: wrap(disk, real[name]) for name, wrap in _WRAPPED.items()}):
@@ -108,7 +108,7 @@ def _what(change: str, path: str) -> str:
 
 
 def _around(change: str) -> Callable[[Disk, Callable[..., Any]], Callable[..., Any]]:
-    """A change of one named place."""
+    """Wrap a function that changes one path."""
 
     def wrap(disk: Disk, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -250,11 +250,11 @@ def _opener(disk: Disk, real: Callable[..., Any]) -> Callable[..., Any]:
     return opened
 
 
-# --- what a watch can do ---
+# --- watches ---
 
 
 def recording(steps: list[Step]) -> Watch:
-    """Only remember."""
+    """Record the steps."""
 
     def watch(step: Step) -> None:
         steps.append(step)
@@ -263,7 +263,7 @@ def recording(steps: list[Step]) -> Watch:
 
 
 def kill_at(number: int, *, half: bool = False) -> Watch:
-    """End this process as a power cut would, at one step; `half` lets half of a write through before."""
+    """Kill this process at one step; `half` lets half of a write through first."""
 
     def watch(step: Step) -> int | None:
         if step.number == number:
@@ -278,9 +278,9 @@ def kill_at(number: int, *, half: bool = False) -> Watch:
 
 
 def refuse_at(number: int, code: int, *, for_ever: bool = False) -> Watch:
-    """The system says no at one step, once or from then on; of a write half goes through before.
+    """Make the system refuse one step, once or from then on; half of a write goes through first.
 
-    A full disk stays full for whatever takes room, and still renames, removes and syncs.
+    A full disk stays full for changes that need space, and still renames, removes and syncs.
     """
     refused = [False]
 

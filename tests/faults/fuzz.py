@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of the parsers with Atheris (libFuzzer), each in a process of its own.
+"""Coverage-guided fuzzing of the parsers with Atheris (libFuzzer), each in its own process.
 
 An input may be accepted or refused with a `MoreError`; anything else, more than ten seconds or more than 1 GiB of
 memory is a problem. The first such input of each kind is shown in base64.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 PART = "inputs fuzzed"
 EVERY = 500
-"""Inputs between two notes of how far it is."""
+"""Inputs between two progress notes."""
 
 
 def fuzzed(stream: Stream, tally: Tally, inputs: int, seed: int) -> None:
-    """Feed every parser so many inputs, in a fresh process, where what it imports can be instrumented."""
+    """Feed every parser `inputs` inputs, in a fresh process, where imports can be instrumented."""
     sidecar = stream.state("undisturbed")
     with tempfile.TemporaryDirectory(prefix="more-fuzz-") as folder:
         out = Path(folder, "found.json")
@@ -49,7 +49,7 @@ def fuzzed(stream: Stream, tally: Tally, inputs: int, seed: int) -> None:
 
 
 def main(sidecar: Path, model: Path, inputs: int, seed: int, out: Path) -> None:
-    """Fuzz every parser and write down what was found."""
+    """Fuzz every parser and write the results to `out`."""
     import atheris
 
     with atheris.instrument_imports(include=["more_cli"]):
@@ -78,7 +78,7 @@ def _fuzz(parser: Parser, folder: Path, inputs: int, seed: int) -> dict[str, Any
         json.loads(notes.read_text()) if notes.exists() else {"inputs": 0, "longest": 0.0, "problems": []}
     )
     code = os.waitstatus_to_exitcode(status)
-    if code:  # libFuzzer itself has stopped it: too long, too much memory, or a crash of native code
+    if code:  # stopped by libFuzzer: too much time or memory, or a crash of native code
         log = (folder / "log").read_text(errors="replace")
         kind = "hang" if "timeout" in log else "memory" if "out-of-memory" in log else "traceback"
         found["problems"].append([kind, f"ended with {code}: {log[-300:]}"])

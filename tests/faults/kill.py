@@ -23,7 +23,7 @@ MERGES = "kill -9 in a merge"
 
 
 def steps_of(root: Path, command: Callable[[], object]) -> list[Step]:
-    """Every step that an undisturbed command takes below a folder."""
+    """Return every step that an undisturbed command takes below a folder."""
 
     def record() -> list[object]:
         steps: list[Step] = []
@@ -35,7 +35,7 @@ def steps_of(root: Path, command: Callable[[], object]) -> list[Step]:
 
 
 def killed(root: Path, watch: Watch, command: Callable[[], object]) -> Ended:
-    """Run a command that meets its end."""
+    """Run a command that is killed by a watch."""
 
     def meet() -> None:
         with watched(root, watch):
@@ -45,7 +45,7 @@ def killed(root: Path, watch: Watch, command: Callable[[], object]) -> Ended:
 
 
 def chosen(steps: Sequence[Step], most: int | None, seed: int) -> list[Step]:
-    """All of them, or so many of every kind there is as fit."""
+    """Return all steps, or `most` of them spread over all kinds."""
     if most is None or most >= len(steps):
         return list(steps)
     mixed = random.Random(seed).sample(steps, len(steps))
@@ -57,7 +57,7 @@ def chosen(steps: Sequence[Step], most: int | None, seed: int) -> list[Step]:
 
 
 def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """Kill a run at each of its steps, the making of the state included."""
+    """Kill a run at each of its steps, also while it creates the state."""
     counted = stream.state("counted")
     steps = steps_of(counted.parent, lambda: stream.edit(counted))
     halves = [step for step in steps if step.change == "write" and not step.after and step.size > 1]
@@ -72,17 +72,17 @@ def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> 
 
 
 def at_any_moment(stream: Stream, tally: Tally, count: int, seed: int) -> None:
-    """Kill a run by the clock; every fifth time the run that recovers is killed as well."""
-    draw = random.Random(seed)
+    """Kill a run at random times; every fifth time also the run that recovers."""
+    rng = random.Random(seed)
     for number in range(count):
         sidecar = stream.state(f"moment-{number}")
         for _ in range(2 if number % 5 == 0 else 1):
-            ended = _killed_after(draw.uniform(0.05, 1.0) * stream.clock, lambda: stream.edit(sidecar))
+            ended = _killed_after(rng.uniform(0.05, 1.0) * stream.clock, lambda: stream.edit(sidecar))
         _after_death(stream, tally, MOMENTS, "by the clock", sidecar, ended, needed=False)
 
 
 def in_a_merge(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """Kill `merge`: its folder is there whole or not at all, and the next merge clears up."""
+    """Kill `merge`: its folder is complete or absent, and the next merge cleans up."""
     sidecar = stream.state("merged")
     stream.edit(sidecar)
     root = sidecar.parent
@@ -136,7 +136,7 @@ def _killed_after(seconds: float, command: Callable[[], object]) -> Ended:
         finally:
             os._exit(0)
     time.sleep(seconds)
-    os.kill(pid, signal.SIGKILL)  # it is a zombie where it has ended before
+    os.kill(pid, signal.SIGKILL)  # if it has ended before, it is a zombie
     _, status, usage = os.wait4(pid, 0)
     spent = usage.ru_utime + usage.ru_stime
     code = os.waitstatus_to_exitcode(status)

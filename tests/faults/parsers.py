@@ -1,6 +1,6 @@
-"""Every reader of bytes that come from outside, as a function from bytes to nothing: it returns or raises MoreError.
+"""Every reader of outside bytes, as a function of bytes that returns or raises MoreError.
 
-What is accepted must also be fit to be kept: the functions check that on the way.
+An accepted input must also survive storing; the functions check that too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from PIL import Image
 
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.evaluation.gates import parse_gate
-from more_cli.files import canonical_json, sha256_bytes, strict_json
+from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, iter_edits, read_edits, read_probes
 from more_cli.inputs.feeds import Pipe
 from more_cli.inputs.images import decode_image
@@ -30,6 +30,7 @@ from more_cli.store.state import load_meta, load_state
 from more_cli.suites.annotations import read_pool
 from more_cli.suites.mme import read_category
 from more_cli.suites.yes_no import parse_answer
+from more_cli.text import canonical_json, strict_json
 
 Read = Callable[[bytes], object]
 
@@ -42,12 +43,12 @@ class Parser:
     read: Read
     seeds: tuple[bytes, ...]
     longest: int = 4096
-    """Bytes of an input at most."""
+    """Most bytes of an input."""
 
 
 @cache
 def scratch() -> Path:
-    """A folder in memory where there is one."""
+    """Return a temporary folder, in memory if possible."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="more-fuzz-", dir=memory if memory.is_dir() else None))
 
@@ -72,17 +73,17 @@ def _png() -> bytes:
 def _edit_stream(data: bytes) -> None:
     for found in iter_edits(Pipe(io.BytesIO(data), "x.jsonl").records(), scratch()):
         if isinstance(found, Edit):
-            _fit_to_keep(found)
+            _check_stored(found)
 
 
-def _fit_to_keep(edit: Edit) -> None:
+def _check_stored(edit: Edit) -> None:
     fields = {"question": edit.question, "target": edit.target, "rephrases": list(edit.rephrases), "tags": edit.tags}
     entry = Entry.model_validate(
         {"seq": 1, "prev": START, "id": edit.id, "status": "learnt", "content": edit.content, "time": "now", **fields}
         | {"status": _learnt()}
     )
     again = parse_entry(canonical_json(entry.model_dump(mode="json")).encode(), Path("x"), 1)
-    assert again == entry, "an edit that is accepted is kept as another"
+    assert again == entry, "an accepted edit is read back as another"
 
 
 @cache
@@ -137,7 +138,7 @@ def _strict(data: bytes) -> None:
     assert strict_json(canonical_json(value)) == value
 
 
-# --- what `more` has written itself ---
+# --- files that `more` writes ---
 
 
 def _entry(data: bytes) -> None:
@@ -233,7 +234,7 @@ def _spelled(*lines: object) -> bytes:
 
 
 def parsers(state: Path, ledger: Path, shard: Path, config: Path) -> list[Parser]:
-    """Every reader, with real files to begin from; the files named are a small state's and its base's."""
+    """Return every reader with real files as seeds; the arguments are files of a small state and its base."""
     (scratch() / "1.png").write_bytes(_png())
     edit = {"id": "e", "image": "1.png", "question": "What is it?", "target": "a tram", "rephrases": ["Which?"]}
     probes = {"locality": [{"question": "Who?"}, {"image": "1.png", "question": "What?", "answer": "x"}]}

@@ -1,8 +1,8 @@
-"""A power cut: whatever was not synced may be gone, in any mixture that a file system is allowed to leave.
+"""A power cut: what was not synced may be lost, in any mixture that a file system is allowed to leave.
 
-The model: a file has the bytes of its last fsync and, written since, pending ones; a folder has the names of its last
-fsync and, made since, pending changes. After a cut at any step the disk holds the synced part of everything and, of
-the pending, any of the mixtures below. A rename replaces a name at once or not at all.
+The model: a file has the bytes of its last fsync, and pending bytes written since; a folder has the names of its last
+fsync, and pending changes made since. After a cut at any step the disk holds everything that was synced, and of the
+pending changes one of the mixtures below. A rename is atomic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Folder:
     pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
 
     def names(self, keep: Callable[[int], bool] = lambda number: True) -> dict[str, File | Folder]:
-        """The names with those pending changes that `keep` lets through."""
+        """Return the names with the pending changes that `keep` selects."""
         found: dict[str, File | Folder | None] = dict(self.synced)
         for number, change in enumerate(self.pending):
             if keep(number):
@@ -52,19 +52,19 @@ Tree = dict[str, bytes | None]
 
 
 def _half(file: File) -> bytes:
-    """Of what was added at the end, half; of another file, half of all."""
+    """Return half of what was appended; for a rewritten file, half of it."""
     start = len(file.synced) if file.written.startswith(file.synced) else 0
     return file.written[: start + (len(file.written) - start) // 2]
 
 
 def _zeros(file: File) -> bytes:
-    """The new length, without the data."""
+    """Return the new length with zeros for data."""
     start = len(file.synced) if file.written.startswith(file.synced) else 0
     return file.written[:start] + b"\0" * (len(file.written) - start)
 
 
 def mixtures(draw: random.Random) -> dict[str, tuple[Content, Callable[[int], bool]]]:
-    """What may be left: how much of a file's pending bytes, and which of a folder's pending names."""
+    """Return the possible remains by name: which pending bytes of a file, and which pending names of a folder."""
     return {
         "only what was synced": (lambda file: file.synced, lambda number: False),
         "names without data": (lambda file: file.synced, lambda number: True),
@@ -80,7 +80,7 @@ def mixtures(draw: random.Random) -> dict[str, tuple[Content, Callable[[int], bo
 
 
 class Model:
-    """The folder as a file system would keep it, told of each step after it was made."""
+    """The folder as a file system would keep it, updated after each step."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -89,7 +89,7 @@ class Model:
         self.ledger = File()
 
     def __call__(self, step: Step) -> None:
-        """Take over what a step has changed."""
+        """Apply a step."""
         if not step.after:
             return
         if step.path == str(self.root):
@@ -125,7 +125,7 @@ class Model:
         return folder, name
 
     def left(self, content: Content, keep: Callable[[int], bool]) -> Tree:
-        """What a cut at this moment leaves, by relative path; None is a folder."""
+        """Return what a cut at this moment leaves, by relative path; None is a folder."""
         return dict(_leaves(self.top, "", content, keep))
 
 
@@ -148,11 +148,11 @@ class Cut:
     step: str
     tree: Tree
     acknowledged: int
-    """Edits whose line was synced by then."""
+    """Edits whose ledger line was synced before the cut."""
 
 
 def cuts(stream: Stream, seed: int) -> list[Cut]:
-    """Every different disk that a cut at any step of a run may leave."""
+    """Return every different disk that a cut at any step of a run may leave."""
     sidecar = stream.state("power")
     model, draw, found = Model(sidecar.parent), random.Random(seed), list[Cut]()
     seen: set[tuple[tuple[str, bytes | None], ...]] = set()
@@ -172,7 +172,7 @@ def cuts(stream: Stream, seed: int) -> list[Cut]:
 
 
 def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """Lay out each of these disks and go on from there."""
+    """Write each of these disks and resume from it."""
     found = _recorded(stream, seed)
     if most is not None:
         found = random.Random(seed).sample(found, min(most, len(found)))
@@ -189,7 +189,7 @@ def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> 
 
 
 def _recorded(stream: Stream, seed: int) -> list[Cut]:
-    """The cuts of a run in a fork of its own, so that this process stays without threads."""
+    """Return the cuts of a run in its own fork, so that this process starts no threads."""
 
     def record() -> list[list[object]]:
         found = cuts(stream, seed)

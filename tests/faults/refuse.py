@@ -1,4 +1,4 @@
-"""A disk that says no: full or failing at every step, once or for ever, and a small file system that really is full."""
+"""A disk that refuses: full or failing at every step, once or for ever, and a small file system that really is full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faults.tally import Problem, Tally, forked
 FULL, FAILING, REAL = "disk full (ENOSPC)", "disk failing (EIO)", "disk full (a real one)"
 CODES = {errno.ENOSPC: 7, errno.EIO: 5}
 DONE = 3
-"""Exit code of a stream of which some edits are not learnt, as those of the tiny model are."""
+"""Exit code of a stream with edits that were not learnt, as on the tiny model."""
 
 
 def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
@@ -31,22 +31,22 @@ def at_every_step(stream: Stream, tally: Tally, most: int | None, seed: int) -> 
 
                 watch = refuse_at(step.number, code, for_ever=for_ever)
                 met = forked(lambda: _refused(stream, sidecar, watch, step, CODES[code]))
-                told = [Problem(*pair) for pair in met.value or ()]
-                judged(tally, part, step.kind, lambda: told + stream.recovered(sidecar), met)
+                first = [Problem(*pair) for pair in met.value or ()]
+                judged(tally, part, step.kind, lambda: first + stream.recovered(sidecar), met)
                 shutil.rmtree(sidecar.parent)
 
 
 def _refused(stream: Stream, sidecar: Path, watch: Watch, step: Step, code: int) -> list[tuple[str, str]]:
     with watched(sidecar.parent, watch):
         result, problems = attempt("edit", lambda: stream.edit(sidecar))
-    # What cannot be cleared away is no reason to fail: the run may well end as if nothing was.
+    # A file that cannot be removed is no reason to fail: the run may succeed.
     if result is not None and result.code != DONE:
         problems += unclear(f"refused {step.title}", result, (code,))
     return [(problem.kind, problem.text) for problem in problems]
 
 
 def on_a_small_disk(stream: Stream, tally: Tally, count: int) -> None:
-    """Run on a file system of n pages for growing n; then again once it has grown."""
+    """Run on a file system of n pages for growing n; then again after it has grown."""
     folder = stream.world.root / "small"
     folder.mkdir()
     need = sum(path.stat().st_size for path in stream.state("undisturbed").parent.rglob("*") if path.is_file())
@@ -71,7 +71,7 @@ def on_a_small_disk(stream: Stream, tally: Tally, count: int) -> None:
 
 @contextmanager
 def _file_system(folder: Path, size: int) -> Iterator[Callable[[], None]]:
-    """Mount a tmpfs of so many bytes; yields what makes it larger."""
+    """Mount a tmpfs of `size` bytes; yield a function that enlarges it."""
 
     def mount(options: str) -> None:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]

@@ -1,4 +1,4 @@
-"""The parts of the harness, in order, and the page they end in."""
+"""The parts of the harness, in order, and the page of their results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PAGE = Path(__file__).with_name("RESULTS.md")
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything is done."""
+    """How many faults of each kind are injected."""
 
     steps: int | None
-    """Steps at which a run is killed, or its disk says no; None for all."""
+    """Steps at which a run is killed, or its disk refuses; None for all."""
     pauses: int
-    """Steps at which a run stands still while others come, or the clock goes back."""
+    """Steps at which a run is paused while other processes start, or the clock goes back."""
     edits: int
-    """Edits of the run that is killed by the clock."""
+    """Edits of the run that is killed at random times."""
     moments: int
     """How often it is killed."""
     cuts: int | None
@@ -51,7 +51,7 @@ Part = Callable[[Tally], None]
 
 
 def parts(size: Size, seed: int, root: Path) -> dict[str, Part]:
-    """Every part of the harness by name; they share the streams they disturb."""
+    """Return every part of the harness by name; they share their streams."""
 
     @cache
     def stream(count: int, save_every: int) -> Stream:
@@ -74,12 +74,12 @@ def parts(size: Size, seed: int, root: Path) -> dict[str, Part]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the harness from a shell; exit 1 if it found anything."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Faults done to a running `more`.")
-    parser.add_argument("--full", action="store_true", help="everything, in about an hour; else the short form")
+    """Run the harness from a shell; exit 1 if it found a problem."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Injects faults into a running `more`.")
+    parser.add_argument("--full", action="store_true", help="the full form, about an hour (default: the short form)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=(), help="parts to run")
-    parser.add_argument("--out", type=Path, help=f"write the page there ({PAGE.name}); else to standard output")
+    parser.add_argument("--out", type=Path, help=f"file for the page ({PAGE.name}) (default: standard output)")
     asked = parser.parse_args(argv)
     command = f"python -m tests.faults{' --full' * asked.full}{f' --seed {asked.seed}' * bool(asked.seed)}"
     tally, began, text = Tally(), time.monotonic(), ""

@@ -1,4 +1,4 @@
-"""A stream of edits on a tiny model, what an undisturbed run makes of it, and the judgement of any other run."""
+"""A stream of edits on a tiny model, the result of an undisturbed run, and the comparison of any other run with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from faults.tally import WAIT, Ended, Problem, Tally, forked
 from support.helpers import COLOURS, QUICK, Result, World, line, run
 
 VOLATILE = {"time", "wall_ms", "prev", "check", "versions"}
-"""What a second run of the same edits may write otherwise into the ledger."""
+"""Ledger fields that may differ in a second run of the same edits."""
 
 
 class Stream:
-    """Edits of one world, written again and again from the same beginning into states of their own."""
+    """Edits of one world, written repeatedly from the same start into separate states."""
 
     def __init__(self, root: Path, count: int, save_every: int) -> None:
         self.world = World(root, text_layers=1, shards=2)
@@ -35,7 +35,7 @@ class Stream:
         assert [entry["id"] for entry in self.kept[1]] == self.ids
 
     def state(self, name: str) -> Path:
-        """Where the state of that name lies: in a folder of its own."""
+        """Return the path of the state of that name, in its own folder."""
         folder = self.world.root / "states" / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "s.more"
@@ -47,7 +47,7 @@ class Stream:
         return run("verify", self.world.model, "--state", sidecar, *options)
 
     def recovered(self, sidecar: Path, acknowledged: int = 0) -> list[Problem]:
-        """What is wrong with a state after a fault: as it lies there, and once the stream was run again."""
+        """Return the problems of a state after a fault: as it is, and after the stream was run again."""
         problems: list[Problem] = []
         before = whole_lines(sidecar)
         if len(before) < acknowledged:
@@ -63,7 +63,7 @@ class Stream:
         return problems + passes("verify", lambda: self.verify(sidecar))
 
     def differences(self, sidecar: Path) -> list[Problem]:
-        """What differs from the undisturbed run."""
+        """Return the differences from the undisturbed run."""
         (state, entries, images), found = self.kept, kept(sidecar)
         problems = []
         ids = [entry["id"] for entry in found[1]]
@@ -76,11 +76,11 @@ class Stream:
         if found[2] != images:
             problems.append(Problem("wrong state", f"the image store has {sorted(found[2])}"))
         left = [path.name for path in sidecar.parent.rglob(".*")]
-        return problems + ([Problem("wrong state", f"left lying about: {left}")] if left else [])
+        return problems + ([Problem("wrong state", f"files left behind: {left}")] if left else [])
 
 
 def beside(sidecar: Path) -> Path:
-    """The folder of ledger and images."""
+    """Return the folder of ledger and images."""
     return sidecar.with_name(f"{sidecar.name}.d")
 
 
@@ -88,7 +88,7 @@ Kept = tuple[bytes, list[dict[str, Any]], dict[str, bytes]]
 
 
 def kept(sidecar: Path) -> Kept:
-    """What a run leaves that another run must leave alike: sidecar, ledger without times, images."""
+    """Return what every run must leave equal: sidecar, ledger without times, images."""
     folder = beside(sidecar)
     entries = [json.loads(text) for text in whole_lines(sidecar)]
     images = {path.name: path.read_bytes() for path in (folder / "images").iterdir() if path.name != ".part"}
@@ -97,7 +97,7 @@ def kept(sidecar: Path) -> Kept:
 
 
 def whole_lines(sidecar: Path) -> list[bytes]:
-    """The ledger's lines that have their end."""
+    """Return the complete lines of the ledger."""
     path = beside(sidecar) / "ledger.jsonl"
     return (
         [text for text in path.read_bytes().splitlines(keepends=True) if text.endswith(b"\n")] if path.exists() else []
@@ -105,7 +105,7 @@ def whole_lines(sidecar: Path) -> list[bytes]:
 
 
 def passes(name: str, command: Callable[[], Result], codes: Iterable[int] = (0,)) -> list[Problem]:
-    """Run a command that must end well."""
+    """Run a command that must succeed."""
     result, problems = attempt(name, command)
     if result is not None and result.code not in codes:
         problems.append(Problem("wrong state", f"{name}: exit code {result.code}: {last(result.err or result.out)}"))
@@ -113,13 +113,13 @@ def passes(name: str, command: Callable[[], Result], codes: Iterable[int] = (0,)
 
 
 def refuses(name: str, command: Callable[[], Result], codes: Iterable[int]) -> list[Problem]:
-    """Run a command that must end with an error one can read."""
+    """Run a command that must fail with a clear error."""
     result, problems = attempt(name, command)
     return problems if result is None else problems + unclear(name, result, codes, spoken=name == "verify")
 
 
 def unclear(name: str, result: Result, codes: Iterable[int], *, spoken: bool = False) -> list[Problem]:
-    """What is wrong with the way a command said no; one that reports (`spoken`) may write to standard output."""
+    """Return the problems with a refusal; a command that reports (`spoken`) may write to standard output."""
     said = result.err.splitlines()
     good = result.code in codes and (spoken or not result.out) and any(text.startswith("error: ") for text in said)
     return [] if good else [Problem("unclear error", f"{name}: exit code {result.code}: {last(result.err)}")]
@@ -136,12 +136,12 @@ def attempt(name: str, command: Callable[[], Result]) -> tuple[Result | None, li
 
 
 def last(text: str) -> str:
-    """The end of a message, on one line."""
+    """Return the end of a message, on one line."""
     return " / ".join(text.strip().splitlines()[-2:])[-200:]
 
 
 def judged(tally: Tally, part: str, kind: str, judge: Callable[[], list[Problem]], first: Ended | None = None) -> None:
-    """Judge in a fork and note it; `first` is the process that met the fault."""
+    """Judge in a fork and count the result; `first` is the process that met the fault."""
     ended = forked(lambda: [[problem.kind, problem.text] for problem in judge()])
     problems = [Problem(*pair) for pair in ended.value] if ended.value is not None else []
     for process in (first, ended):

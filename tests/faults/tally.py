@@ -1,4 +1,4 @@
-"""What was done, what was found, and the page that says so."""
+"""Counts of faults and problems, and the page of results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECONDS = 10.0
-"""Longest that a command or an input may take, of processor time: on a busy machine clocks say little."""
+"""Most CPU time that a command or an input may take; on a busy machine wall time says little."""
 WAIT = 120.0
-"""Seconds by the clock after which a process counts as hanging, whatever it does."""
+"""Seconds of wall time after which a process counts as hanging."""
 MEBIBYTES = 1024
 """Most memory that a command may hold."""
 PROBLEMS = ("lost edit", "wrong state", "traceback", "hang", "memory", "unclear error", "silent change")
@@ -35,20 +35,20 @@ class Ended:
     """How a forked process ended."""
 
     value: Any
-    """What its function returned, None if it did not get that far."""
+    """What its function returned; None if it did not return."""
     code: int
     """Exit code, or minus the signal that ended it."""
     clock: float
-    """Seconds by the clock."""
+    """Seconds of wall time."""
     seconds: float
-    """Of processor time."""
+    """Seconds of CPU time."""
     peak: int
     """Most memory it held, MiB."""
     hung: bool = False
 
 
 def forked(action: Callable[[], Any], limit: float = WAIT) -> Ended:
-    """Run in a fork, where everything is imported; the result comes back as JSON. Too long, and it is killed."""
+    """Run in a fork, where everything is imported already; return its result, sent as JSON. Kill it after `limit`."""
     reading, writing = os.pipe()
     started = time.monotonic()
     pid = os.fork()
@@ -80,7 +80,7 @@ def forked(action: Callable[[], Any], limit: float = WAIT) -> Ended:
 
 
 def _wait(pid: int, pipe: int, limit: float) -> bool:
-    """Wait until the other end of a pipe is closed or written; kill what takes longer and say so."""
+    """Wait until the other end of a pipe is closed or written; kill the process if it takes longer, and return that."""
     import select
 
     ready, _, _ = select.select([pipe], [], [], limit)
@@ -96,7 +96,7 @@ class Row:
     count: int = 0
     problems: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    """Of processor time, the longest."""
+    """Longest CPU time."""
     peak: int = 0
     """Most memory, MiB."""
 
@@ -107,9 +107,11 @@ class Tally:
 
     parts: dict[str, dict[str, Row]] = field(default_factory=dict)
     found: list[str] = field(default_factory=list)
-    """Every problem in words."""
+    """Every problem, in words."""
     notes: list[str] = field(default_factory=list)
-    """What could not be done on this machine."""
+    """Faults that this machine cannot produce."""
+    inherited: int = 0
+    """Memory, MiB, that a command inherits from the process that forks it; it does not count against the limit."""
 
     def add(
         self,
@@ -121,12 +123,12 @@ class Tally:
         seconds: float = 0,
         peak: int = 0,
     ) -> None:
-        """Note `count` faults of a kind and what came of them."""
+        """Count faults of a kind and their problems."""
         row = self.parts.setdefault(part, {}).setdefault(kind, Row())
         listed = list(problems)
         if seconds > SECONDS:
             listed.append(Problem("hang", f"{seconds:.1f} s"))
-        if peak > MEBIBYTES:
+        if peak - self.inherited > MEBIBYTES:
             listed.append(Problem("memory", f"{peak} MiB"))
         row.count += count
         row.seconds, row.peak = max(row.seconds, seconds), max(row.peak, peak)
@@ -135,7 +137,7 @@ class Tally:
             self.found.append(f"{part}, {kind}: {problem.kind}: {problem.text}")
 
     def total(self, part: str) -> Row:
-        """All kinds of a part together."""
+        """Return the sum over all kinds of a part."""
         rows = self.parts.get(part, {}).values()
         problems = sum((row.problems for row in rows), Counter[str]())
         most = max((row.seconds for row in rows), default=0.0), max((row.peak for row in rows), default=0)
@@ -143,7 +145,7 @@ class Tally:
 
 
 def page(tally: Tally, command: str, facts: str) -> str:
-    """Spell a run's figures in Markdown."""
+    """Return the page of a run in Markdown."""
     lines = [
         "# Faults",
         "",
@@ -151,10 +153,10 @@ def page(tally: Tally, command: str, facts: str) -> str:
         "",
         _table("part", {name: tally.total(name) for name in tally.parts}),
         "",
-        "A *lost edit* was on disk and is gone, or stands twice. A *wrong state* is one that a rerun does not bring to "
-        "the bytes of an undisturbed run. A *silent change* was accepted and not seen by `more verify`. The longest "
-        "time is of the processor, for one input or for the commands after one fault; memory is the most that a "
-        "process held, all imports included.",
+        "A *lost edit* was on disk and is gone, or is there twice. A *wrong state* does not have the bytes of an "
+        "undisturbed run after a rerun. A *silent change* was accepted and not detected by `more verify`. The longest "
+        "time is CPU time, for one input or for the commands after one fault; memory is the peak of a process, all "
+        "imports included.",
     ]
     for name, rows in tally.parts.items():
         lines += ["", f"## {name}", "", _table("kind", dict(sorted(rows.items())))]

@@ -24,7 +24,7 @@ SECOND, RACE, READER, CLOCK = "a second writer", "writers at once", "a reader du
 
 
 def second_writers(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """While a run stands still at a step, another one is refused and changes nothing."""
+    """While a run is paused at a step, another run is refused and changes nothing."""
     for step, sidecar in _paused_runs(stream, "second", most, seed):
 
         def judge() -> list[Problem]:
@@ -34,17 +34,17 @@ def second_writers(stream: Stream, tally: Tally, most: int | None, seed: int) ->
                 problems.append(Problem("wrong state", "the refused writer has changed something"))
             return problems
 
-        with _standing_still(stream, sidecar, step) as held:
+        with _paused(stream, sidecar, step) as held:
             judged(tally, SECOND, step.kind, judge if held else lambda: [])
         judged(tally, SECOND, "the first goes on", lambda: stream.recovered(sidecar))
         shutil.rmtree(sidecar.parent)
 
 
 def readers(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """While a run stands still at a step, whoever reads sees the state as of the last whole line."""
+    """While a run is paused at a step, a reader sees the state as of the last complete line."""
     merges = {count: _merge_of(stream, count) for count in range(len(stream.ids) + 1)}
     for step, sidecar in _paused_runs(stream, "read", most, seed):
-        with _standing_still(stream, sidecar, step) as held:
+        with _paused(stream, sidecar, step) as held:
             if not held:
                 continue
             for name in ("verify", "status", "eval", "merge"):
@@ -66,7 +66,7 @@ def readers(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
 
 
 def races(stream: Stream, tally: Tally, count: int) -> None:
-    """Three runs start at the same moment: those that are refused say so, and together they end as one would."""
+    """Three runs start at the same moment: refused runs report it, and the result is that of a single run."""
     for number in range(count):
         sidecar = stream.state(f"race-{number}")
         gate, start = os.pipe()
@@ -85,8 +85,8 @@ def races(stream: Stream, tally: Tally, count: int) -> None:
 
 
 def clocks(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
-    """Every look at the clock is an hour before the last, files are of any age, and the run is killed."""
-    draw = random.Random(seed)
+    """Every reading of the clock is an hour before the last, files have any age, and the run is killed."""
+    rng = random.Random(seed)
     counted = stream.state("counted-clock")
     for step in chosen(steps_of(counted.parent, lambda: stream.edit(counted)), most, seed):
         sidecar = stream.state(f"clock-{step.number}")
@@ -95,7 +95,7 @@ def clocks(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
 
         def judge() -> list[Problem]:
             for path in sidecar.parent.rglob("*"):
-                os.utime(path, (draw.uniform(0, 4e9), draw.uniform(0, 4e9)))
+                os.utime(path, (rng.uniform(0, 4e9), rng.uniform(0, 4e9)))
             with _backwards():
                 return stream.recovered(sidecar)
 
@@ -121,7 +121,7 @@ def _taken(folder: Path) -> dict[str, bytes | None]:
 
 
 def _merge_of(stream: Stream, count: int) -> dict[str, bytes | None]:
-    """The weights of a merge after so many edits."""
+    """Return the weights of a merge after `count` edits."""
     sidecar = stream.state(f"prefix-{count}")
     out = sidecar.parent / "out"
 
@@ -150,8 +150,8 @@ def _paused_runs(stream: Stream, name: str, most: int | None, seed: int) -> Iter
 
 
 @contextmanager
-def _standing_still(stream: Stream, sidecar: Path, step: Step) -> Iterator[bool]:
-    """Start a run that stops at one step until the block ends; yields whether it got there."""
+def _paused(stream: Stream, sidecar: Path, step: Step) -> Iterator[bool]:
+    """Start a run that pauses at one step until the block ends; yield whether it got there."""
     arrived, arrive = os.pipe()
     wait, go = os.pipe()
 
@@ -205,7 +205,7 @@ def _ended(action: Callable[[], int]) -> None:
 
 @contextmanager
 def _backwards() -> Iterator[None]:
-    """Let the calendar run backwards in this process and its forks."""
+    """Make the clock run backwards in this process and its forks."""
 
     class Backwards(datetime):
         hours = 0

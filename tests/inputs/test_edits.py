@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from more_cli.errors import DataError, StreamErrors
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import sha256_bytes
 from more_cli.inputs import images, records
-from more_cli.inputs.edits import Edit, EditLine, Problem, iter_edits, read_edits, read_probes
+from more_cli.inputs.edits import Edit, EditLine, iter_edits, read_edits, read_probes
 from more_cli.inputs.foreign import to_native
+from more_cli.inputs.records import Problem
+from more_cli.text import canonical_json
 from support.paths import MMEDIT
 
 LINE = {"image": "img/1.png", "question": "What is it?", "target": "a tram"}
@@ -213,7 +215,7 @@ def test_an_id_with_other_content_is_a_problem(root: Path) -> None:
 
 def test_going_back_to_an_earlier_answer_is_not_lost_in_silence(root: Path) -> None:
     bus = {**LINE, "target": "a bus"}
-    assert problems(root, LINE, bus, LINE) == ["3: repeats line 1, which a later line has corrected"]
+    assert problems(root, LINE, bus, LINE) == ["3: repeats line 1, which a later line corrected"]
     assert len(read_edits(stream(root, LINE, bus, {**LINE, "id": "again"})).edits) == 3
 
 
@@ -235,7 +237,7 @@ def test_whole_file_problems(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(caught.value.problems) == 1
     for absent, hint in [
         ("edit.jsonl", f"did you mean `{root}/edits.jsonl`?"),
-        ("absent", f"looked for in `{root}`"),
+        ("absent", f"searched in `{root}`"),
         ("nowhere/edits.jsonl", f"there is no folder `{root}/nowhere`"),
     ]:
         with pytest.raises(DataError, match="file not found") as missing:
@@ -248,7 +250,7 @@ def test_whole_file_problems(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("os.listdir", refuse)
     with pytest.raises(DataError, match="file not found") as missing:
         read_edits(root / "edit.jsonl")
-    assert missing.value.hint == f"looked for in `{root}`"
+    assert missing.value.hint == f"searched in `{root}`"
     with pytest.raises(DataError, match="cannot be read"):
         read_edits(root / "img")
 

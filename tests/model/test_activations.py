@@ -1,4 +1,4 @@
-"""What a pass is said to hold is what autograd keeps, and the parts it is run in depend on the samples alone."""
+"""The estimated memory of a pass is what autograd keeps, and the split into passes depends on the samples alone."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def model():
 
 
 def kept_by_autograd(model, first: int) -> int:
-    """Bytes that the text layers from this one on keep of a sequence."""
+    """Return the bytes that the text layers from this one on keep of a sequence."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -55,16 +55,16 @@ def test_kept_is_what_autograd_keeps(model, dtype) -> None:
 def test_parts_are_bounded_and_in_order(model, monkeypatch) -> None:
     found = Activations.of(model, [PROJECTOR])
     lengths = [10, 10, 10, 40, 10, 500, 10]
-    monkeypatch.setattr(activations, "PART", found.bytes(80, "both ways"))
-    parts = list(found.parts(lengths, "both ways", int))
+    monkeypatch.setattr(activations, "PART", found.bytes(80, "backward"))
+    parts = list(found.parts(lengths, "backward", int))
     assert parts == [[10, 10, 10], [40, 10], [500], [10]]
     monkeypatch.setattr(activations, "PART", 1 << 60)
     monkeypatch.setattr(activations, "BATCH", 3)
-    assert list(found.parts(lengths, "both ways", int)) == [[10, 10, 10], [40, 10, 500], [10]]
+    assert list(found.parts(lengths, "backward", int)) == [[10, 10, 10], [40, 10, 500], [10]]
     assert list(found.parts([], "forward", int)) == []
 
 
 def test_scoring_holds_less_than_differentiating(model) -> None:
     found = Activations.of(model, [TEXT.format(0)])
-    assert found.bytes(1, "forward") < found.bytes(1, "answer") < found.bytes(1, "both ways")
+    assert found.bytes(1, "forward") < found.bytes(1, "answer") < found.bytes(1, "backward")
     assert Activations.of(model, []).kept == 0

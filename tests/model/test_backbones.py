@@ -119,7 +119,7 @@ def test_last_vision_layer_is_the_last_used_one(layer: int | list[int], used: li
 
 
 def test_unused_vision_layer_has_no_gradient(tmp_path: Path) -> None:
-    """What `used_vision_layers` says, measured on a real model."""
+    """`used_vision_layers` compared with a real model."""
     model = AutoModelForImageTextToText.from_pretrained(tiny.tiny_llava(tmp_path))
     image, text = torch.randn(1, 3, 28, 28), torch.tensor([[1, 4, 4, 4, 4, 9, 10]])
     model(input_ids=text, pixel_values=image, labels=text).loss.backward()
@@ -144,7 +144,7 @@ def test_quantised_linear_is_refused_and_its_neighbours_are_not(tmp_path: Path) 
 
 
 def lines(family: str, spoil: Callable[[dict[str, TensorEntry], str], object]) -> str:
-    """Spoil the last down_proj's entry; return the reason for which it is refused."""
+    """Damage the last down_proj's entry; return the reason for the refusal."""
     model, _, disk = build(family)
     tensors = dict(disk.tensors)
     spoil(tensors, "model.language_model.layers.2.mlp.down_proj.weight")
@@ -315,7 +315,7 @@ def test_a_family_that_nobody_listed_is_found_by_structure(monkeypatch: pytest.M
     monkeypatch.delitem(FAMILIES, "internvl")
     model, keys, disk = build("internvl")
     assert [site.name for site in find_sites(model, keys, disk, ["projector", "vision.ffn_out"], last=1)[0]] == before
-    # Which layers its features come from nobody said: every one counts as read.
+    # It is not known which layers its features come from: every one counts as read.
     layers = layers_of(model, find_backbone(model).vision_layers)
     assert read_vision_layers(model, find_backbone(model), layers) == layers
 
@@ -370,7 +370,7 @@ def test_a_module_is_a_site_once() -> None:
     ("family", "pattern", "reason"),
     [
         ("llava", r".*layers\.2\.(mlp\.down_proj|input_layernorm)", "LlamaRMSNorm, not a plain Linear"),
-        ("llava", r"lm_head|.*layers\.2\.mlp\.down_proj", "neither in a text layer nor on an image's way"),
+        ("llava", r"lm_head|.*layers\.2\.mlp\.down_proj", "neither in a text layer nor on the image's path"),
         ("mllama", r".*\.1\.(mlp\.down_proj|cross_attn\.k_proj)", "reads image features inside a text layer"),
     ],
 )

@@ -69,7 +69,7 @@ def test_padding_is_on_the_left_and_masks_agree(prompter: Prompter, tmp_path: Pa
     for row, sequence in enumerate((long, short)):
         target = sequence.input_ids[sequence.target.start :]
         assert torch.equal(batch.targets[row][batch.mask[row]], target)
-        # The kept position k predicts target k: it is the one just before it.
+        # The kept position k predicts target k: it is the position just before it.
         assert torch.equal(ids[row, batch.keep + 1][batch.mask[row]], target)
         assert torch.equal(batch.answer[row].nonzero()[:, 0], batch.keep[batch.mask[row]])
     assert len(batch.keep) == width

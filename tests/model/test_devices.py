@@ -1,4 +1,4 @@
-"""Sites on several devices, weights that are only there while they are used, and what fits where."""
+"""Sites on several devices, offloaded weights, and the choice of places by free memory."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_without_accelerate_its_extra_is_named(monkeypatch) -> None:
 
 
 def account(root: Path, **files: str) -> Path:
-    """A system's account of its memory."""
+    """Files in which a system reports its memory."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)

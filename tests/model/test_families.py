@@ -56,7 +56,7 @@ def pairs(pictures: dict[str, ImageSource]) -> list[tuple[Query, str]]:
 
 
 def alone(runtime: Runtime, query: Query, target: str | None) -> torch.Tensor:
-    """Logits at the target of one question, from the model as transformers runs it."""
+    """Return the logits at the target of one question, from the model as transformers runs it."""
     batch = runtime.batch([runtime.encode(query, target)])
     with torch.no_grad():
         logits = runtime._asked(batch)(**batch.inputs).logits[0]
@@ -75,7 +75,7 @@ def test_an_answer_is_scored_where_the_prompt_ends(runtime: Runtime, pictures) -
 
 
 def test_every_position_has_its_most_likely_tokens(runtime: Runtime, pictures) -> None:
-    """As many as the sequence that ends in the answer has; those that predict the answer are what it is scored by."""
+    """As many as the sequence that ends in the answer has; scores come from those that predict the answer."""
     for query, target in pairs(pictures):
         encoded = runtime.encode(query, target)
         sequence, span = encoded.answering
@@ -126,7 +126,7 @@ def test_a_batch_scores_as_its_questions_do_alone(runtime: Runtime, pictures) ->
 def test_a_warm_cache_changes_no_bit(runtime: Runtime, pictures) -> None:
     asked = [runtime.encode(*pair) for pair in pairs(pictures)]
     with runtime.attached([]):
-        runtime.score(runtime.batch(asked[1:]))  # in other company
+        runtime.score(runtime.batch(asked[1:]))  # in another batch
         warm = runtime.score(runtime.batch(asked)).logits
         ran = []
         hooks = [layer.register_forward_pre_hook(lambda *_: ran.append(1)) for layer in live_layers(runtime)]
@@ -140,14 +140,14 @@ def test_a_warm_cache_changes_no_bit(runtime: Runtime, pictures) -> None:
 
 
 def test_layers_before_the_first_edited_one_run_once_for_a_batch(runtime: Runtime, pictures) -> None:
-    """And a write behind them changes what comes after, not a bit of which depends on whether they ran again."""
+    """A write after them changes later outputs, and no bit of these depends on whether they ran again."""
     asked = [runtime.encode(*pair) for pair in pairs(pictures)]
     last = text_layers(runtime.model, find_backbone(runtime.model))[-1]
     made = [branch for branch in branches(runtime) if branch.module.startswith(f"{last}.")]
     assert made
 
     def written(again: bool) -> list[torch.Tensor]:
-        """Logits and gradients of three writes of a batch, with the layers before it run for each or not."""
+        """Return logits and gradients of three writes of a batch, with the layers before it run each time or not."""
         found: list[torch.Tensor] = []
         before = [branch.B for branch in made]
         with runtime.attached(made):
@@ -174,12 +174,12 @@ def test_layers_before_the_first_edited_one_run_once_for_a_batch(runtime: Runtim
 
 
 def live_layers(runtime: Runtime) -> list[torch.nn.Module]:
-    """What would run if a vision layer did: its submodules, since the layer itself is answered for."""
+    """Return the submodules of vision layers: they run only if a layer does, as the layer's own forward is replaced."""
     return [module for layer in runtime._vision.layers for module in layer.children()]
 
 
 def test_a_greedy_answer_is_the_most_likely_one_word_for_word(runtime: Runtime, pictures) -> None:
-    """So one that is scored as such need not be generated."""
+    """So an answer that scores as greedy need not be generated."""
     assert runtime.picks_most_likely
     queries = [query for query, _ in pairs(pictures)]
     answers = runtime.generate(queries, 6)
@@ -194,7 +194,7 @@ def test_answers_in_a_batch_are_those_given_alone(runtime: Runtime, pictures) ->
         together = runtime.generate(queries, 6)
         single = [runtime.generate([query], 6)[0] for query in queries]
         assert together == single
-        # And what was generated is what the scores say.
+        # And the generated answer is the one that the scores predict.
         batch = runtime.batch(
             [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, together, strict=True)]
         )
@@ -251,7 +251,7 @@ def test_control_tokens_of_users_are_text(runtime: Runtime, pictures) -> None:
 
 
 def test_what_belongs_to_tokens_moves_with_them(pictures) -> None:
-    """Left padding, on the processor's own account of which tokens are an image's."""
+    """Left padding, checked with the processor's own marks of image tokens."""
     model, processor = make_family("qwen2_vl")
     prompter = Prompter(processor, family_of("qwen2_vl"))
     asked = [prompter.encode(*pair) for pair in pairs(pictures)]

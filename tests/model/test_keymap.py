@@ -1,4 +1,4 @@
-"""The key map against the truth: the tensors that `from_pretrained` puts in memory."""
+"""The key map compared with the tensors that `from_pretrained` puts in memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_other_families(tmp_path: Path, family: str, layout: str) -> None:
 
 @pytest.mark.parametrize("family", ["blip-2", "qwen2_vl", "gemma3", "paligemma"])
 def test_both_copies_of_a_tied_tensor(tmp_path: Path, family: str) -> None:
-    """As older repositories have them: neither is a site, and every other tensor keeps its place."""
+    """As in older repositories: neither is a site, and every other tensor keeps its place."""
     path = tiny_family(tmp_path, family, "native", tied=True)
     tensors = tiny.read_weights(path)
     aliases = meta_model(open_checkpoint(path)).all_tied_weights_keys
@@ -111,7 +111,7 @@ def test_without_the_conversion_tables(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_disagreement_is_kept_out_of_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Swap two equal shapes in the tables: neither may be edited any more, everything else may."""
+    """Swap two tensors of equal shape in the tables: neither may be edited any more, everything else may."""
     from transformers import core_model_loading
 
     path = tiny.tiny_llava(tmp_path, "old_hub")

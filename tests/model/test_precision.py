@@ -1,4 +1,4 @@
-"""Half-precision bases: what is written is float32, what is accumulated float64, and small gradients are not lost."""
+"""Half-precision bases: writes are float32, sums float64, and small gradients are not lost."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def half(dtype: torch.dtype) -> Runtime:
 
 
 def gradients(runtime: Runtime, folder: Path, share: float) -> dict[str, torch.Tensor]:
-    """G of a loss that is nearly gone: the same, but `share` of it."""
+    """Return G of a loss scaled down to `share` of itself."""
     made = []
     for number, module in enumerate(SITES):
         d_out, d_in = runtime.model.get_submodule(module).weight.shape

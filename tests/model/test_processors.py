@@ -17,7 +17,7 @@ from support.tiny_processors import qwen_processor
 
 
 def as_published(folder: Path, image_processor: str) -> Path:
-    """Rename the files that `save_pretrained` writes to what older repositories hold."""
+    """Rename the files that `save_pretrained` writes to their names in older repositories."""
     whole = json.loads((folder / "processor_config.json").read_text())
     images = whole.pop("image_processor") | {"image_processor_type": image_processor}
     for name in ("preprocessor_config.json", "video_preprocessor_config.json"):

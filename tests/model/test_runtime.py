@@ -1,4 +1,4 @@
-"""A model lent to an editor: branches equal plain torch, and nothing is left behind."""
+"""A model with an attached editor: branches equal plain torch, and nothing is left behind."""
 
 import copy
 from contextlib import suppress
@@ -191,7 +191,7 @@ def test_the_cache_keeps_only_what_is_read_and_as_much_as_fits(runtime: Runtime,
         assert torch.equal(runtime.score(batch).logits, first)
         other = runtime.batch([runtime.encode(Query((), "what ?"), "red"), batch.sequences[0], batch.sequences[1]])
         runtime.score(other)
-        cache._found(("another",), lambda: None)
+        cache._outputs_of(("another",), lambda: None)
         assert list(cache._outputs) == [("another",)]
         assert cache._bytes == 0
 

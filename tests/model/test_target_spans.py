@@ -1,4 +1,4 @@
-"""Which tokens are the target: for every one of the suites, those that the model would have to say after the prompt.
+"""Which tokens are the target: for every suite, those that the model would have to generate after the prompt.
 
 Tokenised by itself a target can give other tokens. With a SentencePiece tokenizer as Llama's it begins with a stray
 space, so labels made that way are off by one (all 1,000 captions of E-IC, by the published code); with a byte-level
@@ -24,7 +24,7 @@ SUITES = ["e-vqa", "e-ic", pytest.param("e-vqa real", marks=NO_MMEDIT), pytest.p
 
 @cache
 def corrections(suite: str) -> list[tuple[str, str]]:
-    """Question and target of every edit, in every pool that is there."""
+    """Yield question and target of every edit, in every pool that exists."""
     name, _, real = suite.partition(" ")
     loaded = load_suite(name, MMEDIT if real else None)
     assert isinstance(loaded, EditSuite)

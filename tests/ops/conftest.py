@@ -1,10 +1,19 @@
-"""Runs that the tests of `revert` share."""
+"""Runs that several test files share."""
 
 import pytest
 
+from support.helpers import QUICK, World
 from support.reverts import Runs
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("revert"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world: World) -> bytes:
+    """The sidecar of one run over the edits of the module's world, from a file and without a break."""
+    sidecar = world.root / "undisturbed.more"
+    assert world.edit(*QUICK, "--state", sidecar).code == 3
+    return sidecar.read_bytes()

@@ -1,4 +1,4 @@
-"""`edit --batch`: keys first, then everything written together; and what a consolidation says of an edit's status."""
+"""`edit --batch`: keys first, then everything written together; and how a consolidation changes an edit's status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from more_cli import files
-from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.loop import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
 from support.helpers import World, at_call, die, forks, in_child, line, run
@@ -72,12 +72,12 @@ def test_an_unfinished_batch_is_named(world: World) -> None:
     in_child(killed)
     plain = world.edit()
     assert plain.code == 3
-    assert "unfinished --batch" in plain.err
+    assert "an interrupted --batch left edits unwritten" in plain.err
     assert world.edit("--batch").code == 0
-    assert "unfinished" not in world.edit().err
+    assert "unwritten" not in world.edit().err
 
 
-def test_what_a_consolidation_brings_right_is_learnt(world: World) -> None:
+def test_edits_that_a_consolidation_corrects_are_learnt(world: World) -> None:
     alone = world.root / "alone.more"
     settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "batch.rounds=40")
     assert run("init", world.model, *settings, "--state", alone).code == 0
@@ -99,15 +99,15 @@ def test_a_recipe_names_its_anchors(world: World) -> None:
     assert "1 anchors" in done.out
     assert "held.jsonl" not in state.read_bytes()[:100_000].decode(errors="replace")
     again = run("init", world.model, "--recipe", folder / "own.toml", "--state", state)
-    assert "found the same state" in again.out
+    assert "already exists, unchanged" in again.out
     created = world.root / "created.more"
     world.write([line(0)], "one.jsonl")
     world.edit("--state", created, "--recipe", folder / "own.toml", edits=world.root / "one.jsonl")
-    assert "held by 1 anchors" in run("status", world.model, "--state", created).out
+    assert "1 anchors, 2 per write" in run("status", world.model, "--state", created).out
     world.write([line(1, locality=[{"question": "A photo  of"}])], "clash.jsonl")
     fresh = ("--state", world.root / "fresh.more", "--recipe", folder / "own.toml")
     clash = world.edit(*fresh, edits=world.root / "clash.jsonl")
-    assert (clash.code, "asks what an anchor holds" in clash.err) == (4, True)
+    assert (clash.code, "is also an anchor" in clash.err) == (4, True)
     assert not (world.root / "fresh.more").exists()
     (folder / "held.jsonl").unlink()
     gone = run("init", world.model, "--recipe", folder / "own.toml", "--state", world.root / "none.more")

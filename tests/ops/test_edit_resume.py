@@ -1,4 +1,4 @@
-"""However a run ends, running it again ends with the sidecar of an undisturbed one, to the byte."""
+"""However a run is interrupted, running it again gives the bytes of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -48,14 +48,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-@pytest.fixture(scope="module")
-def undisturbed(world: World) -> bytes:
-    """The sidecar of one run from beginning to end."""
-    sidecar = world.root / "undisturbed.more"
-    assert world.edit(*QUICK, "--state", sidecar).code == 3
-    return sidecar.read_bytes()
-
-
 def steps(world: World, functions: list[tuple[Any, str]]) -> int:
     """How many calls of these functions an undisturbed run makes."""
     counted = world.root / "counted"
@@ -71,7 +63,7 @@ def steps(world: World, functions: list[tuple[Any, str]]) -> int:
 
 
 def finished(world: World, sidecar: Path) -> bytes:
-    """Run the stream again; every edit is in the ledger exactly once, and nothing is left lying about."""
+    """Run the stream again; every edit is in the ledger exactly once, and no scratch file is left."""
     assert world.edit(*SAVE_OFTEN, "--state", sidecar).code == 3
     assert [entry["id"] for entry in world.entries(sidecar)] == IDS
     folder = sidecar.with_name(f"{sidecar.name}.d")
@@ -96,7 +88,7 @@ def test_three_edits_and_then_the_rest_are_the_same_as_eight(world: World, undis
     assert sidecar.read_bytes() == undisturbed
 
 
-def test_a_state_that_holds_everything_is_not_written_again(
+def test_an_up_to_date_state_is_not_written_again(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
@@ -112,7 +104,9 @@ def test_a_state_that_holds_everything_is_not_written_again(
 
 @pytest.mark.slow
 @forks
-def test_nothing_lies_about_wherever_the_last_save_was_killed(world: World, undisturbed: bytes, tmp_path: Path) -> None:
+def test_no_scratch_file_is_left_wherever_the_last_save_was_killed(
+    world: World, undisturbed: bytes, tmp_path: Path
+) -> None:
     for number in range(1, 7):
         sidecar = tmp_path / f"{number}.more"
 
@@ -124,7 +118,7 @@ def test_nothing_lies_about_wherever_the_last_save_was_killed(world: World, undi
         assert finished(world, sidecar) == undisturbed, f"killed at step {number}"
 
 
-def test_a_finished_stream_is_not_applied_again_and_the_model_stays_on_disk(
+def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
     world: World, undisturbed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sidecar, stream = tmp_path / "s.more", world.edits(2, "two.jsonl")
@@ -141,7 +135,7 @@ def test_the_state_alone_is_rebuilt_from_the_ledger(world: World, undisturbed: b
     world.edit(*QUICK, "--state", sidecar)
     sidecar.unlink()
     again = world.edit(*QUICK, "--state", sidecar)
-    assert "replayed 8 edits that the ledger had and the state did not" in again.err
+    assert "replayed 8 edits that were in the ledger but not in the state" in again.err
     assert sidecar.read_bytes() == undisturbed
 
 
@@ -157,7 +151,7 @@ def test_a_refused_edit_is_replayed_as_nothing(tmp_path: Path) -> None:
 
 
 def small_context(model: Path) -> dict[str, Any]:
-    """So small that a text too short to be looked at beforehand does not fit."""
+    """So small that even a text too short to be checked in advance does not fit."""
     return json.loads((model / "config.json").read_text())["text_config"] | {"max_position_embeddings": 100}
 
 
@@ -220,7 +214,7 @@ def test_killed_again_and_again(world: World, undisturbed: bytes, tmp_path: Path
 
 @forks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_the_edit_at_hand(
+def test_a_signal_ends_the_run_after_the_current_edit(
     world: World, undisturbed: bytes, tmp_path: Path, number: signal.Signals
 ) -> None:
     sidecar = tmp_path / "s.more"
@@ -273,7 +267,7 @@ def test_a_second_signal_ends_it_at_once_and_the_ledger_has_the_rest(
 def killed(
     world: World, sidecar: Path, number: int, functions: list[tuple[Any, str]], action: Callable[..., None]
 ) -> Callable[[], object]:
-    """A run that meets its end at the n-th call of these functions."""
+    """Return a run with `action` at the n-th call of these functions."""
 
     def child() -> object:
         at_call(number, functions, action)

@@ -1,4 +1,4 @@
-"""Edits that come one by one: results as they are made, nothing read too early, and every way a stream can end."""
+"""Edits that arrive one by one: results at once, nothing read too early, and every way a stream can end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ import pytest
 
 from more_cli.errors import DataError
 from more_cli.inputs import records
-from more_cli.inputs.edits import Problem
 from more_cli.inputs.feeds import Pipe, Watch
-from more_cli.inputs.records import Record
+from more_cli.inputs.records import Problem, Record
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.ops.edit import EditOptions, Listener, edit_stream
-from more_cli.ops.prefetch import Ahead
-from more_cli.ops.session import Target
+from more_cli.ops.prefetch import Prefetch
+from more_cli.store.target import Target
 from support.helpers import QUICK, Result, World, line, lines_in, process, run, spelled, wait_for
 
 FIVE = [line(number) for number in range(5)]
@@ -40,20 +39,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return world
 
 
-@pytest.fixture(scope="module")
-def undisturbed(world: World) -> bytes:
-    """The sidecar of the five edits, from a file."""
-    sidecar = world.root / "undisturbed.more"
-    assert world.edit(*QUICK, "--state", sidecar).code == 3
-    return sidecar.read_bytes()
-
-
 def lines_of(*values: Any) -> bytes:
     return b"".join(spelled(value) + b"\n" for value in values)
 
 
 def streamed(world: World, sidecar: Path, *values: Any, options: tuple[Any, ...] = ()) -> tuple[Result, list[Any]]:
-    """Send lines through standard input; what was printed, as objects."""
+    """Send lines to standard input; return the result and the objects that were printed."""
     argv = (*QUICK, "--state", sidecar, "--image-root", world.root, "--json-lines", *options)
     result = run("edit", world.model, "-", *argv, stdin=lines_of(*values))
     return result, [json.loads(text) for text in result.out.splitlines()]
@@ -109,8 +100,8 @@ def test_a_file_has_lines_as_well_and_all_of_its_problems(world: World, tmp_path
     ("options", "said"),
     [
         (("edits.jsonl", "--json", "--json-lines"), "were both given"),
-        (("edits.jsonl", "--idle", "3"), "--idle is for --watch"),
-        (("-", "--watch"), "--watch follows a file"),
+        (("edits.jsonl", "--idle", "3"), "--idle needs --watch"),
+        (("-", "--watch"), "--watch reads a file"),
     ],
 )
 def test_options_that_do_not_go_together(world: World, options: tuple[str, ...], said: str) -> None:
@@ -134,7 +125,7 @@ def test_nothing_is_read_more_than_one_edit_ahead(world: World, undisturbed: byt
 
     class Watching(Listener):
         def edited(self, entry: Any, status: Any, *, new: bool) -> None:
-            # Whoever fetches the next one has had all the time it wants.
+            # Time enough for the thread to fetch more than it should.
             time.sleep(0.3)
             ahead.append(sent - entry.seq)
 
@@ -153,7 +144,7 @@ def test_the_next_prompt_is_made_in_a_thread_and_changes_no_byte(
     real = Prompter.encode
 
     def encode(self: Prompter, query: Any, target: str | None = None) -> Any:
-        if query.images[0].path:  # no picture that an estimate is made with
+        if query.images[0].path:  # not the image of the memory estimate
             made.append((query.images[0].path.stem, threading.current_thread() is not threading.main_thread()))
         return real(self, query, target)
 
@@ -162,18 +153,18 @@ def test_the_next_prompt_is_made_in_a_thread_and_changes_no_byte(
         streamed(world, tmp_path / "s.more", *FIVE)
     assert sorted(made) == [("black", True), ("blue", True), ("green", True), ("red", False), ("yellow", True)]
     assert (tmp_path / "s.more").read_bytes() == undisturbed
-    monkeypatch.setattr(Ahead, "start", lambda *_: None)
+    monkeypatch.setattr(Prefetch, "start", lambda *_: None)
     streamed(world, tmp_path / "t.more", *FIVE)
     assert (tmp_path / "t.more").read_bytes() == undisturbed
 
 
-def test_an_error_is_raised_where_its_item_would_have_been_taken() -> None:
+def test_an_error_is_raised_in_place_of_its_item() -> None:
     def items() -> Iterator[int]:
         yield from (1, 2)
         raise DataError("three")
 
     idle: list[int] = []
-    with Ahead(items()) as ahead:
+    with Prefetch(items()) as ahead:
         taken = [next(ahead)]
         ahead.start(lambda item: time.sleep(0.2), lambda: idle.append(len(taken)), 0.05)
         taken.append(next(ahead))
@@ -183,8 +174,8 @@ def test_an_error_is_raised_where_its_item_would_have_been_taken() -> None:
     assert idle
 
 
-def test_an_image_that_goes_bad_while_another_edit_is_written_is_that_edits_fault(world: World, tmp_path: Path) -> None:
-    """It was fine when it was fetched ahead; the store looks at it again."""
+def test_an_image_that_vanishes_after_prefetching_is_reported_for_its_edit(world: World, tmp_path: Path) -> None:
+    """It existed when it was prefetched; the store reads it again."""
     picture = tmp_path / "later.png"
     picture.write_bytes((world.root / "img" / "green.png").read_bytes())
 
@@ -280,7 +271,7 @@ def test_a_sender_that_is_slow_then_hasty_then_dead(
     os.close(answers)
     name = "<stdin>" if through == "pipe" else str(fifo)
     assert f"error: {name}:5: not JSON" in said
-    assert "there is no newline behind it: was it cut off?" in said
+    assert "there is no newline after it: was it cut off?" in said
     assert [json.loads(text).get("id", "problem") for text in rest[-3:]] == ["e3", "e4", "problem"]
     held = run("status", world.model, "--state", sidecar, "--json").json
     assert (held["edits"], held["behind"]) == (4, 0)
@@ -321,7 +312,7 @@ def test_the_reader_of_the_results_leaves(world: World, undisturbed: bytes, tmp_
         child.stdin.flush()
         said = child.stderr.read().decode()  # type: ignore[union-attr]
         assert child.wait(60) == 130
-    assert said.splitlines()[-1] == "whoever read the output is gone; what was done until then is safe"
+    assert said.splitlines()[-1] == "output pipe closed; finished work is saved"
     assert "Traceback" not in said
     assert "Exception" not in said
     held = run("status", world.model, "--state", sidecar, "--json").json
@@ -342,7 +333,7 @@ def test_any_command_ends_quietly_when_its_reader_is_gone(world: World, tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes of a size of their own are Linux's")
 def test_a_signal_while_the_reader_sleeps(world: World, tmp_path: Path) -> None:
-    """The pipe is full and the command held up: nothing more is applied, and it still ends when asked."""
+    """The pipe is full and the command blocked: nothing more is applied, and a signal still ends it."""
     sidecar, long = tmp_path / "s.more", " x" * 200
     edits = [line(number, question=f"which ?{long}") for number in range(8)]
     options = (*QUICK, "--image-root", world.root, "--state", sidecar, "--json-lines", "--save-every", 100)
@@ -368,7 +359,7 @@ def test_a_signal_while_the_reader_sleeps(world: World, tmp_path: Path) -> None:
 
 
 class Followed:
-    """A `Watch` read in a thread, and what came of it."""
+    """A `Watch` that is read in a thread, with its records and messages."""
 
     def __init__(self, path: Path, idle: float | None = None) -> None:
         self.said: list[str] = []

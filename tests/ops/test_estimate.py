@@ -1,4 +1,4 @@
-"""The memory that editing is said to take, what it is made of, and the refusal of what does not fit."""
+"""The estimate of memory for editing, its parts, and the refusal if it exceeds the free memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from more_cli.errors import ResourceError
 from more_cli.model.machine import Machine
 from more_cli.ops.estimate import Estimate, estimate
 from more_cli.ops.init import plan
-from more_cli.ops.session import locate
+from more_cli.store.target import locate
 from support.helpers import QUICK, World, run
 
 
@@ -23,8 +23,8 @@ def of(world: World, *settings: str, machine: Machine | None = None, **asked: in
     return estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine or Machine(), **asked)
 
 
-def part(found: Estimate, name: str) -> int:
-    return next(part.bytes for part in found.parts if part.name == name)
+def part(result: Estimate, name: str) -> int:
+    return next(part.bytes for part in result.parts if part.name == name)
 
 
 def test_weights_are_those_of_the_headers_in_the_dtype_they_are_loaded_in(world: World) -> None:
@@ -36,21 +36,21 @@ def test_weights_are_those_of_the_headers_in_the_dtype_they_are_loaded_in(world:
 
 def test_the_state_is_as_large_as_its_file(world: World) -> None:
     assert run("init", world.model).code == 0
-    found = run("status", world.model, "--estimate", "--json").json["estimate"]
+    result = run("status", world.model, "--estimate", "--json").json["estimate"]
     header = 8 + int.from_bytes(world.sidecar.read_bytes()[:8], "little")
-    assert found["state"] == world.sidecar.stat().st_size - header
+    assert result["state"] == world.sidecar.stat().st_size - header
 
 
 def test_longer_sequences_wider_sites_and_more_samples_take_more(world: World) -> None:
-    found = of(world)
-    assert part(of(world, tokens=10 * found.tokens), "passes") > 5 * part(found, "passes")
-    assert part(of(world, 'sites=["text.ffn_out"]', "last=1"), "passes") < part(found, "passes")
-    assert part(of(world, "rank=4"), "sites") < part(found, "sites")
-    assert of(world, anchors=100).samples == found.samples + 8
-    assert part(of(world, anchors=100), "images") > part(found, "images")
+    result = of(world)
+    assert part(of(world, tokens=10 * result.tokens), "passes") > 5 * part(result, "passes")
+    assert part(of(world, 'sites=["text.ffn_out"]', "last=1"), "passes") < part(result, "passes")
+    assert part(of(world, "rank=4"), "sites") < part(result, "sites")
+    assert of(world, anchors=100).samples == result.samples + 8
+    assert part(of(world, anchors=100), "images") > part(result, "images")
 
 
-def test_a_part_is_as_long_as_memory_has_room_for(world: World, monkeypatch) -> None:
+def test_samples_are_split_into_parts_of_limited_memory(world: World, monkeypatch) -> None:
     whole = of(world)
     monkeypatch.setattr("more_cli.model.activations.PART", 1)
     alone = of(world)
@@ -59,37 +59,37 @@ def test_a_part_is_as_long_as_memory_has_room_for(world: World, monkeypatch) -> 
     assert part(alone, "passes") < part(whole, "passes") / 10
 
 
-def test_people_see_the_parts_and_programs_the_bytes(world: World) -> None:
+def test_text_shows_the_parts_and_json_the_bytes(world: World) -> None:
     said = run("status", world.model, "--estimate", "--memory", "3")
     assert "weights" in said.out
     assert "in bfloat16" in said.out
     assert "free: 3.00 GiB" in said.out
-    told = run("status", world.model, "--estimate", "--json", "--dtype", "float32", "--tokens", "77").json["estimate"]
-    assert told["tokens"] == 77
-    assert told["total"] == sum(told["parts"].values())
+    result = run("status", world.model, "--estimate", "--json", "--dtype", "float32", "--tokens", "77").json["estimate"]
+    assert result["tokens"] == 77
+    assert result["total"] == sum(result["parts"].values())
     assert run("status", world.model, "--json").json["estimate"] is None
 
 
-def test_what_does_not_fit_is_refused_before_a_weight_is_loaded(world: World, monkeypatch) -> None:
+def test_too_little_memory_is_refused_before_a_weight_is_loaded(world: World, monkeypatch) -> None:
     monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
-    found = run("edit", world.model, world.edits(1), *QUICK, "--memory", "0.01")
-    assert found.code == ResourceError.exit_code
-    assert "0.0 GiB are free (weights 0.0, sequences of" in found.err
+    result = run("edit", world.model, world.edits(1), *QUICK, "--memory", "0.01")
+    assert result.code == ResourceError.exit_code
+    assert "0.0 GiB are free (weights 0.0, sequences of" in result.err
     for knob in ("--dtype", "--device", "--device-map", "--set", "--memory", "--estimate"):
-        assert knob in found.err
+        assert knob in result.err
     assert not (world.folder / "ledger.jsonl").exists()
 
 
-def test_memory_overrules_what_is_free(world: World, monkeypatch) -> None:
+def test_memory_sets_what_is_free(world: World, monkeypatch) -> None:
     monkeypatch.setattr("more_cli.model.machine.free_memory", lambda: 1)
     world.edits(1)
     assert world.edit(*QUICK).code == ResourceError.exit_code
     assert world.edit("--memory", "4").code in (0, 3)
 
 
-def test_half_floats_on_disk_without_a_word_in_the_config(world: World) -> None:
+def test_without_a_dtype_in_the_config_the_weights_on_disk_decide(world: World) -> None:
     config = world.model / "config.json"
     config.write_text(config.read_text().replace('"dtype": "bfloat16",', ""))
     assert '"dtype"' not in config.read_text()
-    found = of(world)
-    assert found.parts[0].note == "in bfloat16"
+    result = of(world)
+    assert result.parts[0].note == "in bfloat16"

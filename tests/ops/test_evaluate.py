@@ -1,4 +1,4 @@
-"""What `more eval` leaves for pipelines and readers: gates with their exit code, JSON, JUnit XML, HTML and Markdown."""
+"""Outputs of `more eval`: gates with their exit code, JSON, JUnit XML, HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def text(world: World, name: str) -> str:
 # --- gates ---
 
 
-def test_a_missed_gate_is_exit_code_6_and_says_which(scored: Result) -> None:
+def test_a_missed_gate_is_exit_code_6_and_is_named(scored: Result) -> None:
     assert scored.code == 6
     missed = [text for text in scored.err.splitlines() if text.startswith("error: ")]
     assert [text.split(": ")[2] for text in missed] == ["rel.gen_exact.low>=0.9", "loc_text.loc_gen_same>1"]
@@ -85,8 +85,8 @@ def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> No
     [
         (["--gate", "rel.gen_exat>=0.9"], "there is no metric", "`rel.gen_exact`"),
         (["--gate", "rel.gen_exact"], "is not a metric, one of", "quotes"),
-        (["--report", "report.pdf"], "a report is .html or .md", "name the file"),
-        (["--report", "nowhere/report.md"], "there is no folder", "make it"),
+        (["--report", "report.pdf"], "a report is .html or .md", "report.html"),
+        (["--report", "nowhere/report.md"], "there is no folder", "create it"),
         (["--junit", "."], "is not a file", "another"),
         (["--junit", "a.html", "--report", "a.html"], "is named twice", "its own name"),
     ],
@@ -116,45 +116,45 @@ def test_gates_on_a_state_without_edits_are_missed(tmp_path: Path) -> None:
 # --- JSON ---
 
 
-def test_json_holds_all_that_is_needed_to_get_the_numbers_again(world: World, scored: Result) -> None:
-    found = scored.json
-    assert found["schema"] == "more.eval/1"
-    told = found["reproduce"]
-    assert told["ledger_head"]
-    assert told["ledger_head"] != world.entries()[-1]["prev"]
-    assert {"base", "recipe", "template", "digest", "edits", "anchors", "intervals"} <= told.keys()
-    assert {"more", "torch", "transformers", "device", "dtype", "threads"} <= told["versions"].keys()
-    assert told["recipe"] == run("status", world.model, "--json").json["recipe"]
+def test_json_has_everything_to_reproduce_the_numbers(world: World, scored: Result) -> None:
+    result = scored.json
+    assert result["schema"] == "more.eval/1"
+    reproduce = result["reproduce"]
+    assert reproduce["ledger_head"]
+    assert reproduce["ledger_head"] != world.entries()[-1]["prev"]
+    assert {"base", "recipe", "template", "digest", "edits", "anchors", "intervals"} <= reproduce.keys()
+    assert {"more", "torch", "transformers", "device", "dtype", "threads"} <= reproduce["versions"].keys()
+    assert reproduce["recipe"] == run("status", world.model, "--json").json["recipe"]
     expected = {
         name for name in full_names() if not name.endswith("_all") and not name.startswith(("port_3", "port_4"))
     }
-    assert set(found["metrics"]) == expected
-    assert {"mask", "baseline", "protocol", "n", "interval"} <= found["metrics"]["rel.tf_exact"].keys()
-    assert found["metrics"]["loc_text.loc_flip"]["baseline"] == "base"
+    assert set(result["metrics"]) == expected
+    assert {"mask", "baseline", "protocol", "n", "interval"} <= result["metrics"]["rel.tf_exact"].keys()
+    assert result["metrics"]["loc_text.loc_flip"]["baseline"] == "base"
 
 
-def test_portability_is_told_by_hop(world: World, scored: Result) -> None:
-    """Three questions that follow from the edit, of one, two and five steps; beyond four they count in all alone."""
-    found = scored.json["metrics"]
-    ns = {group: found[f"{group}.gen_exact"]["n"] for group in ("portability", "port_1", "port_2")}
+def test_portability_is_reported_by_hop(world: World, scored: Result) -> None:
+    """Three questions follow from the edit, of one, two and five steps; the last counts in `portability` only."""
+    result = scored.json["metrics"]
+    ns = {group: result[f"{group}.gen_exact"]["n"] for group in ("portability", "port_1", "port_2")}
     assert ns == {"portability": 3, "port_1": 1, "port_2": 1}
     met = run("eval", world.model, "--gate", "port_1.tf_token_acc>=0", "--gate", "port_4.gen_exact>=0")
     assert met.code == 6
     assert (
         met.err.strip() == "error: gate missed: port_4.gen_exact>=0: nothing was measured: there are no `port_4` probes"
     )
-    assert "what follows " in text(world, "out.html")
+    assert "portability " in text(world, "out.html")
     assert "portability.gen_exact" in text(world, "out.md")
-    assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is told once"
+    assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is listed once"
 
 
 def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
-    found = scored.json
-    for name, value in found["metrics"].items():
-        values = [one for edit in found["per_edit"] for one in edit["values"].get(name, [])]
+    result = scored.json
+    for name, value in result["metrics"].items():
+        values = [one for edit in result["per_edit"] for one in edit["values"].get(name, [])]
         assert estimate(values).value == pytest.approx(value["value"])
         assert len(values) == value["n"]
-    first, second = found["per_edit"]
+    first, second = result["per_edit"]
     assert (first["id"], first["verdict"], first["answer"], first["target"]) == ("e1", "holds", "r", "r")
     assert (second["id"], second["verdict"]) == (EVIL, "does not hold")
     assert first["before"] != "r"
@@ -164,9 +164,9 @@ def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
 def test_the_same_state_gives_the_same_json(world: World, scored: Result) -> None:
     again = run("eval", world.model, "--json").json
     kept = scored.json
-    for found in (again, kept):
-        del found["gates"]
-        for edit in found["per_edit"]:
+    for result in (again, kept):
+        del result["gates"]
+        for edit in result["per_edit"]:
             del edit["before"]  # asked of the base for a report only
     assert again == kept
 
@@ -192,7 +192,7 @@ def test_junit_has_a_case_per_edit_and_per_gate(world: World, scored: Result) ->
     assert f"question: {HOSTILE}" in failure.text
 
 
-def test_junit_says_nothing_that_a_question_says_as_markup(world: World, scored: Result) -> None:
+def test_junit_escapes_markup_of_questions(world: World, scored: Result) -> None:
     raw = text(world, "out.xml")
     assert not re.search("<!|<script|<b>|CDATA", raw)
     assert raw.count("<testcase") == 5
@@ -250,14 +250,14 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     cards = [attributes["class"] for attributes in page.all("article")]
     assert cards == ["bad", "good"]
     assert len(page.all("img")) == 2
-    assert "other words" in raw
+    assert "rephrases" in raw
     assert scored.json["reproduce"]["ledger_head"] in raw
 
 
 # --- Markdown ---
 
 
-def test_markdown_is_compact_and_what_records_say_is_code(world: World, scored: Result) -> None:
+def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, scored: Result) -> None:
     raw = text(world, "out.md")
     assert raw.startswith("### more eval: 1 of 2 hold\n")
     assert "| `rel.gen_exact.low>=0.9` | **missed** | 0.5, 95 %" in raw

@@ -45,25 +45,25 @@ def test_init_with_anchors(world: World) -> None:
     assert {site["keys"] for site in status["sites"] if site["modality"] == "text"} == {3}
     assert {site["keys"] for site in status["sites"] if site["modality"] == "visual"} == {2}
     assert all(site["ridge"] for site in status["sites"])
-    assert "held by 3 anchors" in run("status", world.model).out
-    assert "found the same state" in init(world).out
+    assert "3 anchors, 8 per write, their keys in P" in run("status", world.model).out
+    assert "already exists, unchanged" in init(world).out
     other = run("init", world.model, *LOOP)
     assert other.code == 5
     assert "another set of anchors" in other.err
 
 
-def test_anchors_that_would_be_measured_are_refused(world: World) -> None:
+def test_probes_that_are_also_anchors_are_refused(world: World) -> None:
     init(world)
     probe = {"image": "img/orange.png", "question": QUESTION.upper()}
     world.write([line(0), line(1, locality=[{"question": "fine"}, probe])])
     done = world.edit()
     assert done.code == 4
-    assert "edits.jsonl:2: locality 2 asks what an anchor holds" in done.err
+    assert "edits.jsonl:2: locality 2 is also an anchor" in done.err
     assert not (world.folder / "ledger.jsonl").exists()
     world.write([probe], "probes.jsonl")
     done = run("eval", world.model, "--probes", world.root / "probes.jsonl")
     assert done.code == 4
-    assert "asks what an anchor holds" in done.err
+    assert "is also an anchor" in done.err
 
 
 def test_changed_or_lost_anchors_are_one_clear_error(world: World) -> None:
@@ -106,7 +106,7 @@ def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:
 @forks
 @pytest.mark.parametrize("step", [2, 9, 17, 30])
 def test_killed_with_rehearsal_and_consolidation(world: World, step: int) -> None:
-    """Margins go through the ledger: whatever was interrupted, the same edits are rehearsed again."""
+    """Margins are in the ledger: after any interruption the same edits are rehearsed again."""
     moments = [(Sites, "absorb"), (Session, "count"), (Session, "save"), (files, "_fsync"), (files, "_rename")]
     whole = world.root / "whole.more"
     init(world, "--state", whole)
@@ -152,22 +152,23 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     out = tmp_path / "adapter"
     done = run("export", world.model, "-o", out)
     assert done.code == 0, done.err
-    assert "modules, all found in the model" in done.out
+    assert "modules, all of them in the model" in done.out
     assert run("export", world.model, "-o", out).code == 2
     assert run("export", world.model, "-o", out, "--force").code == 0
     model = AutoModelForImageTextToText.from_pretrained(world.model, dtype=torch.float32)
     adapted = peft.PeftModel.from_pretrained(model, out).eval()
-    from more_cli.evaluation.streams import request_of
+    from more_cli.editors.base import EditRequest
     from more_cli.model.batches import Query
     from more_cli.model.machine import Machine
-    from more_cli.ops.session import locate, open_session
+    from more_cli.ops.session import open_session
+    from more_cli.store.target import locate
 
     session = open_session(locate(world.model, None), Machine())
     edits = [session.ledger.edit_of(entry) for entry in session.ledger.standing()]
     with session.attached():
         live, batches = [], []
         for edit in edits:
-            request = request_of(edit)
+            request = EditRequest.of(edit)
             batches.append(session.runtime.batch([session.runtime.encode(request.query, request.target)]))
             live.append(session.runtime.score(batches[-1]).logits)
         assert Query
@@ -209,15 +210,17 @@ def test_init_with_calibration(world: World) -> None:
     stream = calibration(world)
     done = run("init", world.model, "--calibrate", stream, *LOOP, "--json")
     assert done.code == 0, done.err
-    found = done.json["calibration"]
-    assert found["n"] == 3
-    settings = [trial["setting"] for trial in found["tried"]]
+    result = done.json["calibration"]
+    assert result["n"] == 3
+    settings = [trial["setting"] for trial in result["tried"]]
     assert settings[0] == {}
     assert {key for setting in settings for key in setting} == {"default.lambda_rel", "margin", "visual_share"}
-    chosen, best = done.json["recipe"], found["tried"][0]["score"]
+    chosen, best = done.json["recipe"], result["tried"][0]["score"]
     before = load_recipe("llava", [word for word in LOOP if word != "--set"]).canonical()
     for key in CANDIDATES:
-        top, value = max((trial["score"], trial["setting"][key]) for trial in found["tried"] if key in trial["setting"])
+        top, value = max(
+            (trial["score"], trial["setting"][key]) for trial in result["tried"] if key in trial["setting"]
+        )
         *parents, leaf = key.split(".")
         ours, theirs = (values[parents[0]] if parents else values for values in (chosen, before))
         assert ours[leaf] == (value if top >= best + GAIN else theirs[leaf])
@@ -227,8 +230,8 @@ def test_init_with_calibration(world: World) -> None:
     assert state["recipe"] == chosen
     assert state["edits"] == 0
     again = run("init", world.model, "--calibrate", stream, *LOOP)
-    assert "found the same state" in again.out
-    assert "mean of what is measured" in again.out
+    assert "already exists, unchanged" in again.out
+    assert "mean score" in again.out
     assert "another calibration" in run("init", world.model, *LOOP).err
     assert world.edit().code in (0, 3)
 
@@ -243,13 +246,13 @@ def test_calibration_needs_something_to_measure(world: World) -> None:
 def test_calibration_and_anchors_must_not_overlap(world: World) -> None:
     done = init(world, "--calibrate", calibration(world))
     assert done.code == 4
-    assert "calibration.jsonl:1: locality 1 asks what an anchor holds" in done.err
+    assert "calibration.jsonl:1: locality 1 is also an anchor" in done.err
 
 
 def test_recipes_as_published_take_no_anchors(world: World) -> None:
     done = init(world, "--recipe", "paper-llava")
     assert done.code == 2
-    assert "recipe `paper-llava` makes no use of anchors" in done.err
+    assert "recipe `paper-llava` does not use anchors" in done.err
     assert not world.sidecar.exists()
 
 

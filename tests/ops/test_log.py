@@ -1,4 +1,4 @@
-"""`more log`: what was edited when, and what became of it, without a model."""
+"""`more log`: what was edited when, and its current status, without a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(world: World, *lines: dict[str, Any]) -> Ledger:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """One whose model and state are never looked at."""
+    """A world whose model and state are never read."""
     world = World.at(tmp_path)
     write(
         world,
@@ -56,10 +56,10 @@ def log(world: World, *options: object) -> Result:
 # --- the list ---
 
 
-def test_the_newest_line_comes_last_with_what_has_become_of_it(world: World) -> None:
-    found = log(world, "--json")
-    assert (found.code, found.json["schema"], found.json["total"]) == (0, "more.log/1", 5)
-    now = {line["id"]: (line["status"], line["now"]) for line in found.json["lines"]}
+def test_the_newest_line_comes_last_with_its_current_status(world: World) -> None:
+    result = log(world, "--json")
+    assert (result.code, result.json["schema"], result.json["total"]) == (0, "more.log/1", 5)
+    now = {line["id"]: (line["status"], line["now"]) for line in result.json["lines"]}
     assert now == {
         "a-1": ("learnt", "superseded"),
         "a-2": ("refused", "refused"),
@@ -67,8 +67,8 @@ def test_the_newest_line_comes_last_with_what_has_become_of_it(world: World) -> 
         "b-2": ("not-learnt", "not-learnt"),
         "consolidation-5": ("learnt", "learnt"),
     }
-    assert ids(found) == list(now)
-    assert found.json["head"] == Ledger(world.folder).head
+    assert ids(result) == list(now)
+    assert result.json["head"] == Ledger(world.folder).head
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_filters(world: World, options: tuple[object, ...], wanted: list[str]) -
     assert ids(log(world, *options, "--json")) == wanted
 
 
-def test_people_see_a_table(world: World) -> None:
+def test_text_output_is_a_table(world: World) -> None:
     shown = log(world, "--limit", "2")
     *_, row, _, last = shown.out.splitlines()
     assert row.split() == ["4", "2026-05-03", "02:00:00", "b-2", "not-learnt", "Q?", "T"]
     assert last.startswith("5 of 5 lines, head ")
-    assert shown.err == "the last 2 of 5 lines; --limit 0 shows all\n"
+    assert shown.err == "shown: the last 2 of 5 lines; --limit 0 shows all\n"
     assert log(world, "--id", "nothing").out.startswith("0 of 5 lines")
     assert log(world, "-q").out == ""
 
 
-def test_list_may_be_said_and_the_folder_be_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_and_the_folder_are_optional(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.root)
     assert run("log", "list", world.model).out == run("log").out == log(world).out
     assert run("log", "--state", world.sidecar, "--json").json["total"] == 5
@@ -167,10 +167,10 @@ def test_everything_about_one_edit(world: World) -> None:
         "versions": "threads 2, torch 2.13.0",
         "ledger line": "6",
     }
-    found = run("log", "show", "whole", world.model, "--json").json
-    assert found["schema"] == "more.log.show/1"
-    assert found["edit"].items() >= measured.items()
-    assert found["edit"]["stored"] == {IMAGE: True, absent: False}
+    result = run("log", "show", "whole", world.model, "--json").json
+    assert result["schema"] == "more.log.show/1"
+    assert result["edit"].items() >= measured.items()
+    assert result["edit"]["stored"] == {IMAGE: True, absent: False}
 
 
 def test_an_edit_names_the_one_that_superseded_it(world: World) -> None:
@@ -205,25 +205,25 @@ def test_a_real_edit_has_its_sites(tmp_path: Path) -> None:
 )
 def test_errors(world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str) -> None:
     monkeypatch.chdir(world.root)
-    found = run(*words)
-    assert (found.code, found.out) == (code, "")
-    assert said in found.err
+    result = run(*words)
+    assert (result.code, result.out) == (code, "")
+    assert said in result.err
 
 
 def test_a_damaged_ledger_is_one_error_that_names_the_line(world: World) -> None:
     path = world.folder / "ledger.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"id":"a-2"', b'"id":"a-9"'))
-    for found in (log(world), run("log", "show", "a-1", world.model)):
-        assert (found.code, found.out) == (5, "")
-        assert "ledger.jsonl:2: line was changed" in found.err
+    for result in (log(world), run("log", "show", "a-1", world.model)):
+        assert (result.code, result.out) == (5, "")
+        assert "ledger.jsonl:2: line was changed" in result.err
 
 
 def test_a_line_without_a_readable_time(world: World) -> None:
     write(world, {"id": "odd", "time": "\x1b[2Jnoon"})
     assert log(world).code == 0
-    found = log(world, "--since", "2026-01-01")
-    assert (found.code, "\x1b" in found.err) == (5, False)
-    assert "ledger line 6 has the time `\ufffd[2Jnoon`" in found.err
+    result = log(world, "--since", "2026-01-01")
+    assert (result.code, "\x1b" in result.err) == (5, False)
+    assert "ledger line 6 has no valid time: `\ufffd[2Jnoon`" in result.err
 
 
 @pytest.mark.parametrize("command", [("log",), ("log", "show", "\x1b[2J")])
@@ -235,7 +235,7 @@ def test_text_of_an_edit_cannot_steer_the_terminal(world: World, command: tuple[
     assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
 
 
-def test_people_see_the_last_hundred_lines_and_programs_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_shows_the_last_hundred_lines_and_json_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("more_cli.files._fsync", lambda fd: None)
     write(world, *({"id": f"m{number}"} for number in range(200)))
     shown = log(world)

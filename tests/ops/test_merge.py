@@ -22,14 +22,14 @@ from more_cli.checkpoint import patching
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.sites import rebuild_basis
-from more_cli.evaluation.streams import request_of
 from more_cli.files import sha256_bytes, sha256_file
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
-from more_cli.ops.session import locate, open_session
+from more_cli.ops.session import open_session
 from more_cli.store.state import load_state
+from more_cli.store.target import locate
 from support import tiny
 from support.helpers import LEARNING, Result, World, at_call, die, forks, in_child, run, tree
 
@@ -45,7 +45,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def world(original: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A copy of an edited model, to spoil."""
+    """A copy of an edited model that a test may change."""
     shutil.copytree(original.root, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
     return World.at(tmp_path / "world")
@@ -104,10 +104,10 @@ def header_bytes(shard: Path) -> bytes:
     ("place", "whence", "said"),
     [(9, os.SEEK_SET, "differs from its base"), (0, os.SEEK_END, "not as long as its base")],
 )
-def test_a_patch_that_went_astray_is_noticed(
+def test_a_byte_outside_the_patches_is_noticed(
     world: World, place: int, whence: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte before or behind what was to be patched is another one."""
+    """A byte before or after the patched ranges is changed."""
     overwrite = patching._overwrite
 
     def spoilt(checkpoint: Any, out: Path, *rest: Any) -> str:
@@ -131,7 +131,7 @@ def test_without_a_state_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("command", ["merge", "export", "eval", "edit"])
-def test_a_model_that_is_not_there_is_named(command: str, world: World, tmp_path: Path) -> None:
+def test_a_missing_model_is_named(command: str, world: World, tmp_path: Path) -> None:
     more = {"edit": [world.root / "edits.jsonl"], "eval": []}.get(command, ["-o", tmp_path / "out"])
     result = run(command, tmp_path / "nowhere", *more)
     assert (result.code, result.err.splitlines()[0]) == (5, f"error: {tmp_path / 'nowhere'}: no such directory")
@@ -157,11 +157,11 @@ def test_plain_transformers_sees_the_logits_of_the_live_state(tmp_path: Path, la
 
 
 def side_by_side(world: World, out: Path) -> dict[str, tuple[Scored, Scored]]:
-    """Every edit's target under the live state, and under the merged folder as anybody would load it."""
+    """Every edit's target under the live state, and under the merged folder as a user would load it."""
     session = open_session(locate(world.model, None), Machine())
     model = AutoModelForImageTextToText.from_pretrained(out, local_files_only=True).eval()
     plain = Runtime(model, load_prompter(session.checkpoint))
-    requests = [request_of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
+    requests = [EditRequest.of(session.ledger.edit_of(entry)) for entry in session.ledger.entries]
     with session.attached():
         live = [scored(session.runtime, request) for request in requests]
     return {request.id: (ours, scored(plain, request)) for request, ours in zip(requests, live, strict=True)}
@@ -179,9 +179,9 @@ def lead(scores: Scored) -> float:
 
 def test_verify_compares_every_edit(world: World) -> None:
     done = merge(world, "--verify", "--json")
-    found = done.json["verification"]
-    assert (done.code, found["edits"], found["lost"], found["gained"]) == (0, 4, [], [])
-    assert found["largest_logit_gap"] < 1e-4
+    result = done.json["verification"]
+    assert (done.code, result["edits"], result["lost"], result["gained"]) == (0, 4, [], [])
+    assert result["largest_logit_gap"] < 1e-4
 
 
 def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
@@ -194,12 +194,12 @@ def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
     lost = [edit for edit, (ours, theirs) in pairs.items() if ours.all_right() and not theirs.all_right()]
     named = done.json["verification"]["lost"]
     assert done.code == (3 if named else 0)
-    # `--verify` scores in batches: an answer that leads by less than bfloat16 can tell may fall on either side.
+    # `--verify` scores in batches: an answer whose lead is below the resolution of bfloat16 may go either way.
     certain = {edit for edit, both in pairs.items() if all(lead(scores) > 0.1 for scores in both)}
     assert set(named) & certain == set(lost) & certain
 
 
-def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_edits_are_named_in_the_text_output(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "fold", lambda W, A, B, s: W)
     lost = merge(world, "--verify")
     assert lost.code == 3
@@ -211,10 +211,10 @@ def test_edits_lost_are_named_for_people_too(world: World, monkeypatch: pytest.M
 # --- rounding ---
 
 
-def test_how_much_of_the_update_survived_is_told(tmp_path: Path) -> None:
+def test_the_surviving_part_of_an_update_is_reported(tmp_path: Path) -> None:
     world = edited(World(tmp_path, dtype="bfloat16"), 2)
     shown = merge(world, out=tmp_path / "out")
-    assert "update realised" in shown.out
+    assert "update kept" in shown.out
     folds = merge(world, "--json", out=tmp_path / "again").json["folds"]
     wanted, base = exact(world), tiny.read_weights(world.model)
     for fold in folds:
@@ -243,13 +243,13 @@ def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_pat
     assert (torch.stack(draws).float().mean(dim=0) - target).norm() < 0.5 * nearest
 
 
-# --- what lies beside the weights ---
+# --- files beside the weights ---
 
 
 CARD = b"---\nlicense: mit\ntags: [x]\n---\n# My model\n\xff\n\n\n"
 
 
-def test_provenance_says_what_the_weights_come_from(world: World) -> None:
+def test_provenance_names_the_origin_of_the_weights(world: World) -> None:
     merge(world)
     provenance = json.loads((world.root / "out" / "more.json").read_text())
     assert provenance["schema"] == "more.provenance/1"
@@ -292,16 +292,19 @@ def test_a_merge_of_a_merge_names_the_one_before(world: World) -> None:
     assert provenance["previous"] == sha256_file(world.root / "out" / "more.json")
     assert (world.root / "twice" / "README.md").read_text().count("## Corrected with more") == 2
     assert run("verify", "twice", "--deep").code == 0
-    found = run("verify", "out", "--json").json
-    assert (found["ok"], {"origin", "copies", "ledger"} <= {check["name"] for check in found["checks"]}) == (True, True)
+    result = run("verify", "out", "--json").json
+    assert (result["ok"], {"origin", "copies", "ledger"} <= {check["name"] for check in result["checks"]}) == (
+        True,
+        True,
+    )
 
 
-def test_other_copies_of_the_weights_stay_behind_and_are_named(world: World) -> None:
+def test_other_copies_of_the_weights_are_named_and_not_copied(world: World) -> None:
     (world.model / "pytorch_model.bin").write_bytes(b"stale")
     (world.model / "consolidated.safetensors").write_bytes(b"stale")
     (world.model / "notes.txt").write_text("kept")
     shown = merge(world)
-    assert "not copied (another copy of the weights, stale now): consolidated.safetensors" in shown.err
+    assert "not copied (another copy of the weights, without the edits): consolidated.safetensors" in shown.err
     assert {"pytorch_model.bin", "consolidated.safetensors"}.isdisjoint(tree(world.root / "out"))
     assert tree(world.root / "out")["notes.txt"] == b"kept"
 
@@ -324,7 +327,7 @@ def test_a_dry_run_writes_nothing_and_loads_no_model(
     monkeypatch.setattr(session, "load_runtime", lambda *_, **__: pytest.fail("loaded"))
     before = tree(world.root)
     shown = merge(world, "--dry-run", *options)
-    assert (shown.code, "would change 14 tensors" in shown.out) == (0, True)
+    assert (shown.code, "14 tensors changed" in shown.out) == (0, True)
     assert tree(world.root) == before
 
 
@@ -420,7 +423,7 @@ def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
     run("init", world.model, *LEARNING)
     stale = world.sidecar.read_bytes()
     replayed = merge(world)
-    assert "replayed 4 edits that the ledger had and the state did not" in replayed.err
+    assert "replayed 4 edits that were in the ledger but not in the state" in replayed.err
     assert tree(world.root / "out") == tree(world.root / "fresh")
     assert world.sidecar.read_bytes() == stale != ahead
 
@@ -432,13 +435,13 @@ def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
     result = merge(world, "--link", "--sha256", "--json", out=tmp_path / "linked")
     assert result.code == 0, result.err
     linked, copied = tree(tmp_path / "linked"), tree(tmp_path / "copied")
-    told, all_told = (json.loads(made.pop("more.json") or b"") for made in (linked, copied))
+    linking, copying = (json.loads(made.pop("more.json") or b"") for made in (linked, copied))
     assert linked == copied
-    # What is the base's own file is named and not read.
+    # Linked shards are listed and not hashed.
     own = result.json["linked"]
-    assert (told["linked"], all_told["linked"]) == (own, [])
-    assert all_told["files"] == {shard: sha256_file(tmp_path / "copied" / shard) for shard in shards_of(world.model)}
-    assert told["files"] == {shard: sha256 for shard, sha256 in all_told["files"].items() if shard not in own}
+    assert (linking["linked"], copying["linked"]) == (own, [])
+    assert copying["files"] == {shard: sha256_file(tmp_path / "copied" / shard) for shard in shards_of(world.model)}
+    assert linking["files"] == {shard: sha256 for shard, sha256 in copying["files"].items() if shard not in own}
     touched = {fold["disk_key"] for fold in result.json["folds"]}
     shards = shards_of(world.model)
     assert result.json["linked"] == sorted(shards.keys() - {shard for shard in shards if shards[shard] & touched})
@@ -446,10 +449,10 @@ def test_shards_without_edits_are_linked(tmp_path: Path) -> None:
     for path in (tmp_path / "linked").iterdir():
         shared = path.stat().st_ino in {base.stat().st_ino for base in world.model.iterdir()}
         assert shared == (path.name in result.json["linked"]), path.name
-    # What is shared was never written to, and goes on to be the base's once the result is gone or replaced.
+    # Shared files are never written to, and stay in the base when the result is removed or replaced.
     again = merge(world, "--link", "--force", out=tmp_path / "linked")
     assert again.code == 0
-    assert f"{len(result.json['linked'])} of {len(shards)} shards are linked" in again.out
+    assert f"{len(result.json['linked'])} of {len(shards)} shards are hard links" in again.out
     shutil.rmtree(tmp_path / "linked")
     assert tree(world.model) == before
     assert {path: path.stat().st_mtime_ns for path in world.model.iterdir()} == times
@@ -462,7 +465,7 @@ def test_a_linked_shard_is_not_even_opened_for_writing(tmp_path: Path) -> None:
     opened: list[str] = []
     listening = True
 
-    def hear(event: str, args: tuple[Any, ...]) -> None:  # for good: an audit hook cannot be taken away
+    def hear(event: str, args: tuple[Any, ...]) -> None:  # an audit hook cannot be removed
         if listening and event == "open" and isinstance(args[0], str | Path) and args[2] & (os.O_WRONLY | os.O_RDWR):
             opened.append(Path(args[0]).name)
 
@@ -501,14 +504,14 @@ def test_where_nothing_can_be_linked_shards_are_copied_and_a_note_says_so(
     monkeypatch.setattr(os, "link", across)
     result = merge(world, "--link", out=tmp_path / "linked")
     assert result.code == 0
-    assert f"note: shards were copied, they cannot be linked here: {os.strerror(errno.EXDEV)}" in result.err
-    assert "are linked" not in result.out
+    assert f"note: shards were copied because they cannot be linked here: {os.strerror(errno.EXDEV)}" in result.err
+    assert "are hard links" not in result.out
     assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
 
 
 def shards_of(model: Path) -> dict[str, set[str]]:
     """The tensors of every shard."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for key, entry in open_checkpoint(model).tensors.items():
-        found.setdefault(entry.shard, set()).add(key)
-    return found
+        result.setdefault(entry.shard, set()).add(key)
+    return result

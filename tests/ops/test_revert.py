@@ -1,4 +1,4 @@
-"""`more revert`: the bytes of a run that never had the edits, whatever that run was like."""
+"""`more revert` gives the bytes of a run that never had the edits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from support.helpers import World, assert_same_state, line, run, tree
 from support.reverts import JOINT, SMALL, Runs, begin, edit, left, revert
 
-"""With rehearsal: what an edit sees depends on those before it."""
 HELD = (*SMALL, "--set", "anchors.size=2", "--set", "anchors.keys=true")
+"""With anchors in every write, and their keys in P."""
 
 
 # --- the same bytes ---
@@ -36,7 +36,7 @@ def test_the_bytes_of_a_run_that_never_had_them(runs: Runs, world: World, gone: 
     assert (held["edits"], held["behind"], held["statuses"]["reverted"]) == (len(rest), 0, len(gone))
 
 
-def test_nothing_is_left_of_a_run_that_is_taken_back_whole(world: World) -> None:
+def test_reverting_every_edit_gives_the_fresh_state(world: World) -> None:
     run("init", world.model, *SMALL, "--state", world.sidecar)
     before = world.sidecar.read_bytes()
     edit(world, range(3))
@@ -45,7 +45,7 @@ def test_nothing_is_left_of_a_run_that_is_taken_back_whole(world: World) -> None
     assert run("eval", world.model, "--state", world.sidecar, "--json").json["edits"] == 0
 
 
-def test_the_stream_goes_on_as_one_that_never_had_them(runs: Runs, world: World) -> None:
+def test_later_edits_see_no_trace_of_reverted_ones(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(6), *SMALL))
     revert(world, "e2", "e5")
     edit(world, [6, 7])
@@ -61,7 +61,7 @@ def test_the_stream_goes_on_as_one_that_never_had_them(runs: Runs, world: World)
 
 
 @pytest.mark.parametrize("option", [("--to", 5), ("--last", 3)])
-def test_the_last_ones(runs: Runs, world: World, option: tuple[str, int]) -> None:
+def test_to_and_last_revert_the_last_edits(runs: Runs, world: World, option: tuple[str, int]) -> None:
     begin(world, runs.of(range(8), *SMALL))
     done = revert(world, *option, "--json")
     assert done.json["reverted"] == ["e6", "e7", "e8"]
@@ -70,7 +70,7 @@ def test_the_last_ones(runs: Runs, world: World, option: tuple[str, int]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["run", "all"])
-def test_consolidations_are_made_again(world: World, kind: str) -> None:
+def test_consolidations_are_applied_again(world: World, kind: str) -> None:
     for numbers in (range(3), range(6)):
         edit(world, numbers, *JOINT, "--consolidate", kind)
     done = revert(world, "e2", "e5", "--json")
@@ -81,7 +81,7 @@ def test_consolidations_are_made_again(world: World, kind: str) -> None:
     assert_same_state(world.sidecar, other)
 
 
-def test_a_consolidation_falls_with_its_run(runs: Runs, world: World) -> None:
+def test_a_consolidation_is_reverted_with_its_run(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(3), *JOINT, "--consolidate", "all"))
     once = world.sidecar.read_bytes()
     edit(world, range(6), *JOINT, "--consolidate", "all")
@@ -99,7 +99,7 @@ def test_a_batch_is_written_again_without_it(runs: Runs, world: World, gone: lis
 
 
 def test_a_later_batch_is_counted_by_places(runs: Runs, world: World) -> None:
-    """`since` and the margins seen move with what was taken back before them."""
+    """`since` and the numbers of scored edits shift when earlier edits are reverted."""
     begin(world, runs.of(range(2), *JOINT, "--batch"))
     edit(world, range(5), *JOINT, "--batch")
     revert(world, "e1")
@@ -136,16 +136,16 @@ def test_merge_export_and_eval_give_the_same(runs: Runs, world: World) -> None:
     revert(world, "e2")
     other = world.root / "other.more"
     edit(world, [0, 2, 3, 4], *SMALL, state=other)
-    found = []
+    result = []
     for state in (world.sidecar, other):
         out, delta = world.root / f"merged-{state.stem}", world.root / f"{state.stem}.safetensors"
         assert run("merge", world.model, "-o", out, "--state", state).code == 0
         assert run("export", world.model, "-o", delta.with_suffix(""), "--state", state).code == 0
         scores = run("eval", world.model, "--state", state, "--json").json
         weights = [*sorted(out.glob("*.safetensors")), delta.with_suffix("") / "adapter_model.safetensors"]
-        found.append(([file.read_bytes() for file in weights], scores["edits"], scores["metrics"]))
-    assert found[0] == found[1]
-    assert found[0][1] == 4
+        result.append(([file.read_bytes() for file in weights], scores["edits"], scores["metrics"]))
+    assert result[0] == result[1]
+    assert result[0][1] == 4
 
 
 @pytest.mark.slow
@@ -174,13 +174,13 @@ def test_three_of_fifty_on_the_demo_model(tmp_path: Path) -> None:
 def test_a_snapshot_saves_the_replay(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(8), *SMALL, "--snapshot-every", 3))
     assert sorted(path.name for path in (world.folder / "snapshots").iterdir()) == ["000003.more", "000006.more"]
-    foreseen = revert(world, "e6", "--dry-run", "--json").json
-    assert (foreseen["replayed"], foreseen["again"]) == (2, ["e7", "e8"])
+    planned = revert(world, "e6", "--dry-run", "--json").json
+    assert (planned["replayed"], planned["again"]) == (2, ["e7", "e8"])
     revert(world, "e6")
     assert_same_state(world.sidecar, runs.of([0, 1, 2, 3, 4, 6, 7], *SMALL).sidecar)
 
 
-def test_without_anything_to_do_again_the_model_stays_on_disk(
+def test_the_model_is_not_loaded_if_nothing_is_applied_again(
     runs: Runs, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
@@ -197,7 +197,7 @@ def test_the_state_before_is_kept(runs: Runs, world: World) -> None:
     assert Path(kept).read_bytes() == before
 
 
-def test_a_snapshot_that_does_not_fit_is_passed_over(runs: Runs, world: World) -> None:
+def test_a_damaged_or_wrong_snapshot_is_skipped(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 1))
     folder = world.folder / "snapshots"
     (folder / "000003.more").write_bytes(b"damaged")
@@ -207,18 +207,18 @@ def test_a_snapshot_that_does_not_fit_is_passed_over(runs: Runs, world: World) -
     assert_same_state(world.sidecar, runs.of(range(3), *SMALL).sidecar)
 
 
-def test_gc_removes_what_nothing_needs_and_the_ledger_never(runs: Runs, world: World) -> None:
+def test_gc_removes_unneeded_files_and_never_the_ledger(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
     revert(world, "e4")
-    (world.folder / "images" / ("0" * 64)).write_bytes(b"nobody names me")
+    (world.folder / "images" / ("0" * 64)).write_bytes(b"not named by any line")
     before = tree(world.folder)
-    foreseen = run("gc", world.model, "--state", world.sidecar, "--dry-run", "--json").json
+    planned = run("gc", world.model, "--state", world.sidecar, "--dry-run", "--json").json
     assert tree(world.folder) == before
     names = {"snapshots/000002.more", "snapshots/000004.more", f"images/{'0' * 64}"}
-    assert set(foreseen["files"]) == names
-    assert foreseen["bytes"] == sum(len(before[name] or b"") for name in names)
+    assert set(planned["files"]) == names
+    assert planned["bytes"] == sum(len(before[name] or b"") for name in names)
     done = run("gc", world.model, "--state", world.sidecar)
-    assert (done.code, f"removed 3 files, {foreseen['bytes']:,} bytes" in done.out) == (0, True)
+    assert (done.code, f"removed 3 files, {planned['bytes']:,} bytes" in done.out) == (0, True)
     assert tree(world.folder) == {name: data for name, data in before.items() if name not in names}
     revert(world, "e1")
     assert_same_state(world.sidecar, runs.of([1, 2], *SMALL).sidecar)
@@ -227,12 +227,12 @@ def test_gc_removes_what_nothing_needs_and_the_ledger_never(runs: Runs, world: W
 # --- what stands ---
 
 
-def test_a_reverted_edit_stays_so_until_it_is_asked_for_again(runs: Runs, world: World) -> None:
+def test_a_reverted_edit_stays_reverted_until_reapply(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(3), *SMALL))
     revert(world, "e2")
     held = world.sidecar.read_bytes()
     again = edit(world, range(3))
-    assert "1 of these edits are reverted and stay so; --reapply" in again.err
+    assert "1 of these edits stay reverted; --reapply" in again.err
     assert again.code in (0, 3)
     assert world.sidecar.read_bytes() == held
     back = edit(world, range(3), "--reapply", "--json").json
@@ -241,7 +241,7 @@ def test_a_reverted_edit_stays_so_until_it_is_asked_for_again(runs: Runs, world:
     assert edit(world, range(3), "--reapply", "--json").json["applied"] == 0
 
 
-def test_what_was_superseded_stands_again(runs: Runs, world: World) -> None:
+def test_a_superseded_edit_stands_again(runs: Runs, world: World) -> None:
     world.write([line(0), line(1), line(0, id="later", target="x")])
     world.edit(*SMALL, "--state", world.sidecar)
     done = revert(world, "later", "--json").json
@@ -251,15 +251,15 @@ def test_what_was_superseded_stands_again(runs: Runs, world: World) -> None:
     assert_same_state(world.sidecar, runs.of(range(2), *SMALL).sidecar)
 
 
-def test_the_ledger_only_grows_and_says_what_was_done(runs: Runs, world: World) -> None:
+def test_the_ledger_only_grows_and_records_the_revert(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(4), *SMALL))
     before = (world.folder / "ledger.jsonl").read_bytes()
     revert(world, "e2")
     after = (world.folder / "ledger.jsonl").read_bytes()
     assert after.startswith(before)
-    told, *made = world.entries(world.sidecar)[4:]
-    assert (told["kind"], told["id"], told["status"]) == ("revert", "revert-5", "reverted")
-    assert (told["ids"], told["since"], told["redone"]) == (["e2"], 2, 2)
+    recorded, *made = world.entries(world.sidecar)[4:]
+    assert (recorded["kind"], recorded["id"], recorded["status"]) == ("revert", "revert-5", "reverted")
+    assert (recorded["ids"], recorded["since"], recorded["redone"]) == (["e2"], 2, 2)
     assert [(entry["seq"], entry["id"]) for entry in made] == [(6, "e3"), (7, "e4")]
     assert {number for entry in made for number, _ in entry["looks"]} <= {1, 2, 3}
     assert made[0]["target"] == line(2)["target"]
@@ -270,8 +270,8 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(runs: Runs, world: W
     before = tree(world.root)
     shown = revert(world, "e2", "e3", "--dry-run")
     assert (shown.code, tree(world.root)) == (0, before)
-    assert "would take back 2 edits and make 1 again" in shown.out
-    assert "would be made again: e4" in shown.out
+    assert "would revert 2 edits and apply 1 again" in shown.out
+    assert "would be applied again: e4" in shown.out
 
 
 # --- what is refused ---
@@ -284,11 +284,11 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(runs: Runs, world: W
         (["e1", "e2"], "edit `e2` is reverted already"),
         (["--last", 4], "--last 4: there are 3 edits"),
         (["--to", 9], "--to 9: there are 3 edits"),
-        ([], "takes ids, --to N or --last K"),
-        (["e1", "--last", 1], "takes ids, --to N or --last K"),
+        ([], "needs exactly one of: ids, --to N, --last K"),
+        (["e1", "--last", 1], "needs exactly one of: ids, --to N, --last K"),
     ],
 )
-def test_a_wish_that_cannot_be_met(runs: Runs, world: World, options: list[object], said: str) -> None:
+def test_invalid_requests_are_refused(runs: Runs, world: World, options: list[object], said: str) -> None:
     begin(world, runs.of(range(4), *SMALL))
     revert(world, "e2")
     before = tree(world.root)
@@ -299,11 +299,11 @@ def test_a_wish_that_cannot_be_met(runs: Runs, world: World, options: list[objec
     assert tree(world.root) == before
 
 
-def test_to_where_it_is_already(runs: Runs, world: World) -> None:
+def test_to_the_current_number_of_edits_reverts_nothing(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(3), *SMALL))
     before = tree(world.root)
     done = revert(world, "--to", 3)
-    assert (done.code, "nothing to take back" in done.out, tree(world.root)) == (0, True, before)
+    assert (done.code, "nothing to revert" in done.out, tree(world.root)) == (0, True, before)
 
 
 def test_a_missing_image_is_named_before_anything_is_written(runs: Runs, world: World) -> None:
@@ -313,13 +313,13 @@ def test_a_missing_image_is_named_before_anything_is_written(runs: Runs, world: 
     before = tree(world.root)
     refused = revert(world, "e2")
     assert (refused.code, tree(world.root)) == (5, before)
-    assert "error: edit `e3` cannot be looked at again" in refused.err
+    assert "error: edit `e3` cannot be applied or rehearsed again" in refused.err
     assert image.name in refused.err
     (world.root / "elsewhere.png").rename(image)
     assert revert(world, "e2").code in (0, 3)
 
 
-def test_an_image_that_was_not_stored_is_read_where_it_was(runs: Runs, world: World) -> None:
+def test_an_image_that_was_not_stored_is_read_from_its_path(runs: Runs, world: World) -> None:
     edit(world, range(4), *SMALL, "--no-store-images")
     revert(world, "e2")
     assert not (world.folder / "images").exists()
@@ -329,6 +329,6 @@ def test_an_image_that_was_not_stored_is_read_where_it_was(runs: Runs, world: Wo
     assert (refused.code, "yellow.png" in refused.err) == (4, True)
 
 
-def test_a_state_that_is_not_there(world: World) -> None:
+def test_a_missing_state(world: World) -> None:
     refused = revert(world, "e1")
     assert (refused.code, tree(world.root).keys() & {"s.more", "s.more.d"}) == (5, set())

@@ -1,4 +1,4 @@
-"""A revert that is cut short: the old state stands or the new one does, and the same command ends with the new one."""
+"""An interrupted revert leaves the old state or the new one, and the same command ends with the new one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from more_cli import files
-from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.loop import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.model.runtime import Runtime
 from more_cli.ops import revert as reverting
@@ -41,9 +41,9 @@ class Halves:
         return here
 
     def check(self, here: World, where: object) -> None:
-        """Look at what was left, and go on."""
-        told = any(entry["kind"] == "revert" for entry in whole_lines(here))
-        assert here.sidecar.read_bytes() in ([self.before, self.after] if told else [self.before]), where
+        """Check what is left, then run the command again."""
+        recorded = any(entry["kind"] == "revert" for entry in whole_lines(here))
+        assert here.sidecar.read_bytes() in ([self.before, self.after] if recorded else [self.before]), where
         held = run("status", here.model, "--state", here.sidecar, "--json").json
         finished = "reverted" in held["statuses"]
         again = revert(here, "e2", "e4")
@@ -71,7 +71,7 @@ def names(world: World) -> set[str]:
 
 
 def catch_up(world: World) -> None:
-    """A run without anything new."""
+    """Run `edit` without a new edit."""
     assert edit(world, [0]).code == 3
 
 
@@ -83,7 +83,7 @@ def halves(runs: Runs) -> Halves:
 def cut_short(
     world: World, number: int, functions: list[tuple[Any, str]], action: Callable[..., None] = die
 ) -> Callable[[], object]:
-    """A revert that meets its end at the n-th call of these functions, and a count of the calls if it does not."""
+    """Return a revert with `action` at the n-th call of these functions; if it survives, it writes their number."""
 
     def child() -> object:
         calls = at_call(number, functions, action)
@@ -112,8 +112,8 @@ def test_killed_before_any_write_to_the_disk(halves: Halves, tmp_path: Path) -> 
 
 @forks
 @pytest.mark.slow
-def test_killed_in_the_middle_of_the_write_that_counts(halves: Halves, tmp_path: Path) -> None:
-    """The one that appends the revert and what was made again: after it, inside every line and between any two."""
+def test_killed_inside_the_write_to_the_ledger(halves: Halves, tmp_path: Path) -> None:
+    """The write that appends the revert and the lines applied again: before it, inside it and after it."""
     last = calls(halves, tmp_path, [(files, "_write")])
     for eighth in range(9):
         here = halves.copy(tmp_path / str(eighth))
@@ -175,7 +175,7 @@ def test_ctrl_c_leaves_the_old_state_and_a_draft(halves: Halves, tmp_path: Path)
         at_call(4, [(Runtime, "_forward")], ask)
         result = revert(here, "e2", "e4", "--json")
         assert result.json["interrupted"]
-        assert "the state is as it was" in result.err
+        assert "the state is unchanged" in result.err
         return result.code
 
     assert in_child(child) == 130
@@ -184,13 +184,13 @@ def test_ctrl_c_leaves_the_old_state_and_a_draft(halves: Halves, tmp_path: Path)
     scored = run("eval", here.model, "--state", here.sidecar, "--json").json
     assert (scored["edits"], scored["replayed"]) == (6, 0)
     resumed = revert(here, "e2", "e4", "--json")
-    assert resumed.json["replayed"] == 0  # the draft holds what stays
+    assert resumed.json["replayed"] == 0  # the draft contains the edits that stay
     assert here.sidecar.read_bytes() == halves.after
     assert left(here) == set()
 
 
 @forks
-def test_an_edit_in_between_starts_a_revert_anew(halves: Halves, tmp_path: Path) -> None:
+def test_an_edit_in_between_discards_the_draft(halves: Halves, tmp_path: Path) -> None:
     here = halves.copy(tmp_path / "here")
     assert in_child(cut_short(here, 30, WORK)) == -signal.SIGKILL
     edit(here, [6])

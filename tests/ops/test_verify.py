@@ -1,4 +1,4 @@
-"""`more verify`: whatever is damaged, lost or swapped is found and named, everything else is still looked at."""
+"""`more verify` names everything that is damaged, missing or exchanged, and still checks all the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core import recursion
 from more_cli.files import sha256_bytes
 from more_cli.ops import retrace
-from more_cli.store.entry import parse_entry, sealed
+from more_cli.store.entry import parse_entry, with_checksum
 from more_cli.store.state import State, load_state, save_state
 from support.helpers import LEARNING, QUESTION, Result, World, forks, line, run, tree
 
@@ -39,7 +39,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def world(original: World, tmp_path: Path) -> World:
-    """A copy to spoil."""
+    """A copy to damage."""
     shutil.copytree(original.root, tmp_path / "world")
     return World.at(tmp_path / "world")
 
@@ -61,23 +61,23 @@ def details(result: Result) -> dict[str, str]:
 
 def test_a_sound_state_passes_every_check_and_nothing_is_written(world: World) -> None:
     before = tree(world.root)
-    found = verify(world, "--json")
-    assert (found.code, found.json["schema"], found.json["ok"]) == (0, "more.verify/1", True)
-    assert verdicts(found) == dict.fromkeys(QUICK, "ok")
+    result = verify(world, "--json")
+    assert (result.code, result.json["schema"], result.json["ok"]) == (0, "more.verify/1", True)
+    assert verdicts(result) == dict.fromkeys(QUICK, "ok")
     assert tree(world.root) == before
 
 
 def test_a_deep_check_applies_every_edit_again_to_the_same_bytes(world: World) -> None:
-    shutil.rmtree(world.folder / "cache")  # what the base says of the anchors is asked again
+    shutil.rmtree(world.folder / "cache")  # the base is asked again about the anchors
     before = tree(world.root)
-    found = verify(world, "--deep", "--json")
-    assert (found.code, verdicts(found)) == (0, dict.fromkeys(DEEP, "ok"))
-    assert details(found)["replay"] == "4 lines applied again from an empty state give the same bytes"
-    assert sha256_bytes((world.model / "model.safetensors").read_bytes()) in details(found)["shards"]
+    result = verify(world, "--deep", "--json")
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok"))
+    assert details(result)["replay"] == "4 lines applied again from an empty state give the same bytes"
+    assert sha256_bytes((world.model / "model.safetensors").read_bytes()) in details(result)["shards"]
     assert tree(world.root) == before
 
 
-def test_people_see_one_line_a_check(world: World) -> None:
+def test_text_output_has_one_line_per_check(world: World) -> None:
     shown = verify(world)
     assert [text.split()[:2] for text in shown.out.splitlines()] == [["ok", name] for name in QUICK]
     assert verify(world, "-q").out == ""
@@ -88,13 +88,13 @@ def test_a_state_behind_its_ledger_and_a_torn_line_are_no_faults(world: World) -
     run("init", world.model, "--anchors", world.root / "anchors.jsonl", *OPTIONS)
     with open(world.folder / "ledger.jsonl", "ab") as ledger:
         ledger.write(b'{"torn')
-    found = verify(world, "--deep", "--json")
-    assert (found.code, verdicts(found)) == (0, dict.fromkeys(DEEP, "ok"))
-    assert "the next command replays 4 more" in details(found)["digest"]
-    assert "6 bytes of an unfinished line" in details(found)["ledger"]
+    result = verify(world, "--deep", "--json")
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok"))
+    assert "the next command replays 4 more" in details(result)["digest"]
+    assert "6 bytes of an unfinished line" in details(result)["ledger"]
 
 
-def test_images_that_were_not_stored_are_looked_for_where_they_were(tmp_path: Path) -> None:
+def test_images_that_were_not_stored_are_checked_at_their_paths(tmp_path: Path) -> None:
     world = World(tmp_path, text_layers=1)
     world.edits(2)
     world.edit(*LEARNING, "--no-store-images")
@@ -119,7 +119,7 @@ DAMAGES: list[Any] = []
 
 
 def damage(failing: str, said: str, *, deep: bool = False) -> Callable[[Damage], Damage]:
-    """Add a case to the table: what is done to a sound state, the checks that fail, and what is said."""
+    """Add a case to the table: the damage to a sound state, the checks that fail, and a part of the message."""
 
     def add(spoil: Damage) -> Damage:
         DAMAGES.append(pytest.param(spoil, set(failing.split()), said, deep, id=spoil.__name__))
@@ -129,16 +129,16 @@ def damage(failing: str, said: str, *, deep: bool = False) -> Callable[[Damage],
 
 
 @pytest.mark.parametrize(("spoil", "failing", "said", "deep"), DAMAGES)
-def test_damage_is_found_and_named(world: World, spoil: Damage, failing: set[str], said: str, deep: bool) -> None:
+def test_damage_is_detected_and_named(world: World, spoil: Damage, failing: set[str], said: str, deep: bool) -> None:
     spoil(world)
     if deep:
         assert verify(world).code == 0
-    found = verify(world, "--json", *(["--deep"] if deep else []))
-    assert (found.code, found.json["ok"]) == (5, False)
-    assert {name for name, verdict in verdicts(found).items() if verdict == "FAILED"} == failing
-    assert list(verdicts(found)) == (DEEP if deep else QUICK)
-    assert any(said in details(found)[name] for name in failing), details(found)
-    errors = found.err.splitlines()
+    result = verify(world, "--json", *(["--deep"] if deep else []))
+    assert (result.code, result.json["ok"]) == (5, False)
+    assert {name for name, verdict in verdicts(result).items() if verdict == "FAILED"} == failing
+    assert list(verdicts(result)) == (DEEP if deep else QUICK)
+    assert any(said in details(result)[name] for name in failing), details(result)
+    errors = result.err.splitlines()
     assert errors[0].startswith("error: ")
     assert f"failed {len(failing)} of {len(DEEP if deep else QUICK)} checks" in errors[0]
     assert all(errors)
@@ -167,27 +167,27 @@ def a_line_was_changed(world: World) -> None:
     edited(world.folder / "ledger.jsonl", b'"id":"e2"', b'"id":"f2"')
 
 
-@damage("digest", "edits that")
+@damage("digest", "disagree about the first 4 edits")
 def lines_are_missing_at_the_end(world: World) -> None:
     lines = (world.folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (world.folder / "ledger.jsonl").write_bytes(b"".join(lines[:2]))
 
 
-@damage("digest", "edits that")
+@damage("digest", "disagree about the first 4 edits")
 def the_last_line_was_changed_and_is_well_formed(world: World) -> None:
     path = world.folder / "ledger.jsonl"
     *lines, last = path.read_bytes().splitlines(keepends=True)
-    _, changed = sealed(parse_entry(last, path, 1).model_copy(update={"content": "0" * 64}))
+    _, changed = with_checksum(parse_entry(last, path, 1).model_copy(update={"content": "0" * 64}))
     path.write_bytes(b"".join([*lines, changed]))
 
 
-@damage("digest", "edits that")
+@damage("digest", "disagree about the first 4 edits")
 def the_ledger_is_gone(world: World) -> None:
     (world.folder / "ledger.jsonl").unlink()
 
 
 @damage("ledger", "is a directory")
-def the_ledger_is_no_file(world: World) -> None:
+def the_ledger_is_a_folder(world: World) -> None:
     the_ledger_is_gone(world)
     (world.folder / "ledger.jsonl").mkdir()
 
@@ -245,8 +245,8 @@ def an_image_is_empty(world: World) -> None:
     stored(world).write_bytes(b"")
 
 
-@damage("images", "is no image of the store")
-def something_else_lies_among_the_images(world: World) -> None:
+@damage("images", "is not a stored image")
+def an_unknown_file_is_among_the_images(world: World) -> None:
     (world.folder / "images" / "cat\x1b[2J.png").write_bytes(b"x")
 
 
@@ -312,7 +312,7 @@ def test_what_cannot_be_read_is_named(world: World) -> None:
 
 
 def test_names_with_escape_codes_are_shown_without_them(world: World) -> None:
-    something_else_lies_among_the_images(world)
+    an_unknown_file_is_among_the_images(world)
     shown = verify(world)
     assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
 
@@ -324,11 +324,11 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
     b_was_changed_a_little(world)
     here = retrace.versions
     monkeypatch.setattr(retrace, "versions", lambda machine: here(machine) | {"threads": "64"})
-    found = verify(world, "--deep", "--json")
-    assert (found.code, verdicts(found)["replay"]) == (0, "ok")
+    result = verify(world, "--deep", "--json")
+    assert (result.code, verdicts(result)["replay"]) == (0, "ok")
     threads = torch.get_num_threads()
-    assert "the same numbers within 1%, not the same bytes" in details(found)["replay"]
-    assert f"on another machine (threads {threads} -> 64): B of" in details(found)["replay"]
+    assert "the same numbers within 1%, not the same bytes" in details(result)["replay"]
+    assert f"on another machine (threads {threads} -> 64): B of" in details(result)["replay"]
     changed(world, lambda state: next(iter(state.B.values())).mul_(1.02))
     assert "another state on another machine" in details(verify(world, "--deep", "--json"))["replay"]
 
@@ -346,7 +346,7 @@ def test_a_key_of_every_token_is_resumed_and_replayed_to_the_same_bytes(tmp_path
     assert run("verify", in_parts.model, "--deep").code == 0
 
 
-# --- what was made of a state ---
+# --- merged folders and adapters ---
 
 WRITTEN = ["origin", "files", "copies", "tensors"]
 
@@ -358,22 +358,22 @@ def merged(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world.root / "merged"
 
 
-def test_a_merged_folder_has_what_was_written(merged: Path) -> None:
-    found = run("verify", merged, "--deep", "--json")
-    assert (found.code, verdicts(found), found.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
-    assert details(found)["files"] == "1 that were written have the recorded hashes"
-    assert details(found)["tensors"] == "5 that were edited have the recorded hashes"
-    assert details(found)["origin"].startswith("4 ledger lines up to ")
+def test_an_unchanged_merged_folder_passes(merged: Path) -> None:
+    result = run("verify", merged, "--deep", "--json")
+    assert (result.code, verdicts(result), result.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
+    assert details(result)["files"] == "1 files have the recorded hashes"
+    assert details(result)["tensors"] == "5 edited tensors have the recorded hashes"
+    assert details(result)["origin"].startswith("4 ledger lines up to ")
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "failing", "said"),
     [
-        ("config.json", b"{", b"{ ", ["copies"], "`config.json` is not the base's"),
-        ("model.safetensors", b"F32", b"U32", ["files", "copies"], "`headers` is not the base's"),
-        ("more.json", b'"folds":[{', b'"folds":[[],{', ["origin"], "does not name the edited tensors"),
+        ("config.json", b"{", b"{ ", ["copies"], "`config.json` differs from the base's"),
+        ("model.safetensors", b"F32", b"U32", ["files", "copies"], "`headers` differs from the base's"),
+        ("more.json", b'"folds":[{', b'"folds":[[],{', ["origin"], "does not list the edited tensors"),
         ("more.json", b'"disk_key":"', b'"disk_key":"\\u2028', ["tensors"], "has changed since it was written"),
-        ("more.json", b'"files"', b'"fils"', ["origin"], "names no files and base"),
+        ("more.json", b'"files"', b'"fils"', ["origin"], "does not list files and base"),
         ("more.json", b"provenance/1", b"provenance/2", ["origin"], "is not of the schema"),
         ("more.json", b"{", b"[", ["origin"], "cannot be read: not JSON"),
         ("more.json", b'"model.safetensors":', b'"../\\u2028":', ["files"], "is missing"),
@@ -383,10 +383,10 @@ def test_a_merged_folder_that_was_changed(
     merged: Path, name: str, old: bytes, new: bytes, failing: list[str], said: str
 ) -> None:
     edited(merged / name, old, new)
-    found = run("verify", merged, "--deep", "--json")
-    assert (found.code, [name for name, verdict in verdicts(found).items() if verdict == "FAILED"]) == (5, failing)
-    assert any(said in details(found)[name] for name in failing), details(found)
-    assert found.err.startswith(f"error: `{merged}` failed {len(failing)} of 4 checks")
+    result = run("verify", merged, "--deep", "--json")
+    assert (result.code, [name for name, verdict in verdicts(result).items() if verdict == "FAILED"]) == (5, failing)
+    assert any(said in details(result)[name] for name in failing), details(result)
+    assert result.err.startswith(f"error: `{merged}` failed {len(failing)} of 4 checks")
 
 
 def test_only_deep_reads_the_weights(merged: Path) -> None:
@@ -404,9 +404,9 @@ def flip(path: Path, place: int) -> None:
 def test_without_hashes_of_shards_the_edited_tensors_are_compared(world: World) -> None:
     out = world.root / "out"
     run("merge", world.model, "-o", out)
-    found = run("verify", out, "--deep", "--json")
-    assert (found.code, verdicts(found)) == (0, {**dict.fromkeys(WRITTEN, "ok"), "files": "skipped"})
-    assert "`more merge --sha256`" in details(found)["files"]
+    result = run("verify", out, "--deep", "--json")
+    assert (result.code, verdicts(result)) == (0, {**dict.fromkeys(WRITTEN, "ok"), "files": "skipped"})
+    assert "`more merge --sha256`" in details(result)["files"]
     key = json.loads((out / "more.json").read_text())["folds"][-1]["disk_key"]
     flip(out / "model.safetensors", open_checkpoint(out).tensors[key].start)
     assert run("verify", out).code == 0
@@ -414,10 +414,10 @@ def test_without_hashes_of_shards_the_edited_tensors_are_compared(world: World) 
     assert (damaged.code, details(damaged)["tensors"]) == (5, f"`{key}` has changed since it was written")
 
 
-def test_an_adapter_has_what_was_written(world: World, tmp_path: Path) -> None:
+def test_an_adapter_is_checked_too(world: World, tmp_path: Path) -> None:
     assert run("export", world.model, "-o", tmp_path / "adapter").code == 0
-    found = run("verify", tmp_path / "adapter", "--deep", "--json")
-    assert (found.code, verdicts(found)) == (0, dict.fromkeys(WRITTEN[:2], "ok"))
+    result = run("verify", tmp_path / "adapter", "--deep", "--json")
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(WRITTEN[:2], "ok"))
     edited(tmp_path / "adapter" / "adapter_config.json", b'"r"', b'"s"')
     assert run("verify", tmp_path / "adapter", "--deep").code == 5
     (tmp_path / "adapter" / "adapter_config.json").unlink()

@@ -1,4 +1,4 @@
-"""The renderers alone: what any text, number or amount of edits becomes in HTML, Markdown and JUnit XML."""
+"""The renderers alone: any text, number or amount of edits in HTML, Markdown and JUnit XML."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from more_cli.cli.evaluate import eval_values
 from more_cli.cli.output import finite
-from more_cli.cli.scores import eval_values
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
 from more_cli.evaluation.probes import Probe, ProbeScore
-from more_cli.files import plain
 from more_cli.inputs.images import locate_image
 from more_cli.model.batches import Query
 from more_cli.ops.evaluate import EvalReport
-from more_cli.ops.session import Target
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import code, markdown
 from more_cli.render.pages import of_state
 from more_cli.render.thumbnails import Thumbnails
+from more_cli.store.target import Target
+from more_cli.text import plain
 from support.pages import CODE, HOSTILE, NINETEEN_OF_TWENTY, Page
 
 
@@ -55,7 +55,7 @@ def test_a_long_gallery_is_cut_after_what_does_not_hold(tmp_path: Path) -> None:
     raw = html(of_state(report))
     cards = [attributes["class"] for attributes in Page(raw).all("article")]
     assert cards == ["bad", *["good"] * (GALLERY - 1)]
-    assert f"{GALLERY} of {GALLERY + 5}, those that do not hold first" in raw
+    assert f"{GALLERY} of {GALLERY + 5}, edits that do not hold first" in raw
     assert raw.count("no image") == GALLERY
     assert "and 5 more" in markdown(of_state(made_up(tmp_path, [score(f"e{number}", False) for number in range(25)])))
 

@@ -1,4 +1,4 @@
-"""`journal`: a line is in the ledger or it is not, and nothing in it changes unseen."""
+"""`ledger`: a line is in the ledger or it is not, and nothing in it changes unseen."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from PIL import Image
 
 from more_cli import files
 from more_cli.errors import DataError, MoreError, ResourceError, StateError
-from more_cli.files import canonical_json, sha256_bytes
+from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, read_edits
-from more_cli.store import ledger as journal
-from more_cli.store.ledger import START, Ledger, Status, content_digest, extend
+from more_cli.store import ledger as ledger_module
+from more_cli.store.ledger import START, Ledger, Status, content_digest, extend_digest
+from more_cli.text import canonical_json
 from support.disk import fail_at, posix, raising, umask
 from support.helpers import in_child
 
@@ -96,8 +97,8 @@ def test_a_line_has_its_checksum_and_cannot_lose_it(tmp_path: Path) -> None:
 def test_lines_from_before_checksums_are_read_and_go_on(tmp_path: Path) -> None:
     old, head = [], START
     for line in lines(filled(tmp_path / "new").folder):
-        told = {name: value for name, value in json.loads(line).items() if name != "check"}
-        old.append(f"{canonical_json(told | {'prev': head})}\n".encode())
+        read = {name: value for name, value in json.loads(line).items() if name != "check"}
+        old.append(f"{canonical_json(read | {'prev': head})}\n".encode())
         head = sha256_bytes(old[-1])
     (tmp_path / "ledger.jsonl").write_bytes(b"".join(old))
     with Ledger(tmp_path) as ledger:
@@ -303,9 +304,9 @@ def test_images_are_safe_before_the_line_that_names_them(
     ledger = filled(tmp_path / "d", 1)
     order: list[str] = []
     monkeypatch.setattr(ledger.images, "sync", lambda: order.append("images"))
-    real = journal.append_line
-    monkeypatch.setattr(journal, "append_line", lambda fd, line: order.append("line") or real(fd, line))
-    ledger.append({**ledger.keep(edit), "status": Status.LEARNT})
+    real = ledger_module.append_line
+    monkeypatch.setattr(ledger_module, "append_line", lambda fd, line: order.append("line") or real(fd, line))
+    ledger.append({**ledger.describe(edit), "status": Status.LEARNT})
     assert order == ["images", "line"]
 
 
@@ -322,7 +323,7 @@ def test_files_follow_the_umask(tmp_path: Path, edit: Edit) -> None:
         folder = tmp_path / str(mask)
         with umask(mask):
             ledger = Ledger(folder)
-            ledger.append({**ledger.keep(edit), "status": Status.LEARNT})
+            ledger.append({**ledger.describe(edit), "status": Status.LEARNT})
         for path in (folder / "ledger.jsonl", ledger.images.path(edit.images[0].sha256)):
             assert stat.S_IMODE(path.stat().st_mode) == expected
 
@@ -333,7 +334,7 @@ def test_files_follow_the_umask(tmp_path: Path, edit: Edit) -> None:
 @pytest.mark.parametrize("store", [True, False])
 def test_an_edit_comes_back_as_it_was(tmp_path: Path, edit: Edit, store: bool) -> None:
     ledger = Ledger(tmp_path / "d")
-    ledger.append({**ledger.keep(edit, store=store), "status": Status.LEARNT})
+    ledger.append({**ledger.describe(edit, store=store), "status": Status.LEARNT})
     if store:
         for path in tmp_path.glob("*.png"):
             path.unlink()
@@ -353,19 +354,19 @@ def test_an_edit_comes_back_as_it_was(tmp_path: Path, edit: Edit, store: bool) -
 
 def test_a_damaged_image_is_the_states_fault_or_the_files(tmp_path: Path, edit: Edit) -> None:
     ledger = Ledger(tmp_path / "d")
-    stored = ledger.append({**ledger.keep(edit), "status": Status.LEARNT})
+    stored = ledger.append({**ledger.describe(edit), "status": Status.LEARNT})
     ledger.images.path(edit.images[0].sha256).write_bytes(b"other")
     with pytest.raises(StateError, match="missing or damaged"):
         ledger.edit_of(stored).images[0].open()
     ledger.images.path(edit.images[0].sha256).unlink()
     with pytest.raises(StateError, match="missing or damaged"):
         ledger.edit_of(stored).images[0].open()
-    named = ledger.append({**ledger.keep(edit, store=False), "status": Status.LEARNT})
+    named = ledger.append({**ledger.describe(edit, store=False), "status": Status.LEARNT})
     (tmp_path / "1.png").write_bytes(b"other")
     with pytest.raises(DataError, match="has changed"):
         ledger.edit_of(named).images[0].read()
     with pytest.raises(DataError, match="has changed"):
-        ledger.keep(edit)
+        ledger.describe(edit)
 
 
 # --- what stands ---
@@ -420,22 +421,22 @@ def test_a_revert_ends_the_history_and_its_lines_go_on(tmp_path: Path) -> None:
     before = content_digest(ledger.history)
     ledger.append_all([reverting("e1", since=2, redone=2), fields("e2", Status.NOT_LEARNT), fields("e3")])
     ledger.append({"kind": "consolidate", "id": "c", "status": Status.LEARNT, "since": 1, "looks": [(2, 0.5)]})
-    for told in (ledger, Ledger(tmp_path)):
-        assert [entry.seq for entry in told.entries] == list(range(1, 9))
-        assert [entry.seq for entry in told.history] == told.history.numbers() == [1, 6, 7, 8]
-        assert list(told.history.kinds())[-1] == ("consolidate", "c")
-        assert told.statuses() == {"e0": "learnt", "e1": "reverted", "e2": "learnt", "e3": "learnt"}
-        assert [entry.seq for entry in told.standing()] == [1, 6, 7]
-        assert (told.reverted, told.by_id["e1"].seq, told.by_id["e2"].seq) == ({"e1"}, 2, 6)
-        assert told.last_revert == told.entries[4]
-        assert told.tells(4, content_digest(told.history))
-        assert not told.tells(4, before)
-        assert told.told(4, before)
-        assert told.told(3, content_digest(told.entries[:3]))
-        assert not told.told(4, content_digest(told.history))
+    for read in (ledger, Ledger(tmp_path)):
+        assert [entry.seq for entry in read.entries] == list(range(1, 9))
+        assert [entry.seq for entry in read.history] == read.history.numbers() == [1, 6, 7, 8]
+        assert list(read.history.kinds())[-1] == ("consolidate", "c")
+        assert read.statuses() == {"e0": "learnt", "e1": "reverted", "e2": "learnt", "e3": "learnt"}
+        assert [entry.seq for entry in read.standing()] == [1, 6, 7]
+        assert (read.reverted, read.by_id["e1"].seq, read.by_id["e2"].seq) == ({"e1"}, 2, 6)
+        assert read.last_revert == read.entries[4]
+        assert read.agrees(4, content_digest(read.history))
+        assert not read.agrees(4, before)
+        assert read.agreed_before_revert(4, before)
+        assert read.agreed_before_revert(3, content_digest(read.entries[:3]))
+        assert not read.agreed_before_revert(4, content_digest(read.history))
     ledger.append(reverting("e2", "e3", since=2))
     assert [entry.id for entry in ledger.history] == ["e0"]
-    assert ledger.told(4, before)  # two reverts ago
+    assert ledger.agreed_before_revert(4, before)  # two reverts ago
 
 
 def test_what_a_consolidation_found_goes_with_it(tmp_path: Path) -> None:
@@ -489,9 +490,9 @@ def test_a_ledger_from_before_there_were_reverts(tmp_path: Path) -> None:
 
 def test_what_describes_an_edit_is_what_was_kept(tmp_path: Path, edit: Edit) -> None:
     ledger = Ledger(tmp_path / "d")
-    kept = ledger.keep(edit)
+    kept = ledger.describe(edit)
     entry = ledger.append({**kept, "status": Status.LEARNT, "writes": 2})
-    assert entry.about() == kept
+    assert entry.description() == kept
     assert Ledger(tmp_path / "other").append(entry.fields()).fields() == entry.fields()
 
 
@@ -511,9 +512,9 @@ def test_the_digest_is_rolling_and_depends_on_order(tmp_path: Path) -> None:
     assert content_digest([]) == START
     digest = START
     for entry in entries:
-        digest = extend(digest, entry)
+        digest = extend_digest(digest, entry)
     assert digest == content_digest(entries) == content_digest(Ledger(tmp_path).entries)
     assert content_digest(entries[:2]) == content_digest(Ledger(tmp_path).entries[:2])
     assert len({content_digest(order) for order in (entries, entries[::-1], entries[:2])}) == 3
     odd = entries[0].model_copy(update={"id": 'ü "\\\n\x00\u2028'})
-    assert extend(digest, odd) == sha256_bytes(canonical_json([digest, odd.id, odd.content]).encode())
+    assert extend_digest(digest, odd) == sha256_bytes(canonical_json([digest, odd.id, odd.content]).encode())

@@ -15,8 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from more_cli.errors import StateError
-from more_cli.files import canonical_json
-from more_cli.store.state import load_state, save_state, sidecar_path
+from more_cli.store.state import load_state, save_state
+from more_cli.store.target import sidecar_path
+from more_cli.text import canonical_json
 from support.helpers import QUICK, World, run
 
 Tensors = dict[str, torch.Tensor]
@@ -163,7 +164,7 @@ def test_what_no_replay_would_notice_is_seen(world: World, tmp_path: Path, chang
     for name, value in change.items():
         meta[name] = meta[name] | value if isinstance(meta[name], dict) else value
     save_file(load_file(world.sidecar), tmp_path / "s.more", {"more": canonical_json(meta)})
-    with pytest.raises(StateError, match="does not have its checksum"):
+    with pytest.raises(StateError, match="does not match its checksum"):
         load_state(tmp_path / "s.more")
 
 

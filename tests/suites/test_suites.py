@@ -1,4 +1,4 @@
-"""`suites`: a copy of a suite is found, checked and converted; yes/no answers are counted as MME counts them."""
+"""`suites`: a copy of a suite is found, checked and converted; yes/no answers are counted as in MME."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def picture(path: Path, number: int) -> None:
 
 
 def record(number: int, **fields: Any) -> dict[str, Any]:
-    """A record of MMEdit whose three images and whose text are its own."""
+    """Return a record of MMEdit with its own text and three images of its own."""
     return {
         "src": f"What is parked in street {number}?",
         "pred": "car",
@@ -49,7 +49,7 @@ def record(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def suite(root: Path, files: dict[str, Sequence[object] | str], images: str = "") -> Path:
-    """A data root with these files of records, and every image they name."""
+    """Return a data root with these files of records, and every image they name."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +66,12 @@ EVAL, TRAIN = "editing-data/vqa/vqa_eval.json", "editing-data/vqa/vqa_train.json
 
 
 def e_vqa(root: Path, evaluation: Sequence[object], calibration: Sequence[object] | None = None) -> Path:
-    """A data root of E-VQA as it is published."""
+    """Return a data root of E-VQA as published."""
     return suite(root, {EVAL: evaluation} | ({TRAIN: calibration} if calibration is not None else {}))
 
 
 def found(result: Result) -> dict[tuple[str, str], int]:
-    """What a check found, by name and pool."""
+    """Return the findings of a check, by name and pool."""
     return {(finding["name"], finding["pool"]): finding["count"] for finding in result.json["findings"]}
 
 
@@ -79,7 +79,7 @@ def check(root: Path, name: str = "e-vqa", *options: object) -> Result:
     return run("suites", "check", name, "--data-root", root, "--json", *options)
 
 
-# --- what comes with the package ---
+# --- suites in the package ---
 
 
 def test_the_list_names_every_suite_and_what_is_embedded() -> None:
@@ -95,7 +95,7 @@ def test_the_list_names_every_suite_and_what_is_embedded() -> None:
 def test_an_embedded_suite_is_whole_and_says_that_it_is_not_the_real_one(name: str, images: int) -> None:
     result = run("suites", "check", name, "--json")
     assert result.code == 0
-    assert result.err == f"note: no --data-root: this is the embedded mini suite {name}-mini, not {name} itself\n"
+    assert result.err == f"note: no --data-root: using the embedded mini suite {name}-mini, not {name} itself\n"
     assert result.json["source"] == "embedded"
     assert result.json["images"] == {"named": images, "opened": images, "missing": [], "unreadable": []}
     assert not LEAKS & {name for name, _ in found(result)}
@@ -190,7 +190,7 @@ def test_what_changes_the_meaning_of_one_pool(tmp_path: Path) -> None:
     records = [
         record(1, alt="tram\n", m_loc_a=" fence"),
         record(1, image_rephrase="val2014/9.png"),  # again, with another probe
-        record(2, alt="CAR"),  # what the data says was answered before
+        record(2, alt="CAR"),  # the old answer in the data
         record(3, m_loc="val2014/4.png"),
         record(4, rephrase="What is parked in street 4?"),
         record(5, image="val2014/4.png", src="What is parked in street 4?", alt="bus"),
@@ -248,7 +248,7 @@ def test_other_bytes_than_the_published_ones_are_said(tmp_path: Path) -> None:
     root = e_vqa(tmp_path, [record(1)])
     (file,) = check(root).json["files"]
     assert (file["is_measured"], file["records"], file["measured"]["records"]) == (False, 1, 2093)
-    assert "no, those have 2,093 records" in run("suites", "show", "e-vqa", "--data-root", root).out
+    assert "no, the published file has 2,093 records" in run("suites", "show", "e-vqa", "--data-root", root).out
 
 
 def test_missing_images_are_listed_and_make_the_suite_unusable(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_missing_images_are_listed_and_make_the_suite_unusable(tmp_path: Path) -
     assert shown.code == 4
     assert shown.err.splitlines() == [
         "error: e-vqa: 26 of 90 images are missing or cannot be read",
-        "hint: put them below the data root, or name their folder with `--image-root DIR`",
+        "hint: put them below the data root, or give their folder with `--image-root DIR`",
     ]
     assert shown.out.count("missing: val2014/") == 20
     assert "and 5 more missing" in shown.out
@@ -311,8 +311,8 @@ def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, said: 
         (("e-ic", "--image-root", "nowhere"), 4, "no such folder: `nowhere`"),
         (("mme", "--data-root", "."), 4, "`.` holds no questions of mme"),
         (("absent.jsonl",), 4, "file not found: `absent.jsonl`"),
-        (("mme", "--image-root", "."), 2, "mme keeps its images with its questions"),
-        (("vlkeb",), 2, "suite `vlkeb` does not come with `more`"),
+        (("mme", "--image-root", "."), 2, "--image-root does not apply to mme: its images lie beside its questions"),
+        (("vlkeb",), 2, "suite `vlkeb` is not included in `more`"),
         (("e-vpa",), 2, "unknown suite `e-vpa`"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_converted_suite_is_the_same_edits(tmp_path: Path) -> None:
         assert [image.sha256 for image in new.image_rephrases] == [image.sha256 for image in old.image_rephrases]
         assert [probe.content for probe in new.locality] == [probe.content for probe in old.locality]
     again = run("suites", "convert", "e-vqa", "--data-root", root, "-o", out)
-    assert (again.code, again.err.splitlines()[0]) == (2, f"error: `{out}` is there already")
+    assert (again.code, again.err.splitlines()[0]) == (2, f"error: `{out}` already exists")
     other = run(
         "suites", "convert", "e-vqa", "--data-root", root, "-o", out, "--pool", "calibration", "--force", "--json"
     )
@@ -381,7 +381,7 @@ PAIR = "Is there a dog? Please answer yes or no.\tYes\nIs there a cat? Please an
 
 
 def mme(root: Path, texts: dict[str, str | bytes]) -> Path:
-    """A data root with these texts, each with an image in the same folder or in the one beside it."""
+    """Return a data root with these texts, each with an image in the same folder or in the one beside it."""
     for number, (name, text) in enumerate(texts.items(), 1):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -441,8 +441,8 @@ def test_lines_that_are_no_question_are_named(tmp_path: Path) -> None:
     result = run("suites", "show", "mme", "--data-root", root)
     assert (result.code, result.out) == (4, "")
     assert result.err.splitlines() == [
-        f"error: {root}/count/1.txt:1: is no question with its answer",
-        f"error: {root}/count/1.txt:4: is no question with its answer",
+        f"error: {root}/count/1.txt:1: is not a question and its answer",
+        f"error: {root}/count/1.txt:4: is not a question and its answer",
         f"error: {root}/count/2.txt: not UTF-8: byte 0xff at byte 1",
         f"error: {root}/count/3.txt: holds no questions",
         f"error: {root}/count/4.txt: is larger than 64 KiB",

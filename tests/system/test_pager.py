@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from more_cli.cli.app import app
-from more_cli.system.pager import COMMANDS, GUARD, is_meant, next_pager
+from more_cli.system.pager import COMMANDS, GUARD, next_pager, wants_pager
 
 
 def test_the_commands_are_those_there_are() -> None:
@@ -39,7 +39,7 @@ def test_when_the_pager_is_meant(tmp_path: Path, monkeypatch, arguments: str, pi
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("text")
     Path("folder").mkdir()
-    assert is_meant(arguments.split(), piped) is meant
+    assert wants_pager(arguments.split(), piped) is meant
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.system.threads import SPINS, cores_allowed, settle
+from more_cli.system.threads import SPINS, cores_allowed, set_defaults
 
 
 def mounts(root: Path, own: str = "", **files: str) -> Path:
@@ -74,25 +74,26 @@ def test_there_are_as_many_threads_as_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     environment: dict[str, str] = {}
-    settle(environment, mounts(tmp_path, **{"cpu.max": f"{100_000 * quota:.0f} 100000"}))
+    set_defaults(environment, mounts(tmp_path, **{"cpu.max": f"{100_000 * quota:.0f} 100000"}))
     assert environment.get("OMP_NUM_THREADS") == threads
 
 
 def test_what_the_user_says_stays(tmp_path: Path) -> None:
     said = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "5"}
     environment = dict(said)
-    settle(environment, mounts(tmp_path, **{"cpu.max": "50000 100000"}))
+    set_defaults(environment, mounts(tmp_path, **{"cpu.max": "50000 100000"}))
     assert environment == said
     environment = {"OMP_WAIT_POLICY": "active"}
-    settle(environment, tmp_path / "no limits")
+    set_defaults(environment, tmp_path / "no limits")
     assert environment == {"OMP_WAIT_POLICY": "active"}
 
 
 @pytest.mark.slow
 def test_a_command_says_it_before_torch_is_there() -> None:
     code = (
-        "import os, sys; import more_cli.system.threads as t; from more_cli.__main__ import run; before = t.settle\n"
-        "t.settle = lambda: (print('torch' in sys.modules), before(), print(os.environ['GOMP_SPINCOUNT']))\n"
+        "import os, sys; import more_cli.system.threads as t; from more_cli.__main__ import run\n"
+        "before = t.set_defaults\n"
+        "t.set_defaults = lambda: (print('torch' in sys.modules), before(), print(os.environ['GOMP_SPINCOUNT']))\n"
         "sys.argv = ['more', '--version']; run()"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP", "OMP"))}

@@ -16,23 +16,23 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, Family
-from more_cli.editors.more.anchors import Anchor
-from more_cli.editors.more.loop import admit, consolidate, learn
-from more_cli.editors.more.passes import Passes, Shelf
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.more.loop import Passes, admit, consolidate, learn
+from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, new_record
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
-from more_cli.store.state import SiteRecord, emptied, empty_tensors
+from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 
 @dataclass(frozen=True)
 class Consolidated:
-    """What a consolidation found and took."""
+    """The result of a consolidation."""
 
     failing: list[int]
-    """Edits that still do not hold, by number."""
+    """Numbers of the edits that still do not hold."""
     looks: Mapping[int, float]
     """Margin of every edit, by number."""
     writes: int
@@ -43,8 +43,6 @@ class MoreEditor(Editor):
     """M-ORE with B and P as its state."""
 
     name: ClassVar[str] = "more"
-    family: ClassVar[Family] = "lowrank"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"merge", "export"})
 
     def __init__(
         self, recipe: Recipe, records: Sequence[SiteRecord], B: Mapping[str, Tensor], P: Mapping[str, Tensor]
@@ -54,7 +52,9 @@ class MoreEditor(Editor):
         self._B = dict(B)
         self._P = dict(P)
         self._anchors: list[Anchor] = []
-        self._at_work: tuple[Runtime, Sites, Shelf] | None = None
+        self._attached: tuple[Runtime, Sites, EncodedEdits] | None = None
+        self.anchors_file = recipe.anchors.file
+        self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.anchors.used else ())
 
     @staticmethod
     def fresh(recipe: Recipe, sites: Sequence[Site]) -> MoreEditor:
@@ -65,34 +65,34 @@ class MoreEditor(Editor):
 
     @property
     def sites(self) -> Sites:
-        """The sites at work; only while attached."""
-        return self._lent[1]
+        """The sites in the model; only while attached."""
+        return self._working[1]
 
     @property
     def records(self) -> list[SiteRecord]:
         """Descriptions of the sites, with lambda and key counts as they are now."""
-        return self._at_work[1].records if self._at_work else self._records
+        return self._attached[1].records if self._attached else self._records
 
     @property
     def untouched(self) -> bool:
-        """Whether no key was seen yet, not even an anchor's."""
-        return self.records == [emptied(record, self.recipe) for record in self.records]
+        """Whether P has absorbed no key yet, not even an anchor's."""
+        return self.records == [unedited_site(record, self.recipe) for record in self.records]
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
-        """Put the branches beside their Linears; on leaving the model is as it was found."""
+        """Put the branches beside their Linears; on leaving, the model is restored."""
         sites = Sites(self._records, self._B, self._P, self.recipe, runtime)
-        self._at_work = runtime, sites, Shelf(runtime)
+        self._attached = runtime, sites, EncodedEdits(runtime)
         try:
             with runtime.attached(sites.branches):
                 yield
         finally:
             self._B, self._P = sites.tensors()
             self._records = sites.records
-            self._at_work = None
+            self._attached = None
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction until it holds, at most `max_steps` times, or take it back and refuse it."""
+        """Write one correction until it holds, at most `max_steps` times, or undo the writes and refuse it."""
         passes = self._passes(context)
         passes.alone = self.recipe.rehearsal.size == 0 and not (self._anchors and self.recipe.anchors.size)
         return learn(request, passes)
@@ -102,19 +102,22 @@ class MoreEditor(Editor):
         return admit(request, self._passes(context))
 
     def consolidate(self, numbers: Iterable[int], context: EditContext, *, batch: bool = False) -> Consolidated:
-        """Look at past edits, or at those of a batch, and write those that fail; see `loop.consolidate`."""
-        passes = self._passes(context)
-        failing = consolidate(numbers, passes, self.recipe.batch if batch else self.recipe.consolidation)
-        looks = {number: round(margin, 3) for number, margin in passes.looks.items()}
+        """Score past edits, or the edits of a batch, and write those that fail; see `loop.consolidate`."""
+        rules = self.recipe.batch if batch else self.recipe.consolidation
+        passes = self._passes(context, rules.margin)
+        failing = consolidate(numbers, passes, rules)
+        looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
         return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
 
-    def hold(self, anchors: Sequence[Anchor]) -> None:
-        """Hold these inputs to the base's behaviour in every write from now on."""
+    def hold(self, anchors: Sequence[Anchor], *, fresh: bool = False) -> None:
+        """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them."""
+        if fresh:
+            self.settle(anchors)
         self._anchors = list(anchors)
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
-        """Settle every relative lambda from the anchors' keys and, if the recipe says so, let P absorb them."""
-        runtime, sites, _ = self._lent
+        """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys."""
+        runtime, sites, _ = self._working
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])
@@ -127,7 +130,7 @@ class MoreEditor(Editor):
 
     def reset(self) -> None:
         """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
-        self._records = [emptied(record, self.recipe) for record in self._records]
+        self._records = [unedited_site(record, self.recipe) for record in self._records]
         self._B, self._P = empty_tensors(self._records, self.recipe)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -136,8 +139,8 @@ class MoreEditor(Editor):
         return {f"{name}.B": value for name, value in B.items()} | {f"{name}.P": value for name, value in P.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take back the tensors of `state_dict`; the editor must not be attached."""
-        assert self._at_work is None
+        """Restore the tensors of `state_dict`; the editor must not be attached."""
+        assert self._attached is None
         self._B = {record.name: tensors[f"{record.name}.B"] for record in self._records}
         self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
 
@@ -150,26 +153,21 @@ class MoreEditor(Editor):
         return {"sites": [record.model_dump(mode="json") for record in self.records]}
 
     def load_notes(self, notes: Mapping[str, Any]) -> None:
-        """Take back the sites' descriptions."""
-        assert self._at_work is None
+        """Restore the sites' descriptions."""
+        assert self._attached is None
         # As JSON: in Python values a strict record takes no list for a tuple.
         self._records = [SiteRecord.model_validate_json(json.dumps(site)) for site in notes["sites"]]
 
-    def footprint(self) -> dict[str, int]:
-        """Return bytes of B, P and A; an edit adds none."""
-        basis_bytes = sum(4 * record.rank * record.shape[1] for record in self.records)
-        held = sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
-        return {"fixed": held + basis_bytes, "per_edit": 0}
-
-    def _passes(self, context: EditContext) -> Passes:
-        runtime, sites, shelf = self._lent
-        shelf.drop_all_but(context.past)
-        return Passes(context, runtime, sites, self.recipe, self._anchors, shelf)
+    def _passes(self, context: EditContext, margin: float | None = None) -> Passes:
+        runtime, sites, encoded = self._working
+        encoded.keep_only(context.past)
+        margin = self.recipe.margin if margin is None else margin
+        return Passes(context, runtime, sites, self.recipe, self._anchors, encoded, margin)
 
     @property
-    def _lent(self) -> tuple[Runtime, Sites, Shelf]:
-        assert self._at_work is not None, "attach the editor first"
-        return self._at_work
+    def _working(self) -> tuple[Runtime, Sites, EncodedEdits]:
+        assert self._attached is not None, "attach the editor first"
+        return self._attached
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return self._at_work[1].tensors() if self._at_work else (self._B, self._P)
+        return self._attached[1].tensors() if self._attached else (self._B, self._P)

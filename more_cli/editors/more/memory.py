@@ -1,4 +1,4 @@
-"""What a stream remembers of its edits: which stand, and how firmly each was last seen to hold."""
+"""What a stream remembers of its edits: which stand, and their last known margins."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from more_cli.editors.past import Past
 class Memory:
     """The edits that stand, by number; `recall` fetches one.
 
-    It holds two numbers an edit and is rebuilt from the ledger, so the state does not grow.
+    It keeps two numbers per edit and is rebuilt from the ledger, so the state does not grow.
     """
 
     def __init__(self, recall: Callable[[int], EditRequest]) -> None:
         self._recall = recall
-        # By number - 1. A long ledger has millions of looks: columns take them in without an object for each.
+        # By number - 1. A long ledger has millions of margins: columns store them without an object for each.
         self._stands = bytearray()
         self._margins = array("d")
         self._at = array("q")
-        self._about: dict[str, list[tuple[int, str]]] = {}
-        """By what an edit is about (images and question): number and content of those that stand."""
+        self._by_subject: dict[str, list[tuple[int, str]]] = {}
+        """By subject (images and question): number and content of the edits that stand."""
 
     def context(self, number: int, subject: str = "", content: str = "") -> EditContext:
-        """Return what edit `number` may look at: the edits before it that stand and that it does not contradict."""
+        """Return what edit `number` may use: the earlier edits that stand and that it does not contradict."""
         rows = np.flatnonzero(np.frombuffer(self._stands, np.uint8))
         # Copies: a view would keep the columns from growing.
         past = Past(rows + 1, np.frombuffer(self._margins)[rows], np.frombuffer(self._at, np.int64)[rows])
         return EditContext(number, past.without(self._rivals(subject, content)), self._recall)
 
     def add(self, number: int, subject: str, content: str) -> None:
-        """Note an edit that stands, with a number above all before; those that it contradicts no longer do."""
-        if subject in self._about:
+        """Add an edit that stands, with a number above all before; edits that it contradicts no longer stand."""
+        if subject in self._by_subject:
             for rival in self._rivals(subject, content):
                 self._stands[rival - 1] = False
-            same = [held for held in self._about[subject] if held[1] == content]
-            self._about[subject] = [*same, (number, content)]
+            same = [held for held in self._by_subject[subject] if held[1] == content]
+            self._by_subject[subject] = [*same, (number, content)]
         else:
-            self._about[subject] = [(number, content)]
+            self._by_subject[subject] = [(number, content)]
         missing = number - len(self._stands)
         self._stands.extend(bytes(missing))
         self._margins.extend([0.0] * missing)
         self._at.extend([0] * missing)
         self._stands[number - 1], self._margins[number - 1], self._at[number - 1] = True, 0.0, number
 
-    def see(self, number: int, looks: Iterable[tuple[int, float]]) -> None:
-        """Note margins by edit, seen during edit `number`; of edits that were never added there is nothing to note."""
+    def update(self, number: int, measured: Iterable[tuple[int, float]]) -> None:
+        """Store margins by edit, measured during edit `number`; edits that were never added are ignored."""
         margins, at, count = self._margins, self._at, len(self._stands)
-        for past, margin in looks:
+        for past, margin in measured:
             if 0 < past <= count:
                 margins[past - 1], at[past - 1] = margin, number
 
     def _rivals(self, subject: str, content: str) -> list[int]:
-        return [number for number, other in self._about.get(subject, ()) if other != content]
+        return [number for number, other in self._by_subject.get(subject, ()) if other != content]

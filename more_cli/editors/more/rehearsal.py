@@ -1,22 +1,31 @@
-"""Which past edits are looked at again: those most at risk of being forgotten."""
+"""Rehearsal: which past edits are scored again with a new one, which anchors join a write, and encoded past edits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.past import Past
+from more_cli.errors import DataError, StateError
+from more_cli.model.batches import Encoded
+from more_cli.model.runtime import Runtime
 from more_cli.recipe import Rehearsal
+
+CACHE_BYTES = 256 << 20
+"""Most bytes of past edits kept as tokens and pixels."""
 
 
 def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
-    """Return the numbers of the `settings.size` past edits most at risk, the least sure first.
+    """Return the numbers of the `settings.size` past edits most at risk of being forgotten, the least sure first.
 
     Risk is the last known margin, at most `cap`, minus `bonus` for every round (an edit's share of all draws) since
-    it was last looked at, plus noise in [0, 1) that depends on seed, edit and draw alone, so that a replay draws the
-    same. `now` is the number of the edit at hand, `turn` counts its draws; `taken` are left out.
+    the edit was last scored, plus noise in [0, 1) that depends on seed, edit and draw only, so a replay draws the
+    same. `now` is the number of the new edit, `turn` counts its draws; edits in `taken` are left out.
     """
     past = past.without(taken)
     if not past or settings.size == 0:
@@ -29,8 +38,57 @@ def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection
 
 
 def pick(count: int, size: int, *key: int) -> list[int]:
-    """Return `size` of the numbers below `count`, none twice, as the key decides."""
+    """Return `size` different numbers below `count`, in order; the same key picks the same numbers."""
     return sorted(np.argsort(_noise(key, count), kind="stable")[:size].tolist())
+
+
+def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor]:
+    """Return `size` random anchors, all if there are fewer; the same key gives the same anchors."""
+    return [anchors[i] for i in pick(len(anchors), size, *key)]
+
+
+class EncodedEdits:
+    """Past edits as tokens and pixels; the least recently used is dropped first."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._encoded: OrderedDict[int, Encoded] = OrderedDict()
+        self._bytes = 0
+
+    def put(self, number: int, request: EditRequest) -> None:
+        """Encode an edit.
+
+        Raises:
+            DataError: the edit does not fit into the model's context, or an image cannot be read.
+        """
+        encoded = self.runtime.encode(request.query, request.target)
+        if number in self._encoded:
+            self._bytes -= self._encoded.pop(number).bytes
+        self._encoded[number] = encoded
+        self._bytes += encoded.bytes
+        while self._bytes > CACHE_BYTES and len(self._encoded) > 1:
+            self._bytes -= self._encoded.popitem(last=False)[1].bytes
+
+    def keep_only(self, past: Past) -> None:
+        """Drop edits that no longer stand: they are never rehearsed again."""
+        for number in np.setdiff1d(np.fromiter(self._encoded, np.int64), past.numbers).tolist():
+            self._bytes -= self._encoded.pop(number).bytes
+
+    def get(self, number: int, context: EditContext) -> Encoded:
+        """Return an edit; a past edit that was dropped is fetched and encoded again.
+
+        Raises:
+            StateError: it cannot be fetched. The new edit is not the cause, so the run ends and does not refuse it.
+        """
+        if number not in self._encoded:
+            request = context.recall(number)
+            try:
+                self.put(number, request)
+            except DataError as error:
+                hint = "restore the file, or start a new state without rehearsal: --set rehearsal.size=0"
+                raise StateError(f"edit `{request.id}` cannot be rehearsed: {error.message}", hint) from None
+        self._encoded.move_to_end(number)
+        return self._encoded[number]
 
 
 def _noise(key: tuple[int, ...], n: int) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The sites an M-ORE editor writes to: their coordinates A, what is written B, and the statistic P of each.
+"""The sites that M-ORE writes to: the basis A, the written B and the statistic P of each.
 
 Text sites pool their keys over answer positions, visual sites over visual tokens, and no two sites share a P:
 visual energy never reaches a text P (the paper's modality-decoupled statistics).
@@ -24,11 +24,11 @@ from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord
 
 RIDGE_KEYS = 16
-"""Without anchors a relative lambda follows the mean |z|^2 of this many first keys of its site, then stays."""
+"""Number of a site's first keys whose mean |z|^2 a relative lambda follows without anchors; then it stays fixed."""
 
 
 def new_record(site: Site, recipe: Recipe) -> SiteRecord:
-    """Describe a site that has seen no edit, its basis drawn from the recipe's seed."""
+    """Return the record of a site without edits; its basis is drawn from the recipe's seed."""
     rank = basis.usable_rank(recipe.rank, site.shape[1])
     seed = basis.site_seed(recipe.seed, site.name)
     return SiteRecord(
@@ -51,20 +51,20 @@ def rebuild_basis(record: SiteRecord) -> Tensor:
     """Draw a site's A (r, d_in) again from its seed.
 
     Raises:
-        StateError: what comes out is not the basis that B was written in.
+        StateError: the result is not the basis that B was written with.
     """
     A = basis.draw_basis(record.rank, record.shape[1], record.seed)
     if record.basis_version != basis.VERSION or not basis.matches(A, record.basis_fingerprint):
         raise StateError(
             f"the basis of site `{record.name}` cannot be rebuilt on this machine",
-            "use the versions of numpy and torch that the ledger names",
+            "use the versions of numpy and torch that the ledger records",
         )
     return A
 
 
 @dataclass
 class WrittenSite:
-    """One site at work: its description, its branch (A, B) and its P."""
+    """One site in the attached model: its record, its branch (A, B) and its P."""
 
     record: SiteRecord
     branch: Branch
@@ -78,7 +78,7 @@ class WrittenSite:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything an edit may change, for taking it back."""
+    """Everything that an edit may change, so that it can be undone."""
 
     B: dict[str, Tensor]
     P: dict[str, Tensor]
@@ -106,12 +106,12 @@ class Sites:
 
     @property
     def branches(self) -> list[Branch]:
-        """What the runtime carries."""
+        """The branches of all sites."""
         return [site.branch for site in self]
 
     @property
     def records(self) -> list[SiteRecord]:
-        """Descriptions, with lambda and key counts as they are now."""
+        """The records of all sites, with lambda and key counts as they are now."""
         return [site.record for site in self]
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -120,7 +120,7 @@ class Sites:
         return B, {site.record.name: site.P.cpu() for site in self}
 
     def snapshot(self) -> Snapshot:
-        """Keep what an edit may change; B and P are replaced, never changed in place, so references are enough."""
+        """Return what an edit may change; B and P are replaced, never changed in place, so references are enough."""
         return Snapshot(
             {name: site.branch.B for name, site in self._sites.items()},
             {name: site.P for name, site in self._sites.items()},
@@ -128,13 +128,13 @@ class Sites:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take an edit back."""
+        """Undo every change since the snapshot."""
         for name, site in self._sites.items():
             site.branch.B, site.P, site.record = snapshot.B[name], snapshot.P[name], snapshot.records[name]
 
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:
-        """Return each site's key (r,), or keys (n, r), from the last recorded pass; no key where nothing ran."""
+        """Return each site's key (r,), or keys (n, r), from the last recorded pass; none if it did not run."""
         keys = {}
         for name, site in self._sites.items():
             relevant = batch.answer if site.record.modality == "text" else None
@@ -145,7 +145,7 @@ class Sites:
 
     @timed("absorb")
     def absorb(self, keys: Mapping[str, Tensor]) -> None:
-        """P takes the keys in (Eq. sm-update); a relative lambda follows them until it is settled."""
+        """Let P absorb the keys (Eq. sm-update); a relative lambda follows them until it is fixed."""
         for name, key in keys.items():
             site = self._sites[name]
             key = key.reshape(-1, site.record.rank)
@@ -207,7 +207,7 @@ class Sites:
             name = site.record.name
             decrease[site.record.modality] += gradients[name].inner(directions[name])
         share, rho = self.recipe.visual_share, self.recipe.rho
-        if share is None or min(decrease.values()) <= 0.0:  # nothing to share with: a question without an image
+        if share is None or min(decrease.values()) <= 0.0:  # a question without an image has no visual part
             eta = polyak_step(loss, sum(decrease.values()), rho)
             return dict.fromkeys(decrease, eta)
         return {

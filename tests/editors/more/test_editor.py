@@ -81,7 +81,7 @@ def test_both_normalisations_write_the_same(runtime, sites, tmp_path, step) -> N
 
 
 def test_visual_keys_never_change_a_text_p(runtime, sites, tmp_path, monkeypatch) -> None:
-    """Whatever the projector sees, the statistic of a text site stays what answer positions make it."""
+    """The statistic of a text site depends on answer positions alone, not on the projector's keys."""
 
     def text_statistics(loudness: float) -> dict[str, torch.Tensor]:
         original = Sites.keys
@@ -196,7 +196,7 @@ def test_every_token_can_be_a_key_of_its_own(runtime, sites, tmp_path) -> None:
     assert {record.keys for record in editor.records if record.modality == "text"} == {tokens}
 
 
-def test_reset_and_load_bring_back_what_was(runtime, sites, tmp_path) -> None:
+def test_reset_and_load_restore_the_tensors(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     fresh = editor.state_dict()
     run(editor, runtime, requests(tmp_path, 2))
@@ -206,7 +206,6 @@ def test_reset_and_load_bring_back_what_was(runtime, sites, tmp_path) -> None:
     assert all(record.keys == 0 for record in editor.records)
     editor.load_state_dict(edited)
     assert all(torch.equal(edited[name], value) for name, value in editor.state_dict().items())
-    assert editor.footprint()["per_edit"] == 0
 
 
 def test_the_same_edits_give_the_same_bits(runtime, sites, tmp_path) -> None:

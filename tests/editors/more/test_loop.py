@@ -1,17 +1,18 @@
-"""The check-then-write loop on a tiny LLaVA: what it looks at, what it writes, and what it costs."""
+"""The check-then-write loop on a tiny LLaVA: what it scores, what it writes, and what it costs."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from more_cli.editors import anchors as anchoring
+from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
-from more_cli.editors.more import anchors as anchoring
-from more_cli.editors.more.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.more.editor import MoreEditor
+from more_cli.editors.more.loop import Passes
 from more_cli.editors.more.memory import Memory
-from more_cli.editors.more.passes import Passes, Shelf
-from more_cli.editors.past import Look, Past
+from more_cli.editors.more.rehearsal import EncodedEdits
+from more_cli.editors.past import LastScore, Past
 from more_cli.model import activations
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -40,7 +41,7 @@ def stream(editor: MoreEditor, edits: list[EditRequest]) -> list[EditOutcome]:
     for number, edit in enumerate(edits, 1):
         outcomes.append(editor.edit(edit, memory.context(number, edit.id, edit.target)))
         memory.add(number, edit.id, edit.target)
-        memory.see(number, outcomes[-1].looks.items())
+        memory.update(number, outcomes[-1].looks.items())
     return outcomes
 
 
@@ -59,7 +60,7 @@ def test_rehearsal_keeps_what_plain_editing_forgets(runtime, sites, tmp_path) ->
     assert held[0] < held[8] == len(TARGETS), held
 
 
-def test_an_edit_ends_when_what_was_drawn_holds_by_the_margin(runtime, sites, tmp_path) -> None:
+def test_an_edit_ends_when_the_rehearsed_edits_hold_by_the_margin(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(max_steps=30, rehearsal={"size": 8, "draws": 30}), sites)
     with editor.attach(runtime):
         for outcome in stream(editor, requests(tmp_path)):
@@ -123,9 +124,11 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
     for share in (0.1, 0.4):
         editor = MoreEditor.fresh(recipe(visual_share=share, max_write=1e9), sites)
         with editor.attach(runtime):
-            passes = Passes(EditContext(1), runtime, editor.sites, editor.recipe, [make_white(runtime, tmp_path)], None)
-            passes.shelf = editor._lent[2]
-            passes.shelf.put(1, edit)
+            passes = Passes(
+                EditContext(1), runtime, editor.sites, editor.recipe, [make_white(runtime, tmp_path)], None, 1.0
+            )
+            passes.encoded = editor._attached[2]
+            passes.encoded.put(1, edit)
             loss = passes.gradient([1])
             gradients = {site.record.name: site.branch.gradient() for site in editor.sites}
             steps = editor.sites.steps(loss)
@@ -190,7 +193,7 @@ def test_anchor_keys_enter_p_and_settle_lambda(runtime, sites, tmp_path) -> None
         assert record.keys == 3
 
 
-def test_consolidation_brings_back_what_was_lost(runtime, sites, tmp_path) -> None:
+def test_consolidation_restores_forgotten_edits(runtime, sites, tmp_path) -> None:
     edits = requests(tmp_path)
     editor = MoreEditor.fresh(recipe(rehearsal={"size": 0}), sites)
     with editor.attach(runtime):
@@ -214,21 +217,21 @@ def test_a_replay_draws_and_writes_the_same(runtime, sites, tmp_path) -> None:
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-def test_the_shelf_holds_as_much_as_it_may(runtime, tmp_path, monkeypatch) -> None:
+def test_encoded_edits_stay_within_their_bytes(runtime, tmp_path, monkeypatch) -> None:
     edits = requests(tmp_path)
     context = EditContext(9, recall=lambda number: edits[number - 1])
-    shelf = Shelf(runtime)
-    first = shelf.get(1, context)
-    monkeypatch.setattr("more_cli.editors.more.passes.KEPT", 2 * first.bytes + 100)
+    kept = EncodedEdits(runtime)
+    first = kept.get(1, context)
+    monkeypatch.setattr("more_cli.editors.more.rehearsal.CACHE_BYTES", 2 * first.bytes + 100)
     for number in (1, 2, 3, 1):
         assert torch.equal(
-            shelf.get(number, context).input_ids,
+            kept.get(number, context).input_ids,
             runtime.encode(edits[number - 1].query, edits[number - 1].target).input_ids,
         )
-    assert list(shelf._encoded) == [3, 1]
-    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
-    shelf.put(1, edits[0])
-    assert shelf._bytes == sum(encoded.bytes for encoded in shelf._encoded.values())
-    shelf.drop_all_but(Past.of({1: Look(0.0, 1), 2: Look(0.0, 2)}))
-    assert list(shelf._encoded) == [1]
-    assert shelf._bytes == shelf._encoded[1].bytes
+    assert list(kept._encoded) == [3, 1]
+    assert kept._bytes == sum(encoded.bytes for encoded in kept._encoded.values())
+    kept.put(1, edits[0])
+    assert kept._bytes == sum(encoded.bytes for encoded in kept._encoded.values())
+    kept.keep_only(Past.of({1: LastScore(0.0, 1), 2: LastScore(0.0, 2)}))
+    assert list(kept._encoded) == [1]
+    assert kept._bytes == kept._encoded[1].bytes

@@ -1,16 +1,16 @@
-"""Which past edits are looked at again, and what a stream remembers of them."""
+"""Which past edits are scored again, and what a stream remembers of them."""
 
 import pytest
 
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.memory import Memory
 from more_cli.editors.more.rehearsal import draw, pick
-from more_cli.editors.past import Look, Past
+from more_cli.editors.past import LastScore, Past
 from more_cli.recipe import Rehearsal
 
 
 def past(margins: dict[int, float], at: int = 90) -> Past:
-    return Past.of({number: Look(margin, at) for number, margin in margins.items()})
+    return Past.of({number: LastScore(margin, at) for number, margin in margins.items()})
 
 
 def test_the_least_sure_come_first() -> None:
@@ -27,8 +27,8 @@ def test_beyond_the_cap_all_are_equally_sure() -> None:
     assert len(seen) > 30
 
 
-def test_a_long_unseen_edit_is_looked_at() -> None:
-    edits = Past.of({**past({number: 2.0 for number in range(1, 40)}, at=100), 40: Look(5.5, 1)})
+def test_an_edit_that_was_not_scored_for_long_comes_first() -> None:
+    edits = Past.of({**past({number: 2.0 for number in range(1, 40)}, at=100), 40: LastScore(5.5, 1)})
     assert draw(edits, 101, 0, Rehearsal(size=4))[0] == 40
     assert 40 not in draw(edits, 101, 0, Rehearsal(size=4, bonus=0.0))
 
@@ -74,7 +74,7 @@ def test_an_edit_that_is_contradicted_is_forgotten(memory: Memory) -> None:
 
 def test_margins_are_the_last_seen(memory: Memory) -> None:
     memory.add(1, "a", "x")
-    memory.see(1, [(1, 2.5)])
+    memory.update(1, [(1, 2.5)])
     memory.add(2, "b", "y")
-    memory.see(2, [(2, 0.5), (1, 1.5), (7, 9.0)])
-    assert memory.context(3).past == {1: Look(1.5, 2), 2: Look(0.5, 2)}
+    memory.update(2, [(2, 0.5), (1, 1.5), (7, 9.0)])
+    assert memory.context(3).past == {1: LastScore(1.5, 2), 2: LastScore(0.5, 2)}

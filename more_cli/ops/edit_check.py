@@ -1,4 +1,4 @@
-"""What an edit must fit before anything is written."""
+"""Check that edits fit the model and the state, before anything is written."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from functools import cached_property
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import DataError
-from more_cli.inputs.edits import Edit, Problem
+from more_cli.inputs.edits import Edit
+from more_cli.inputs.records import Problem
 from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import load_prompter
-from more_cli.ops.anchors import asked, load_anchors, overlap
+from more_cli.ops.anchors import identities, load_anchors, overlap
 from more_cli.ops.init import Inputs, plan
-from more_cli.ops.session import Target
 from more_cli.store.state import load_meta
+from more_cli.store.target import Target
 
 LONG_TEXT = 256
-"""Question and target with fewer bytes than this fit into any context; where not, the editor refuses them."""
+"""Bytes of question and target below which no context is too short; if one is, the editor refuses the edit."""
 
 
-class Fit:
-    """What an edit must fit: the number of images that the model takes, the state's anchors, and for texts long
-    enough to fill it the model's context."""
+class EditCheck:
+    """Checks an edit against the number of images that the model takes, its context and the state's anchors."""
 
     def __init__(self, target: Target, recipe: str | None, settings: Sequence[str]) -> None:
         self.target = target
@@ -32,29 +32,29 @@ class Fit:
 
     @cached_property
     def prompter(self) -> Prompter:
-        """What turns questions into tokens."""
+        """The tokenizer with the chat template."""
         return load_prompter(open_checkpoint(self.target.model))
 
     @cached_property
     def family(self) -> Family:
-        """What is known about the model's family."""
+        """The entry of the model's family."""
         return family_of(str(open_checkpoint(self.target.model).config.get("model_type")))
 
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
-        """What the state's anchors ask or, before there is a state, those that its recipe names."""
+        """Questions of the state's anchors or, before there is a state, of the anchors that its recipe names."""
         if not self.target.sidecar.exists():
             recipe = plan(self.target, self.recipe, self.settings).recipe
-            return asked(Inputs().questions(recipe))
+            return identities(Inputs().questions(recipe))
         digest = load_meta(self.target.sidecar).anchors
-        return asked(load_anchors(self.target.folder, digest) if digest else ())
+        return identities(load_anchors(self.target.folder, digest) if digest else ())
 
     def load(self) -> None:
-        """Read all of it now: reading a model's files is nothing to do in a thread beside another model at work."""
+        """Read everything now: model files must not be read in a thread while a model runs in another."""
         _ = self.prompter, self.family, self.anchors
 
     def problem(self, edit: Edit) -> Problem | None:
-        """Say if an edit does not fit; what a recipe's system prompt takes is left out of account."""
+        """Return why an edit does not fit, or None; the length of a system prompt is not counted."""
         if refused := self._refused(edit):
             return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
         if clash := overlap(edit, self.anchors):
@@ -68,7 +68,7 @@ class Fit:
         return None
 
     def _refused(self, edit: Edit) -> tuple[str, str] | None:
-        """Say, with a hint, why the model cannot be asked an edit, or what else it moved."""
+        """Return why the model cannot be asked this edit or one of its locality probes, with a hint."""
         if refused := self.family.refuses(len(edit.images)):
             return refused
         for number, probe in enumerate(edit.locality, 1):

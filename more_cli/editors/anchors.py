@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from more_cli.editors.more.rehearsal import pick
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime, Scored
 
@@ -19,7 +18,7 @@ ANSWER_TOKENS = 32
 
 @dataclass(frozen=True)
 class Anchor:
-    """A question with the answer whose distribution is held."""
+    """A question with the answer whose distribution must not move."""
 
     encoded: Encoded
     base: Tensor
@@ -32,7 +31,7 @@ class Anchor:
 
 
 def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
-    """Ask the untouched base: without an `answer`, its own greedy one is held.
+    """Make an anchor by asking the untouched base: for the given `answer` or, without one, its own greedy answer.
 
     Anchors are made one at a time, so that what is cached does not depend on what else was in a batch.
     """
@@ -50,11 +49,6 @@ def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
 def restore_anchor(runtime: Runtime, query: Query, tokens: Tensor, base: Tensor) -> Anchor:
     """Make an anchor again from its answer's tokens and log-probabilities, without asking the model."""
     return Anchor(runtime.encode(query).followed_by(tokens.tolist()), base)
-
-
-def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor]:
-    """Return `size` anchors, as the key decides; all of them where there are fewer."""
-    return [anchors[i] for i in pick(len(anchors), size, *key)]
 
 
 def drift(scored: Scored, anchors: Sequence[Anchor]) -> Tensor:

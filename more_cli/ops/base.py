@@ -1,4 +1,4 @@
-"""What every command checks before it works with a state: that its base is the one it was made for."""
+"""Open the base of a state; every command that uses a state checks first that they belong together."""
 
 from __future__ import annotations
 

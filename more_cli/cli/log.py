@@ -1,8 +1,7 @@
-"""`more log` and `more verify`: what was edited, and whether everything that says so is whole."""
+"""`more log`: lists the ledger, or shows one edit."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,23 +10,22 @@ import typer
 import typer.core
 
 from more_cli.cli import options as opt
-from more_cli.cli.output import Output, fail
-from more_cli.errors import StateError, UsageError
+from more_cli.cli.output import Output
+from more_cli.errors import UsageError
+from more_cli.store.target import locate
 
 if TYPE_CHECKING:
     from more_cli.ops.log import EditRecord, Line, LogReport
-    from more_cli.ops.verify import VerifyReport
 
+LINES = 100
+"""Ledger lines shown without `--limit`; `--json` has them all."""
 
-_SHOWN = 100
-"""Lines of a ledger that people see unless they ask for another number; `--json` has them all."""
-
-EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` says
+EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` shows
 where)."""
 
 
 class _Listing(typer.core.TyperGroup):
-    """`more log` alone, or with a MODEL, lists."""
+    """Makes `list` the default: `more log MODEL` is `more log list MODEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
@@ -38,12 +36,12 @@ class _Listing(typer.core.TyperGroup):
 app = typer.Typer(
     cls=_Listing,
     rich_markup_mode=None,
-    help="List the ledger, every edit ever made, or show one of them. Loads no model.",
+    help="List the ledger (every edit ever made), or show one edit. Loads no model.",
 )
 
 
 class StatusName(StrEnum):
-    """What can have become of an edit."""
+    """What an edit's status can be."""
 
     learnt = "learnt"
     not_learnt = "not-learnt"
@@ -56,12 +54,18 @@ class StatusName(StrEnum):
 @app.command("list", epilog=EXIT_CODES)
 def list_(
     model: opt.Model = None,
-    id: Annotated[str, typer.Option(metavar="GLOB", help="Ids like this, such as `batch7-*`; quote it.")] = "*",
-    status: Annotated[list[StatusName] | None, typer.Option(help="Of that status now; repeatable.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="From this time on: ISO 8601, UTC.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Before this time: ISO 8601, UTC.")] = None,
+    id: Annotated[str, typer.Option(metavar="GLOB", help="Only ids that match, such as 'batch7-*'.")] = "*",
+    status: Annotated[
+        list[StatusName] | None, typer.Option(help="Only edits that have this status now; repeatable.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only lines from this time on: ISO 8601, UTC.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only lines before this time: ISO 8601, UTC.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=0, help=f"The last N lines, 0 for all; by default {_SHOWN}, with --json all.")
+        int | None, typer.Option(min=0, help=f"Only the last N lines; 0 for all. [default: {LINES}; with --json all]")
     ] = None,
     state: opt.StateFile = None,
     as_json: opt.Json = False,
@@ -70,7 +74,7 @@ def list_(
 ) -> None:
     """List the ledger's lines, the newest last.
 
-    The status is that of today: a later edit may have superseded one. `list` may be left out.
+    Shows the status of each edit as it is now, after all later edits. The word `list` is optional.
 
     \b
     Examples:
@@ -79,14 +83,13 @@ def list_(
       more log llava/ --id "batch7-*" --json
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.log import Wanted, log
+    from more_cli.ops.log import LineFilter, log
     from more_cli.store.entry import Status
-    from more_cli.store.target import locate
 
-    wanted = Wanted(id, [Status(name.value) for name in status or ()], _time("since", since), _time("until", until))
+    chosen = LineFilter(id, [Status(name.value) for name in status or ()], _time("since", since), _time("until", until))
     if limit is None:
-        limit = 0 if as_json else _SHOWN
-    _show_log(output, log(locate(model, state), wanted, limit or None))
+        limit = 0 if as_json else LINES
+    _show_log(output, log(locate(model, state), chosen, limit or None))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -98,7 +101,7 @@ def show(
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
 ) -> None:
-    """Show everything the ledger has on one edit.
+    """Show everything that the ledger records about one edit.
 
     \b
     Examples:
@@ -106,7 +109,6 @@ def show(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.log import show as run
-    from more_cli.store.target import locate
 
     _show_edit(output, run(locate(model, state), id))
 
@@ -117,7 +119,7 @@ def _time(option: str, text: str | None) -> datetime | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        hint = "write a date or a time like 2026-05-01 or 2026-05-01T18:30"
+        hint = "write for example 2026-05-01 or 2026-05-01T18:30"
         raise UsageError(f"`--{option} {text}` is not an ISO 8601 time", hint) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
@@ -139,7 +141,7 @@ def _show_log(output: Output, report: LogReport) -> None:
         numbers=("line",),
     )
     if len(report.lines) < report.matching:
-        output.note(f"the last {len(report.lines)} of {report.matching:,} lines; --limit 0 shows all")
+        output.note(f"shown: the last {len(report.lines)} of {report.matching:,} lines; --limit 0 shows all")
     output.line(f"{report.matching:,} of {report.total:,} lines, head {report.head[:16]}")
 
 
@@ -204,56 +206,3 @@ def _probes(record: EditRecord) -> str:
     kinds = ("rephrases", "image_rephrases", "locality", "portability")
     counts = {kind: len(getattr(record.line.entry, kind)) for kind in kinds}
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
-
-
-def verify(
-    model: opt.Model = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also hash every image and shard, and apply every edit again.")
-    ] = False,
-    state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
-) -> None:
-    """Check that ledger, state, images and base are whole and belong together. Writes nothing.
-
-    Exits with 5 if a check fails; every one is made and reported. With --deep all edits are applied again from an empty
-    state, which must end with the bytes of the state. What merge or export wrote is compared with its more.json.
-
-    \b
-    Examples:
-      more verify llava/
-      more verify llava/ --deep
-      more verify llava-edited/
-    """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.verify import verify as run
-    from more_cli.store.target import locate
-
-    with output.progress() as progress:
-        report = run(locate(model, state), opt.machine(device, dtype, device_map, memory), deep=deep, progress=progress)
-    _show_verify(output, report)
-    if report.failed:
-        names = ", ".join(check.name for check in report.failed)
-        where = f"`{report.subject}` failed {len(report.failed)} of {len(report.checks)} checks: {names}"
-        fail(StateError(where, report.failed[0].hint))
-        raise typer.Exit(StateError.exit_code)
-
-
-def _show_verify(output: Output, report: VerifyReport) -> None:
-    output.json(
-        "more.verify/1",
-        {
-            "subject": str(report.subject),
-            "deep": report.deep,
-            "ok": not report.failed,
-            "checks": [asdict(check) for check in report.checks],
-        },
-    )
-    for check in report.checks:
-        output.line(f"{check.verdict:8}{check.name:9}{check.detail}")

@@ -1,0 +1,80 @@
+"""`more demo`: corrects mistakes of the embedded model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.edit import edit_values
+from more_cli.cli.failures import EDITS_FAILED
+from more_cli.cli.output import Output
+from more_cli.cli.scores import estimate_cells
+
+if TYPE_CHECKING:
+    from more_cli.demo.run import DemoReport
+
+
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder for model, edits and results.")] = Path(
+        "more-demo"
+    ),
+    force: Annotated[bool, typer.Option(help="Replace what an earlier demo wrote.")] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Correct 24 mistakes of the embedded model.
+
+    Runs init, edit, eval and merge on it, in under a minute.
+
+    \b
+    Examples:
+      more demo
+      more demo /tmp/try --json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.demo.run import run_demo
+
+    with output.progress() as progress:
+        report = run_demo(folder, force=force, progress=progress)
+    _show_demo(output, report)
+    if report.edit.failed:
+        raise typer.Exit(EDITS_FAILED)
+
+
+def _show_demo(output: Output, report: DemoReport) -> None:
+    """Show every edit before and after, how many hold at the end, and how many the merge lost."""
+    output.json(
+        "more.demo/1",
+        {
+            "folder": str(report.folder),
+            "wall_seconds": round(report.wall_seconds, 1),
+            "holding": report.holding,
+            "base_answers": report.evaluation.base_answers,
+            "edit": edit_values(report.edit),
+            "metrics": {name: asdict(value) for name, value in report.evaluation.estimates.items()},
+            "lost_in_merge": report.merge.verification.lost if report.merge.verification else [],
+        },
+    )
+    before, ends = report.evaluation.base_answers, report.answers_at_end
+    output.table(
+        ("edit", "question", "target", "before", "right after", "at the end"),
+        [(e.id, e.question, e.target, before.get(e.id), e.answer_after, ends.get(e.id)) for e in report.edit.entries],
+    )
+    total = len(report.edit.entries)
+    right = sum(bool(entry.right_after) for entry in report.edit.entries)
+    output.line()
+    output.line(f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}")
+    output.table(
+        ("metric", "value", "95 % interval", "n"),
+        [(name, *estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
+        numbers=("value", "n"),
+    )
+    if report.merge.verification is not None:
+        lost = report.merge.verification.lost
+        output.line(f"merged into {report.merge.out}: {len(lost)} edits lost to rounding {', '.join(lost)}".rstrip())
+    output.line(f"{report.wall_seconds:.0f} s; all files are in {report.folder}")

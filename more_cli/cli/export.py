@@ -1,0 +1,72 @@
+"""`more export`: writes the edits as a PEFT adapter or as weight deltas."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.ops.export import ExportReport
+
+
+class Format(StrEnum):
+    """What an export contains."""
+
+    peft = "peft"
+    delta = "delta"
+
+
+def export(
+    model: opt.Model = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the adapter, or file of the deltas.")] = ...,  # type: ignore[assignment]
+    format: Annotated[
+        Format, typer.Option(help="A PEFT LoRA adapter, or one safetensors file of weight deltas.")
+    ] = Format.peft,
+    state: opt.StateFile = None,
+    force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write the edits as a PEFT adapter or as weight deltas.
+
+    \b
+    Examples:
+      more export llava/ -o llava-adapter/
+      more export llava/ --format delta -o deltas.safetensors
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.export import export as run
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    with output.progress() as progress:
+        report = run(target, out, format.value, machine, force=force, progress=progress)
+    _show_export(output, report)
+
+
+def _show_export(output: Output, report: ExportReport) -> None:
+    """Show what was written, and how many modules of the model it changes."""
+    output.json(
+        "more.export/1",
+        {
+            "out": str(report.out),
+            "format": report.format,
+            "edits": report.edits,
+            "replayed": report.replayed,
+            "modules": report.modules,
+        },
+    )
+    output.replayed(report.replayed)
+    what = "modules, all of them in the model" if report.format == "peft" else "weight deltas"
+    output.line(f"wrote {report.out}: {report.edits} edits in {len(report.modules)} {what}")

@@ -1,0 +1,44 @@
+"""`more gc`: removes files of a state that are no longer needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.ops.gc import GcReport
+
+
+def gc(
+    model: opt.Model = None,
+    state: opt.StateFile = None,
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Remove files that a state no longer needs.
+
+    Removes snapshots of earlier states, caches, unfinished reverts, and images that no ledger line names. Never removes
+    the ledger.
+
+    \b
+    Examples:
+      more gc llava/ --dry-run
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.gc import collect
+
+    _show_gc(output, collect(locate(model, state), dry_run=dry_run))
+
+
+def _show_gc(output: Output, report: GcReport) -> None:
+    """List what was removed, or would be."""
+    values = {"state": str(report.target.sidecar), "files": report.files, "bytes": report.size}
+    output.json("more.gc/1", values | {"dry_run": report.dry_run})
+    output.table(("file", "bytes"), [(name, f"{size:,}") for name, size in report.files.items()], numbers=("bytes",))
+    verb = "would remove" if report.dry_run else "removed"
+    output.line(f"{verb} {len(report.files)} files, {report.size:,} bytes")

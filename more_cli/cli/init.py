@@ -1,0 +1,106 @@
+"""`more init`: creates the state of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.ops.init import InitReport, Plan
+
+
+def init(
+    model: opt.ModelFolder,
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    state: opt.StateFile = None,
+    anchors: Annotated[
+        Path | None,
+        typer.Option(help="JSON Lines file of questions whose answers must not change; loads the model."),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(help="File of edits to choose the recipe's constants with; they are not kept. Loads the model."),
+    ] = None,
+    image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Create the state of a checkpoint, without edits yet.
+
+    Picks the recipe for the architecture. Reads only the config and the shard headers, unless --anchors or --calibrate
+    needs the model.
+
+    \b
+    Examples:
+      more init llava/
+      more init llava/ --anchors regression.jsonl
+      more init llava/ --recipe paper-llava --set rank=256
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.init import Inputs, initialise
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    inputs = Inputs(anchors, calibrate, image_root, strict_paths)
+    with output.progress() as progress:
+        report = initialise(target, recipe, set_ or (), inputs=inputs, machine=machine, progress=progress)
+    _show_init(output, report)
+
+
+def _show_init(output: Output, report: InitReport) -> None:
+    """Show which sites a new state edits and how large it is."""
+    plan = report.plan
+    output.json(
+        "more.init/1",
+        {
+            "state": str(report.target.sidecar),
+            "created": report.created,
+            "edits": report.state.edits,
+            "anchors": report.anchors,
+            "calibration": report.state.calibration,
+            "recipe": report.state.recipe.canonical(),
+            "sites": [asdict(site) for site in plan.sites],
+            "refusals": [asdict(refusal) for refusal in plan.refusals],
+            "notices": plan.notices,
+            "parameters": report.parameters,
+        },
+    )
+    show_notices(output, plan)
+    state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
+    anchors = f", {report.anchors} anchors" if report.anchors else ""
+    output.line(
+        f"{state}: recipe {plan.recipe.name}, {len(plan.sites)} sites, {report.parameters:,} parameters in B and P, "
+        f"{report.state.edits} edits{anchors}"
+    )
+    calibration = report.state.calibration
+    if calibration is not None:
+        output.table(
+            ("setting", "mean score"),
+            [(_setting(trial["setting"]), f"{trial['score']:.4f}") for trial in calibration["tried"]],
+            numbers=("mean score",),
+        )
+
+
+def _setting(values: dict[str, object]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items()) or "as in the recipe"
+
+
+def show_notices(output: Output, plan: Plan) -> None:
+    """Show what is unusual about a plan, and which modules it cannot edit."""
+    for notice in plan.notices:
+        output.note(f"note: {notice}")
+    for refusal in plan.refusals:
+        output.note(f"note: {refusal.module} is not edited: {refusal.reason}")

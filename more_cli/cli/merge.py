@@ -1,0 +1,140 @@
+"""`more merge`: writes a standalone checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.failures import EDITS_FAILED
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.ops.merge import MergeReport
+
+
+class Rounding(StrEnum):
+    """How a merged weight is rounded to the checkpoint's dtype."""
+
+    nearest = "nearest"
+    stochastic = "stochastic"
+
+
+def merge(
+    model: opt.Model = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the edited checkpoint.")] = ...,  # type: ignore[assignment]
+    state: opt.StateFile = None,
+    force: Annotated[bool, typer.Option(help="Replace a folder that an earlier merge wrote.")] = False,
+    verify: Annotated[bool, typer.Option(help="Load the result and score every edit on it.")] = False,
+    rounding: Annotated[
+        Rounding, typer.Option(help="How merged weights are rounded to the checkpoint's dtype.")
+    ] = Rounding.nearest,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="Hard-link unchanged shards instead of copying them. Base and result then share these files: do not "
+            "modify them in place.",
+        ),
+    ] = False,
+    sha256: Annotated[
+        bool, typer.Option("--sha256", help="Store the hash of every shard, for `more verify OUT --deep`.")
+    ] = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write a standalone checkpoint that includes the edits.
+
+    \b
+    Examples:
+      more merge llava/ -o llava-edited/
+      more merge llava/ -o llava-edited/ --verify --sha256
+      more merge llava/ -o llava-edited/ --link
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.merge import MergeOptions
+    from more_cli.ops.merge import merge as run
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    options = MergeOptions(
+        force=force, verify=verify, rounding=rounding.value, seed=seed, link=link, sha256=sha256, dry_run=dry_run
+    )
+    with output.progress() as progress:
+        report = run(target, out, machine, options, progress)
+    _show_merge(output, report)
+    if report.verification is not None and report.verification.lost:
+        raise typer.Exit(EDITS_FAILED)
+
+
+def _show_merge(output: Output, report: MergeReport) -> None:
+    """Show how much of each update survived rounding, and the result of `--verify`."""
+    output.json("more.merge/1", _values(report))
+    output.replayed(report.replayed)
+    for name in report.left_out:
+        output.note(f"not copied (another copy of the weights, without the edits): {name}")
+    if report.dry_run:
+        output.line(f"would write {report.out}: {report.size:,} bytes of weights, {len(report.folds)} tensors changed")
+        return
+    output.table(
+        ("tensor", "dtype", "entries changed", "update kept"),
+        [
+            (fold.disk_key, fold.dtype, f"{fold.changed / max(fold.entries, 1):.1%}", f"{fold.realised:.1%}")
+            for fold in report.folds
+        ],
+        numbers=("entries changed", "update kept"),
+    )
+    output.line(f"merged {report.edits} edits into {report.out}; all other bytes equal the base's")
+    if report.not_linked:
+        output.note(f"note: shards were copied because they cannot be linked here: {report.not_linked}")
+    if report.linked:
+        shards = f"{len(report.linked)} of {report.shards} shards"
+        output.line(f"{shards} are hard links to the base's files: do not modify them in place")
+    _show_verification(output, report)
+
+
+def _show_verification(output: Output, report: MergeReport) -> None:
+    result = report.verification
+    if result is None:
+        return
+    output.line(
+        f"verified: {result.edits - len(result.lost)} of {result.edits} edits score as with the live state or better, "
+        f"largest logit difference {result.largest_logit_gap:.2g}"
+    )
+    if result.lost:
+        output.note(f"lost to rounding: {', '.join(result.lost)}")
+        output.note("hint: try --rounding stochastic, or serve the base with the state")
+
+
+def _values(report: MergeReport) -> dict[str, Any]:
+    return {
+        "out": str(report.out),
+        "edits": report.edits,
+        "replayed": report.replayed,
+        "dry_run": report.dry_run,
+        "bytes": report.size,
+        "left_out": report.left_out,
+        "linked": report.linked,
+        "folds": [
+            {
+                "site": fold.site,
+                "disk_key": fold.disk_key,
+                "dtype": fold.dtype,
+                "realised": fold.realised,
+                "changed": fold.changed / fold.entries if fold.entries else 0.0,
+            }
+            for fold in report.folds
+        ],
+        "verification": asdict(report.verification) if report.verification else None,
+    }

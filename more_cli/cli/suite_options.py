@@ -1,0 +1,169 @@
+"""Options of runs on a suite, shared by `eval --suite` and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli.output import Output
+from more_cli.errors import UsageError
+from more_cli.store.target import Target, locate, sidecar_path
+
+if TYPE_CHECKING:
+    from more_cli.experiments.run import RunOptions
+    from more_cli.suites.load import EditSuite, Suite
+
+SuiteName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE", help="Suite to run an editor on, from the untouched base; see `more suites`."),
+]
+DataRoot = Annotated[Path | None, typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.")]
+EditorName = Annotated[str, typer.Option("--editor", metavar="NAME", help="With --suite: the editor to run.")]
+Limit = Annotated[int, typer.Option(min=0, help="With --suite: only the first N edits; 0 for all.")]
+Checkpoints = Annotated[
+    str,
+    typer.Option(metavar="1,10,..", help="With --suite: numbers of edits at which `final` and `online` are reported."),
+]
+ProtocolNames = Annotated[
+    list[str] | None,
+    typer.Option("--protocol", help="With --suite: final, online, lag or single; repeatable. [default: final, online]"),
+]
+Lags = Annotated[
+    str, typer.Option(metavar="10,..", help="With --protocol lag: score an edit after this many further edits.")
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="With --suite: folder that caches base answers and finished runs."),
+]
+Calibrate = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, help="With --suite: first try N settings of the editor on the calibration pool."),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="NAME",
+        help="With --suite: preset of metrics, e.g. `paper-table`; see `more suites metrics`.",
+    ),
+]
+Anchors = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="With --suite: JSON Lines file of questions whose answers must not change, for M-ORE."
+    ),
+]
+Again = Annotated[
+    bool, typer.Option("--again", help="With --suite: measure again instead of reading an earlier run from the cache.")
+]
+
+
+@dataclass(frozen=True)
+class SuiteSource:
+    """Where a suite and its images are."""
+
+    name: str
+    """Of the catalog, or a file of edits."""
+    data_root: Path | None = None
+    image_root: Path | None = None
+    strict_paths: bool = False
+
+    def load(self, output: Output) -> Suite:
+        """Load the suite and show its notices.
+
+        Raises:
+            UsageError: unknown suite.
+            DataError: a file of it is missing or bad.
+        """
+        from more_cli.suites.load import load_suite
+
+        suite = load_suite(self.name, self.data_root, self.image_root, strict_paths=self.strict_paths)
+        for notice in suite.notices:
+            output.note(f"note: {notice}")
+        return suite
+
+    def load_edits(self, output: Output) -> EditSuite:
+        """Load a suite of edits and show its notices.
+
+        Raises:
+            UsageError: unknown suite, or it has questions but no edits.
+            DataError: a file of it is missing or bad.
+        """
+        from more_cli.suites.load import EditSuite
+
+        suite = self.load(output)
+        if not isinstance(suite, EditSuite):
+            hint = f"score a model on it with: more eval MODEL --suite {suite.name}"
+            raise UsageError(f"suite `{suite.name}` has no edits, only questions", hint)
+        return suite
+
+
+def run_options(
+    *,
+    editor: str,
+    limit: int,
+    checkpoints: str,
+    cache: Path | None,
+    again: bool,
+    calibrate: int,
+    metrics: str | None,
+    anchors: Path | None,
+    recipe: str | None = None,
+    settings: Sequence[str] = (),
+    protocols: Sequence[str] = (),
+    lags: str = "",
+) -> RunOptions:
+    """Parse and check the options of a run.
+
+    Raises:
+        UsageError: unknown protocol or preset, both a protocol and a preset, or not a list of numbers.
+    """
+    from more_cli.experiments.presets import preset_of
+    from more_cli.experiments.protocols import PROTOCOLS, checked
+    from more_cli.experiments.run import RunOptions
+
+    preset = preset_of(metrics) if metrics is not None else None
+    if preset and protocols:
+        text = f"`--metrics {metrics}` sets the protocol itself: {', '.join(preset.protocols)}"
+        raise UsageError(text, "leave --protocol out")
+    try:
+        chosen = checked(protocols or (preset.protocols if preset else ("final", "online")))
+    except ValueError as error:
+        raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
+    return RunOptions(
+        editor=editor,
+        recipe=recipe,
+        settings=tuple(settings),
+        limit=limit or None,
+        protocols=chosen,
+        checkpoints=_numbers("--checkpoints", checkpoints),
+        lags=_numbers("--lags", lags),
+        cache=cache,
+        again=again,
+        calibrate=calibrate,
+        preset=preset,
+        anchors=anchors,
+    )
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    from more_cli.experiments.protocols import marks_of
+
+    try:
+        return marks_of(text)
+    except ValueError:
+        raise UsageError(f"`{option} {text}` is not a list of numbers", f"for example {option} 1,10,100") from None
+
+
+def suite_target(output: Output, model: Path | None, state: Path | None) -> Target:
+    """Return model and state of a command; the embedded demo model if none is named and no `*.more` is here."""
+    if model is not None or state is not None or any(Path.cwd().glob("*.more")):
+        return locate(model, state)
+    from more_cli.demo.files import demo_model_dir
+
+    output.note("note: no MODEL given and no `*.more` file here; using the embedded demo model")
+    return Target(demo_model_dir(), sidecar_path(demo_model_dir()))

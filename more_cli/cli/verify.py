@@ -1,0 +1,70 @@
+"""`more verify`: checks a state, or a folder that merge or export wrote."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output, fail
+from more_cli.errors import StateError
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.ops.verify import VerifyReport
+
+
+def verify(
+    model: opt.Model = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also hash every image and shard, and apply every edit again.")
+    ] = False,
+    state: opt.StateFile = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Check ledger, state, images and base for damage.
+
+    Also checks that they belong together. Runs and reports every check; exits with 5 if one fails. With --deep all
+    edits are applied again from an empty state, and the result must equal the state byte for byte. A folder that merge
+    or export wrote is compared with its more.json. Writes nothing.
+
+    \b
+    Examples:
+      more verify llava/
+      more verify llava/ --deep
+      more verify llava-edited/
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.verify import verify as run
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    with output.progress() as progress:
+        report = run(target, machine, deep=deep, progress=progress)
+    _show_verify(output, report)
+    if report.failed:
+        names = ", ".join(check.name for check in report.failed)
+        text = f"`{report.subject}` failed {len(report.failed)} of {len(report.checks)} checks: {names}"
+        fail(StateError(text, report.failed[0].hint))
+        raise typer.Exit(StateError.exit_code)
+
+
+def _show_verify(output: Output, report: VerifyReport) -> None:
+    output.json(
+        "more.verify/1",
+        {
+            "subject": str(report.subject),
+            "deep": report.deep,
+            "ok": not report.failed,
+            "checks": [asdict(check) for check in report.checks],
+        },
+    )
+    for check in report.checks:
+        output.line(f"{check.verdict:8}{check.name:9}{check.detail}")

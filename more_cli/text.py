@@ -1,0 +1,101 @@
+"""Text: canonical JSON that is hashed and stored, strict JSON that is read, and text that is safe to print."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+MAX_DEPTH = 32
+"""Deepest nesting of lists and objects in JSON that is read."""
+
+_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+# Made once: `json.dumps` makes an encoder for each call, and a ledger needs one for every line.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def canonical_json(value: object) -> str:
+    """Return ``value`` as the JSON that is hashed and stored: sorted keys, no spaces, no NaN.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return _CANONICAL.encode(value)
+
+
+def strict_json(text: str) -> object:
+    """Parse JSON that can be stored again unchanged: finite numbers, no duplicate field, no control characters.
+
+    Raises:
+        ValueError: one sentence that says what is wrong, with the column if it is known.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=unique_fields, parse_constant=_not_finite, parse_float=_finite_float)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column" if "\n" in text else "column"
+        raise ValueError(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}, {where} {error.colno}") from None
+    except RecursionError:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
+    _check_strings(value, 0)
+    return value
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object; for `object_pairs_hook`.
+
+    Raises:
+        ValueError: a field is given twice.
+    """
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in fields if names.count(name) > 1)
+        raise ValueError(f"field `{shorten(twice)}` is given twice")
+    return fields
+
+
+def _not_finite(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a finite number")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        _not_finite(shorten(text))
+    return number
+
+
+def _check_strings(value: object, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, str):
+        if match := _UNWANTED.search(value):
+            kind = "half a surrogate pair" if "\ud800" <= match[0] <= "\udfff" else "a control character"
+            raise ValueError(f"text holds {kind}, U+{ord(match[0]):04X}")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _check_strings(name, depth + 1)
+            _check_strings(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_strings(item, depth + 1)
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Return ``text`` for a message: one printable line of at most ``limit`` characters."""
+    line = "".join(letter if letter.isprintable() else "�" for letter in text[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def plain(text: object) -> str:
+    """Return ``text`` on one line without control characters: safe for terminals and valid in XML and HTML."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(text))
+
+
+def inert(text: str) -> str:
+    """Return the same JSON with every character that could control a terminal written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

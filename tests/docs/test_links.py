@@ -1,0 +1,110 @@
+"""Every link of README and docs leads somewhere, on a forge as on the site."""
+
+import html.parser
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from support.documents import PAGES, ROOT, anchors, prose
+
+DOCS = ROOT / "docs"
+CONFIG = DOCS / "zensical.toml"
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:more_cli|tests|recipes|docs|sample_edits)/[\w./-]+?)(?::(\d+)(?:-\d+)?)?(?:::\w+)?`")
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
+def test_relative_links_and_anchors_exist(page: Path) -> None:
+    for link in _LINK.findall(prose(page)):
+        if link.startswith(("http:", "https:", "mailto:")):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name}: {link}"
+        if page.parent == DOCS:
+            # The site has no files but those of docs/: others are named, not linked.
+            assert target.is_relative_to(DOCS), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
+def test_files_that_are_named_exist(page: Path) -> None:
+    for path, line in _PATH.findall(prose(page)):
+        target = ROOT / path
+        if path.startswith("docs/build/"):
+            continue
+        assert target.exists(), f"{page.name}: `{path}`"
+        assert not line or int(line) <= len(target.read_text(encoding="utf-8").splitlines()), (
+            f"{page.name}: {path}:{line}"
+        )
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    sections = tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"]
+    listed = [
+        page for section in sections for entries in section.values() for entry in entries for page in entry.values()
+    ]
+    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent == DOCS)
+
+
+class Page(html.parser.HTMLParser):
+    """The links, loaded files and ids of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for key, value in attributes:
+            if key in ("id", "name") and value:
+                self.ids.add(value)
+            if key == "href" and tag == "a" and value:
+                self.links.append(value)
+            elif key in ("src", "href") and value:
+                self.loads.append(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site from a copy, so that tests at the same time do not share a cache."""
+    pytest.importorskip("zensical", reason='the site is built with the extra "docs"')
+    docs = tmp_path_factory.mktemp("site") / "docs"
+    shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("build", ".cache", "__pycache__"))
+    command = [sys.executable, "-m", "zensical", "build", "-f", str(docs / CONFIG.name), "-s"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return docs / "build" / "site"
+
+
+def test_the_site_builds_strictly_and_every_link_in_it_resolves(site: Path) -> None:
+    pages = {path: Page(path) for path in site.glob("*.html")}
+    assert len(pages) > 10
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or path.name == "404.html":
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), f"{path.name}: {link}"
+            if parts.fragment and not parts.fragment.startswith("__"):
+                assert unquote(parts.fragment) in pages[target].ids, f"{path.name}: {link}"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.glob("*.html"):
+        for link in Page(path).loads:
+            assert not urlsplit(link).netloc, f"{path.name}: {link}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", path.read_text(encoding="utf-8")), path.name
