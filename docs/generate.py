@@ -1,0 +1,73 @@
+"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md`, `security.md`.
+
+python docs/generate.py             writes them
+python docs/generate.py --check     says which are not up to date (exit code 1)
+python docs/generate.py --examples  first runs the commands on the embedded model for new examples (two minutes)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from generator import examples
+from generator.commands import commands_page
+from generator.outputs import KEYS, json_page
+from generator.recipes import recipes_page
+from generator.security import security_page
+
+DOCS = Path(__file__).resolve().parent
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page, by file name."""
+    return {
+        "cli.md": commands_page(),
+        "recipes.md": recipes_page(),
+        "json.md": json_page(),
+        "security.md": security_page(DOCS.parent),
+    }
+
+
+def outdated() -> list[str]:
+    """Return the names of the pages on disk that differ from what the code says."""
+    return [name for name, text in pages().items() if not _is(DOCS / name, text)]
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def write_examples() -> None:
+    """Run the commands on the embedded model and keep a shortened output of each."""
+    wanted = {entry["example"] for entry in KEYS["schemas"].values()}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch).resolve()
+        outputs = {name: examples.shortened(value, folder) for name, value in examples.run(folder) if name in wanted}
+    examples.FILE.write_text(json.dumps(outputs, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the arguments say and return the exit code."""
+    if arguments == ["--check"]:
+        old = outdated()
+        for name in old:
+            print(f"docs/{name} is not up to date: run `python docs/generate.py`")
+        return 1 if old else 0
+    if arguments == ["--examples"]:
+        write_examples()
+    elif arguments:
+        print(__doc__)
+        return 2
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

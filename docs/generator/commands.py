@@ -1,0 +1,195 @@
+"""`cli.md`: every command with its arguments, options and exit codes, from the help texts."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from generator.markdown import cell, fence, page, table
+from more_cli.cli.app import EXIT_CODES, app
+
+_WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "NUMBER"}
+_EXIT_CODE = re.compile(r"(?:^|; )(\d+) (.*?)(?=; \d+ |\.$)", re.DOTALL)
+
+_INTRO = """\
+`more COMMAND --help` prints the same. MODEL is a checkpoint folder in Hugging Face layout. Results go to stdout,
+progress and messages to stderr; with `--json` stdout has exactly one JSON object ([JSON outputs](json.md)).
+
+`more` is also the name of the Unix pager. Called with a file to show, or without a command while input is piped in, it
+starts the next `more` on PATH. `more-cli` and `python -m more_cli` always mean this tool."""
+
+_COMPLETION = """\
+## Shell completion
+
+<!-- not run: changes the shell's own configuration -->
+```bash
+more --install-completion       # for the current shell: bash, zsh, fish or PowerShell
+more --show-completion          # prints the script, to install it by hand
+```
+
+Open a new shell afterwards. Tab then completes commands and options."""
+
+
+def commands_page() -> str:
+    """Return the page of all commands."""
+    group = typer.main.get_command(app)
+    listed = list(_leaves(group, "more"))
+    summary = table(
+        ("command", "does"),
+        [(f"[`{name}`](#{_anchor(name)})", _paragraphs(command.help)[0]) for name, command in listed],
+    )
+    return page(
+        "Commands",
+        "the commands' help",
+        _INTRO,
+        summary,
+        _exit_codes(),
+        _options_of_all(listed),
+        *[_section(name, command) for name, command in listed],
+        _COMPLETION,
+    )
+
+
+def _leaves(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _leaves(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def exit_codes(text: str) -> list[tuple[str, str]]:
+    """Return code and meaning from a help text's line of exit codes."""
+    text = " ".join(text.split()).removeprefix("Exit codes: ")
+    return [(code, meaning) for code, meaning in _EXIT_CODE.findall(text)]
+
+
+def _exit_codes() -> str:
+    return "## Exit codes\n\n" + table(("code", "when"), exit_codes(EXIT_CODES))
+
+
+def _shared(command: Any) -> set[str]:
+    return {parameter.name for parameter in command.params}
+
+
+# Options that mean the same in every command: one table for all of them.
+_COMMON = ("as_json", "quiet", "verbose")
+_MACHINE = ("device", "dtype", "device_map", "memory")
+
+
+def _options_of_all(listed: list[tuple[str, Any]]) -> str:
+    command = next(command for name, command in listed if name == "more edit")
+    rows = [_row(parameter, _hints(command)) for parameter in command.params if parameter.name in _COMMON + _MACHINE]
+    rows.append(("`-h`, `--help`", "", "Show the command's help."))
+    return (
+        "## Options that many commands have\n\n"
+        "`--device`, `--dtype`, `--device-map` and `--memory` belong to commands that load the model.\n\n"
+        + table(("option", "default", "meaning"), rows)
+        + "\n\n`more --version` prints the version."
+    )
+
+
+def _section(name: str, command: Any) -> str:
+    text, examples = _help(command.help)
+    hints = _hints(command)
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    own = [option for option in options if option.name not in _COMMON + _MACHINE]
+    usage = " ".join([name, "[OPTIONS]", *map(_placeholder, arguments)])
+    shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in _COMMON + _MACHINE)
+    codes = "" if command.epilog == EXIT_CODES else _codes_of(command.epilog)
+    parts = [
+        f"## `{name}` {{#{_anchor(name)}}}",
+        text,
+        fence("text", usage),
+        table(("argument", "meaning"), [_argument(item) for item in arguments]),
+        table(("option", "default", "meaning"), [_row(option, hints) for option in own]),
+        f"Also {shared}: see [above](#options-that-many-commands-have)." if shared else "",
+        codes,
+        "Examples:\n\n" + fence("text", examples) if examples else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _codes_of(epilog: str | None) -> str:
+    if not epilog:
+        return ""
+    return "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exit_codes(epilog)) + "."
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    return [" ".join(part.split()) for part in (text or "").split("\n\n")]
+
+
+def _help(text: str | None) -> tuple[str, str]:
+    """Return a help text's paragraphs and its examples."""
+    prose, _, examples = (text or "").partition("\b\nExamples:\n")
+    return "\n\n".join(filter(None, _paragraphs(prose))), "\n".join(line.strip() for line in examples.splitlines())
+
+
+def _placeholder(argument: Any) -> str:
+    name = (argument.metavar or argument.name.upper()).strip("[].")
+    many = "..." if argument.nargs == -1 or getattr(argument, "multiple", False) else ""
+    return f"{name}{many}" if argument.required else f"[{name}{many}]"
+
+
+def _argument(argument: Any) -> tuple[str, str]:
+    text, _, default = (argument.help or "").partition(" [default: ")
+    return f"`{_placeholder(argument)}`", f"{text} Left out: {default.rstrip(']')}." if default else text
+
+
+def _hints(command: Any) -> dict[str, Any]:
+    """Return the type of each parameter of a command's function, by name."""
+    function = inspect.unwrap(command.callback)
+    return typing.get_type_hints(function)
+
+
+def _row(option: Any, hints: dict[str, Any]) -> tuple[str, str, str]:
+    names = sorted(option.opts, key=len) + list(option.secondary_opts)
+    left = ", ".join(f"`{name}`" for name in names)
+    takes_value = not option.is_flag and not getattr(option, "count", False)
+    if takes_value:
+        left += f" `{option.metavar or _word(hints.get(option.name))}`"
+    text, _, said = (option.help or "").partition(" [default: ")
+    notes = [cell(text)]
+    if option.required:
+        notes.append("Needed.")
+    if option.envvar:
+        notes.append(f"Environment: `{option.envvar}`.")
+    default = _default(option) if takes_value or option.secondary_opts else ""
+    return left, said.rstrip("]") or default, " ".join(notes)
+
+
+def _word(hint: Any) -> str:
+    """Return what stands for a value of this type."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is list:
+        (hint,) = typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "|".join(str(member.value) for member in hint)
+    return _WORDS.get(hint, "VALUE")
+
+
+def _default(option: Any) -> str:
+    value = option.default
+    if value in (None, "", [], ()) or callable(value) or option.required:
+        return ""
+    if isinstance(value, bool):
+        names = option.opts if value else option.secondary_opts
+        return f"`{names[0]}`"
+    if isinstance(value, list | tuple):
+        return ", ".join(f"`{getattr(item, 'value', item)}`" for item in value)
+    return f"`{getattr(value, 'value', value)}`"

@@ -1,0 +1,147 @@
+"""Examples of every JSON output: a real run of the commands, and how an output is shortened for the page."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from more_cli.cli.app import main
+from more_cli.demo.files import demo_model_dir
+from more_cli.recipe import data_folder
+
+FILE = Path(__file__).resolve().with_suffix(".json")
+
+_COMMANDS = """
+init              init llava --anchors anchors.jsonl
+edit              edit llava edits.jsonl
+lines             edit llava - --json-lines --on-error skip
+eval              eval llava
+capability        eval llava --suite mme
+eval.suite        eval llava --suite e-vqa --limit 2
+compare-editors   compare none ft-m --suite e-vqa --limit 2
+merge             merge llava -o llava-edited --verify --sha256
+export            export llava -o llava-adapter
+status            status llava --estimate
+log               log llava
+log.show          log show size-01 llava
+verify            verify llava
+bench             bench llava --limit 2
+revert            revert llava --last 1
+gc                gc llava --dry-run
+suites.list       suites list
+suites.metrics    suites metrics
+suites.show       suites show e-vqa
+suites.check      suites check e-vqa
+suites.convert    suites convert e-vqa -o e-vqa.jsonl
+"""
+_DEMO = "demo              demo"  # takes as long as all others together
+
+
+def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run the commands on the embedded model in an empty folder; yield every output in full, with its name."""
+    samples = data_folder("sample_edits")
+    with contextlib.chdir(folder), mock.patch.dict("os.environ", {"XDG_CACHE_HOME": str(folder / "cache")}):
+        shutil.copytree(demo_model_dir(), "llava")
+        shutil.copytree(samples / "images", "images")
+        edits = (samples / "edits.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        Path("edits.jsonl").write_text("".join(edits[:3]), encoding="utf-8")
+        shutil.copy(samples / "anchors.jsonl", ".")
+        for line in [*_COMMANDS.split("\n"), _DEMO if demo else ""]:
+            if not line:
+                continue
+            name, *arguments = line.split()
+            if name == "lines":
+                yield from _lines(arguments, edits[3] + '{"question": "What is this?"}\n')
+                continue
+            (value,) = _output([*arguments, "--json"])
+            yield name, value
+            if name == "merge":
+                yield "provenance", json.loads(Path("llava-edited/more.json").read_text(encoding="utf-8"))
+            if name == "eval":
+                text = json.dumps(value)
+                Path("before.json").write_text(text, encoding="utf-8")
+                Path("after.json").write_text(text, encoding="utf-8")
+                (value,) = _output(["compare", "--paired", "before.json", "after.json", "--json"])
+                yield "compare", value
+
+
+def _lines(arguments: list[str], text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()))):
+        for value in _output(arguments):
+            yield value["schema"].split("/")[0].removeprefix("more."), value
+
+
+def _output(arguments: list[str]) -> list[dict[str, Any]]:
+    """Return the JSON lines that a command prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    if code:
+        raise RuntimeError(f"more {' '.join(arguments)}: exit {code}\n{err.getvalue()}")
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+# What differs from run to run, and what stands for it.
+_VOLATILE: dict[str, Any] = {
+    "wall_seconds": 4.1,
+    "wall_ms": 412.0,
+    "seconds": 0.4,
+    "time": "2026-01-31T12:00:00.000+00:00",
+    "free": 16000000000,
+    "bytes": 5837296,
+    "edits_per_second": 1.5,
+    "peak_memory_bytes": 116000000,
+}
+_SECONDS = {"parts": 0.1, "steps": 0.2}
+_VERSIONS = {"more": "0.1.0", "torch": "2.13.0"}
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{8,56}\b")
+_WHOLE = {"counts", "statuses", "estimate", "yardstick", "totals", "verification"}
+
+
+def shortened(value: Any, folder: Path, key: str = "", depth: int = 0) -> Any:
+    """Return an output as the page shows it: lists end after the first item, maps of many keys after the second.
+
+    Paths are relative, hashes have eight digits, numbers four; times and versions are made up.
+    """
+    if key in _VOLATILE and isinstance(value, int | float | str):
+        return _VOLATILE[key]
+    if key in _SECONDS and value:
+        return {name: _SECONDS[key] for name in list(value)[:2]} if isinstance(value, Mapping) else [_SECONDS[key]]
+    if key == "versions":
+        return _VERSIONS
+    if key in ("recipe", "constants") and "name" in value:
+        return {"name": value["name"]}
+    if isinstance(value, Mapping):
+        items = list(value.items())
+        if depth and key not in _WHOLE and _is_map(value):
+            items = items[:2] if not isinstance(items[0][1], Mapping) else items[:1]
+        return {_hashes(name): shortened(item, folder, name, depth + 1) for name, item in items}
+    if isinstance(value, list):
+        return [shortened(item, folder, "", depth + 1) for item in value[: 2 if key in ("shape", "looks") else 1]]
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    return _text(value, folder) if isinstance(value, str) else value
+
+
+def _is_map(value: Mapping[str, Any]) -> bool:
+    """Tell whether the keys are names of things rather than of meanings: their values are all of one kind."""
+    kinds = {type(item) for item in value.values()}
+    return (len(value) > 2 and len(kinds) == 1 and not kinds & {str, bool, int}) or any("." in name for name in value)
+
+
+def _text(value: str, folder: Path) -> str:
+    value = value.replace(f"{folder}/", "").replace(str(demo_model_dir().parent.parent), "more_cli")
+    value = _hashes(value)
+    return value if len(value) <= 100 else f"{value[:60]}..."
+
+
+def _hashes(text: str) -> str:
+    return _HASH.sub(r"\1...", text)

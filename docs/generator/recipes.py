@@ -1,0 +1,189 @@
+"""`recipes.md`: every key of a recipe, from the pydantic model, and the recipes that come with `more`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from generator.markdown import fence, page, table
+from more_cli.recipe import AnchorUse, Constants, Joint, Recipe, Rehearsal, load_recipe, shipped_recipes
+
+_INTRO = """\
+A recipe holds every number of a run. `more init` stores it in the state, so later commands use the same numbers. Pick
+one with `--recipe NAME` or `--recipe FILE.toml`; change single values with `--set key=value`, such as
+`--set rehearsal.size=8`. Without `--recipe`, `init` picks by the checkpoint's `model_type`.
+
+A file of your own names a recipe to start from and what differs:"""
+
+_EXAMPLE = """\
+extends = "default"
+description = "Fewer writes for each edit"
+max_steps = 6
+
+[rehearsal]
+size = 8"""
+
+_TABLES = (
+    (
+        "constants",
+        '`[default]`, `[text]`, `[visual]`, `[site."REGEX"]`',
+        Constants,
+        'Step and lambda. `[text]` and `[visual]` override `[default]` for their sites, `[site."REGEX"]` overrides '
+        "both for the sites whose whole name the regular expression matches.",
+    ),
+    ("rehearsal", "`[rehearsal]`", Rehearsal, ""),
+    ("anchors", "`[anchors]`", AnchorUse, ""),
+    ("joint", "`[consolidation]` and `[batch]`", Joint, ""),
+)
+
+
+def recipes_page() -> str:
+    """Return the page of recipes and their keys."""
+    nested = {"default", "text", "visual", "site", "rehearsal", "anchors", "consolidation", "batch"}
+    scalars = [name for name in Recipe.model_fields if name not in nested]
+    parts = [_INTRO, fence("toml", _EXAMPLE), _shipped(), "## Keys", _keys(Recipe, scalars), "Tables of a recipe:"]
+    parts.append(
+        table(
+            ("table", "default", "meaning"),
+            [
+                (f"`[{name}]`", _table_default(Recipe.model_fields[name]), _doc(Recipe)[name])
+                for name in _ordered(nested)
+            ],
+        )
+    )
+    for anchor, title, model, text in _TABLES:
+        parts.append(f"### {title} {{#{anchor}}}\n\n{text or _first_sentence(model)}\n\n{_keys(model)}")
+    parts.append(_contents())
+    return page("Recipes", "more_cli/recipe.py and recipes/*.toml", *parts)
+
+
+def _ordered(names: set[str]) -> list[str]:
+    return [name for name in Recipe.model_fields if name in names]
+
+
+def _first_sentence(model: type[BaseModel]) -> str:
+    return " ".join((inspect.getdoc(model) or "").split())
+
+
+def _keys(model: type[BaseModel], names: list[str] | None = None) -> str:
+    docs = _doc(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        if names is None or name in names:
+            rows.append((f"`{field.alias or name}`", _type(field), _default(field), docs.get(name, "")))
+    return table(("key", "type", "default", "meaning"), rows)
+
+
+def _doc(model: type[BaseModel]) -> dict[str, str]:
+    """Return the string below each field, which is its documentation."""
+    (body,) = [node for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef)]
+    docs = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            docs[field.target.id] = " ".join(str(below.value.value).split())
+    return docs
+
+
+def _type(field: FieldInfo) -> str:
+    limits = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    bounds = [f"{sign} {getattr(item, name):g}" for item in field.metadata for name, sign in limits.items()
+              if getattr(item, name, None) is not None]  # fmt: skip
+    word = _word(field.annotation)
+    return f"{word} {', '.join(sorted(set(bounds), reverse=True))}" if bounds else word
+
+
+def _word(hint: Any) -> str:
+    """Return a type in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is typing.Annotated:
+        return f"{_word(arguments[0])} > 0"
+    if origin is Literal:
+        return " or ".join(f'`"{value}"`' for value in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_word(part) for part in arguments if part is not type(None))
+    if origin is tuple:
+        return f"list of {_word(arguments[0])}"
+    return {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}.get(hint, str(hint))
+
+
+def _default(field: FieldInfo) -> str:
+    return "" if field.default is None else f"`{_toml(field.default)}`"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return f"'{value}'" if "\\" in value else f'"{value}"'
+    return f"{value:g}".replace("e+0", "e")
+
+
+def _table_default(field: FieldInfo) -> str:
+    value = field.default
+    if not isinstance(value, BaseModel):
+        return ""
+    given = value.model_dump(exclude_defaults=True, by_alias=True)
+    return ", ".join(f"`{key} = {_toml(item)}`" for key, item in given.items())
+
+
+def _shipped() -> str:
+    rows = []
+    for name in shipped_recipes():
+        recipe = load_recipe(name)
+        backbones = ", ".join(f"`{item}`" for item in recipe.backbones)
+        rows.append((f"[`{name}`](#recipe-{name})", backbones, recipe.description))
+    text = "`init` takes `default` for a `model_type` that no recipe names."
+    return (
+        "## Recipes that come with more\n\n"
+        + table(("recipe", "picked for `model_type`", "description"), rows)
+        + f"\n\n{text}"
+    )
+
+
+def _contents() -> str:
+    """Return what each recipe says; recipes that say the same stand together."""
+    groups: dict[str, list[str]] = {}
+    for name, path in shipped_recipes().items():
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        for key in ("backbones", "description"):
+            values.pop(key, None)
+        groups.setdefault(_says(values), []).append(name)
+    parts = [
+        f"### {', '.join(f'`{name}`' for name in names)}\n\n"
+        + "".join(f'<a id="recipe-{name}"></a>' for name in names)
+        + f"\n\n{text}"
+        for text, names in groups.items()
+    ]
+    return "\n\n".join(["## What each recipe changes", *parts])
+
+
+def _says(values: dict[str, Any]) -> str:
+    base = values.pop("extends", "")
+    defaults = {} if base else dict(_flat(Recipe().model_dump(mode="json", by_alias=True)))
+    lines = [f"{key} = {_toml(item)}" for key, item in _flat(values) if defaults.get(key, ...) != item]
+    if not lines:
+        return f"The numbers of [`{base}`](#recipe-{base})."
+    start = f"Starts from [`{base}`](#recipe-{base}) and changes:" if base else "Changes these defaults:"
+    return f"{start}\n\n{fence('text', chr(10).join(lines))}"
+
+
+def _flat(values: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    lines: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        lines += _flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+    return lines
