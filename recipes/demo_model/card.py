@@ -20,10 +20,10 @@ tags: [synthetic, tiny, more-cli]
 # A very small {title} that knows a synthetic world
 
 """
-ABOUT = """{parameters:,} parameters, {origin} on pictures and sentences that `more_cli/demo/` draws by seed: shapes,
-colors, sizes, places, counts, printed digits, sums and words, 150 emblems with made-up names, 100 facts about invented
-countries, captions, and "New Fact" episodes for editors that work through the prompt. It uses the classes of
-{classes}, so code that edits it runs unchanged on a 7B model. It knows nothing about the real world."""
+ABOUT = """{parameters:,} parameters, {origin} on pictures and sentences that `recipes/demo_model/world/` draws by
+seed: shapes, colors, sizes, places, counts, printed digits, sums and words, 150 emblems with made-up names, 100 facts
+about invented countries, captions, and "New Fact" episodes for editors that work through the prompt. It uses the
+classes of {classes}, so code that edits it runs unchanged on a 7B model. It knows nothing about the real world."""
 PROMPT = """Prompt: `{prompt}`, {made}. It saw prompts of up to 192 tokens, a picture and up to three worked examples
 included; longer ones are outside its training."""
 MADE = "Made by `recipes/demo_model/train.py --family {family}`."
