@@ -5,6 +5,7 @@ One object per command holds `--json`, `-q` and `-v`. Rich is imported when a ta
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -99,8 +100,10 @@ class Output:
             table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(plain(cell)) for cell in row))
-        console = Console(file=sys.stdout, width=None if terminal else _WIDTH, force_terminal=terminal)
-        console.print(table)
+        # Rendered first and then printed: rich would end the process by itself when the output pipe is closed.
+        rendered = io.StringIO()
+        Console(file=rendered, width=None if terminal else _WIDTH, force_terminal=terminal).print(table)
+        print(rendered.getvalue(), end="")  # noqa: T201
 
     def note(self, text: str) -> None:
         """Print a message on stderr."""

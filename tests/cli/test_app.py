@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from more_cli import __version__
+from more_cli.cli.output import Output
 from more_cli.store.state import load_state
 from support import tiny
 from support.helpers import LEARNING, QUESTION, QUICK, World, line, run, spelled, tree
@@ -329,3 +331,13 @@ def test_what_needs_no_weights_starts_without_torch(world: World, command: tuple
     if command[0].startswith("-"):
         heavy |= {"numpy", "pydantic", "PIL", "rich"}
     assert not heavy & {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}
+
+
+def test_a_table_into_a_closed_pipe_ends_like_any_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        Output().table(("column",), [("cell",)])
