@@ -27,6 +27,12 @@ class UsageError(MoreError):
     exit_code = 2
 
 
+class FailedEditsError(MoreError):
+    """Edits that were asked for do not stand, or did not survive a merge."""
+
+    exit_code = 3
+
+
 class DataError(MoreError):
     """Bad input data: edit lines, images, probes or suite files."""
 

@@ -89,6 +89,11 @@ def shorten(text: str, limit: int = 60) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 edit`, `2 edits`, `1,024 edits`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def plain(text: object) -> str:
     """Return ``text`` on one line without control characters: safe for terminals and valid in XML and HTML."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text))

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
-from more_cli.ops.session import FAILED, SAVE_SECONDS, Every, Session, open_session, versions
+from more_cli.ops.session import SAVE_SECONDS, Every, Session, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import draft_path, keep_snapshot, nearest_state

@@ -32,8 +32,6 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, load_state, save_state
 from more_cli.store.target import Target
 
-FAILED = (Status.NOT_LEARNT, Status.REFUSED)
-"""Statuses of edits that do not stand."""
 SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
-from more_cli.text import canonical_json, shorten
+from more_cli.text import canonical_json, counted, shorten
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
+SHOWN = 5
+"""Most failed edits that one sentence names."""
 
 
 class Status(StrEnum):
@@ -29,6 +32,27 @@ class Status(StrEnum):
     SUPERSEDED = "superseded"
     """A later edit has the same images and question and another target."""
     REVERTED = "reverted"
+
+
+FAILED = (Status.NOT_LEARNT, Status.REFUSED)
+"""Statuses of edits that do not stand."""
+
+
+class FailedEdit(NamedTuple):
+    """An edit that was asked for and does not stand."""
+
+    id: str
+    status: Status
+    reason: str
+    """Why, and what may help; can be empty in ledgers of older versions."""
+
+
+def failed_sentence(failed: Sequence[FailedEdit], asked: int) -> str:
+    """Return which of the edits that were `asked` for do not stand, on one line."""
+    named = [f"{edit.id} ({edit.status})" for edit in failed[:SHOWN]]
+    rest = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+    verb = "does" if len(failed) == 1 else "do"
+    return f"{len(failed)} of {counted(asked, 'edit')} {verb} not stand: {', '.join(named)}{rest}"
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

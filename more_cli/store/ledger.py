@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import reduce
@@ -23,7 +23,18 @@ from more_cli.errors import StateError
 from more_cli.files import append_line, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource, ImageStore
-from more_cli.store.entry import START, Entry, ProbeEntry, Status, check_line, damaged, read_entry, with_checksum
+from more_cli.store.entry import (
+    FAILED,
+    START,
+    Entry,
+    FailedEdit,
+    ProbeEntry,
+    Status,
+    check_line,
+    damaged,
+    read_entry,
+    with_checksum,
+)
 from more_cli.store.ledger_lines import LINE_BYTES, ById, Entries, LineRef, Revert
 from more_cli.text import canonical_json
 
@@ -188,10 +199,23 @@ class Ledger:
 
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
-        gone = {Status.REFUSED, Status.SUPERSEDED}
+        return self._latest({Status.REFUSED, Status.SUPERSEDED})
+
+    def asked(self) -> Sequence[Entry]:
+        """Return the edits that are neither reverted nor superseded: those that count, whether they stand or not."""
+        return self._latest({Status.SUPERSEDED})
+
+    def failed(self) -> list[FailedEdit]:
+        """Return the edits that were asked for and do not stand."""
         statuses = self.statuses()
-        edits = (ref for ref in self._history if ref.kind == "edit")
-        return Entries(self.path, [ref for ref in edits if statuses[ref.id] not in gone])
+        lines = self._latest(set(Status) - set(FAILED))
+        return [FailedEdit(entry.id, statuses[entry.id], entry.reason) for entry in lines]
+
+    def _latest(self, without: Collection[Status]) -> Entries:
+        """Return the last line of every edit in force whose status is not one of `without`."""
+        statuses = self.statuses()
+        edits = (ref for ref in self._history if ref.kind == "edit" and ref is self._by_id[ref.id])
+        return Entries(self.path, [ref for ref in edits if statuses[ref.id] not in without])
 
     def edit_of(self, entry: Entry) -> Edit:
         """Return the edit of a line, with images from the store or, if not stored, from their original path.
