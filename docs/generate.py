@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md`, `security.md`.
+"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md` with `schemas.json`, `security.md`.
 
 python docs/generate.py             writes them
 python docs/generate.py --check     says which are not up to date (exit code 1)
@@ -17,8 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from generator import examples
 from generator.commands import commands_page
-from generator.outputs import KEYS, json_page
+from generator.outputs import json_page
 from generator.recipes import recipes_page
+from generator.schemas import KEYS, schemas_text
 from generator.security import security_page
 
 DOCS = Path(__file__).resolve().parent
@@ -30,6 +31,7 @@ def pages() -> dict[str, str]:
         "cli.md": commands_page(),
         "recipes.md": recipes_page(),
         "json.md": json_page(),
+        "schemas.json": schemas_text(),
         "security.md": security_page(DOCS.parent),
     }
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from more_cli.errors import UsageError
+from more_cli.settings import apply_setting, refusal
+from more_cli.text import did_you_mean
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
@@ -265,17 +267,17 @@ def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
     values = _read_values(path)
     for setting in settings:
         apply_setting(values, setting)
-    return parse_recipe(values, str(path))
+    where = f"recipe `{name_or_path}`" if name_or_path in shipped_recipes() else str(path)
+    return parse_recipe(values, where, settings)
 
 
 def _recipe_file(name_or_path: str, folder: Path) -> Path:
     shipped = shipped_recipes()
     path = shipped.get(name_or_path, folder / name_or_path)
     if not path.is_file():
-        raise UsageError(
-            f"no recipe `{name_or_path}`",
-            f"shipped recipes: {', '.join(shipped)}; or give the path of a .toml file",
-        )
+        near = did_you_mean(name_or_path, shipped)
+        hint = f"{near} shipped recipes: {', '.join(shipped)}; or give the path of a .toml file".lstrip()
+        raise UsageError(f"no recipe `{name_or_path}`", hint)
     return path
 
 
@@ -285,7 +287,7 @@ def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
         raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
     values = {"name": path.stem} | values
     anchors = values.get("anchors")
@@ -302,8 +304,8 @@ def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return base | values | {key: _merged(base[key], values[key]) for key in tables}
 
 
-def parse_recipe(values: dict[str, Any], where: str) -> Recipe:
-    """Check plain values and return the recipe; `where` names the file in messages.
+def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) -> Recipe:
+    """Check plain values and return the recipe; `where` names it in messages, `typed` are the values from `--set`.
 
     Raises:
         UsageError: invalid values; the error lists all of them.
@@ -311,13 +313,9 @@ def parse_recipe(values: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        problems = []
-        for problem in error.errors(include_url=False):
-            key = ".".join(str(part) for part in problem["loc"])
-            problems.append(f"{where}: {key + ': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}")
-        raise UsageError(
-            "\nerror: ".join(problems), "`docs/recipes.md` and `more_cli/recipe.py` explain every key"
-        ) from None
+        name = str(values.get("name"))
+        listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
+        raise refusal(error, Recipe, where, listed=listed, typed=typed) from None
 
 
 def pick_recipe(model_type: str) -> str:
@@ -328,20 +326,27 @@ def pick_recipe(model_type: str) -> str:
     return "default"
 
 
-def apply_setting(values: dict[str, Any], setting: str) -> None:
-    """Put a `key=value`, as typed by the user, into a table of values.
+ONE_TRY = (
+    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "rho", "max_write", "guard", "visual_share"),
+    *("top_k", "rehearsal", "anchors.size"),
+)
+"""Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
+
+
+def for_one_try(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """Return a state's recipe with `key=value` settings for a single edit.
 
     Raises:
-        UsageError: it has no `=`.
+        UsageError: a key that belongs to the state, or an invalid value.
     """
-    key, equals, text = setting.partition("=")
-    if not equals:
-        raise UsageError(f"`--set {setting}` has no `=`", "write --set key=value, for instance --set max_steps=20")
-    *parents, leaf = key.strip().split(".")
-    table = values
-    for parent in parents:
-        table = table.setdefault(parent, {})
-    try:
-        table[leaf] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[leaf] = text
+    if not settings:
+        return recipe
+    values = recipe.model_dump(mode="json", by_alias=True)
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        known = key.partition(".")[0] in Recipe.model_fields
+        if known and not any(key == name or key.startswith(f"{name}.") for name in ONE_TRY):
+            hint = f"for one try you can change {', '.join(ONE_TRY)}"
+            raise UsageError(f"`--set {setting}`: `{key}` is the same for all edits of a state", hint)
+        apply_setting(values, setting)
+    return parse_recipe(values, f"recipe `{recipe.name}`", settings)

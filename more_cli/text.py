@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 32
@@ -92,6 +94,12 @@ def shorten(text: str, limit: int = 60) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 edit`, `2 edits`, `1,024 edits`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str:
+    """Return a hint that names the known word spelled most like this one; empty if none is close (0 to 1)."""
+    near = difflib.get_close_matches(word, list(known), 1, closeness)
+    return f"did you mean `{near[0]}`?" if near else ""
 
 
 def plain(text: object) -> str:

@@ -1,5 +1,6 @@
 """The wheel is complete and small: installed in an empty folder it finds its recipes, samples and model."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+from support.schemas import differences
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,5 +77,6 @@ def test_entry_points_and_version(installed: Path, tmp_path: Path) -> None:
 def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     result = python(installed, tmp_path, "-m", "more_cli", "demo", "--json")
     assert result.returncode == 0, result.stderr
-    assert '"schema": "more.demo/1"' in result.stdout
+    assert json.loads(result.stdout)["schema"] == "more.demo/2"
+    assert differences(json.loads(result.stdout)) == []
     assert (tmp_path / "more-demo" / "llava-edited" / "model.safetensors").is_file()

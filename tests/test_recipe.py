@@ -7,6 +7,7 @@ import pytest
 from more_cli.errors import UsageError
 from more_cli.ops.status import extensions
 from more_cli.recipe import Constants, Recipe, load_recipe, parse_recipe, pick_recipe, shipped_recipes
+from more_cli.settings import described
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -98,6 +99,8 @@ def test_settings_change_single_values() -> None:
         ("sites = ['re:(']", "not a regular expression"),
         ("max_steps = nan", "max_steps"),
         ("x = [", "r.toml"),
+        (f"rank = {'9' * 5000}", "r.toml"),
+        (f"sites = {'[' * 5000}", "r.toml"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, expected: str) -> None:
@@ -107,6 +110,54 @@ def test_mistakes_are_named(tmp_path: Path, text: str, expected: str) -> None:
         load_recipe(str(file))
     assert expected in caught.value.message
     assert "r.toml" in caught.value.message
+    assert not any(words in caught.value.message for words in ("Value error", "Input should be", "Extra inputs"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message", "hint"),
+    [
+        ("eta=1", "there is no key `eta`", "did you mean `default.step`?"),
+        ("default.eta=1", "there is no key `default.eta`", "did you mean `default.step`?"),
+        ("steps=3", "there is no key `steps`", "did you mean `default.step` or `sites` or `max_steps`?"),
+        ("layers=4", "there is no key `layers`", "did you mean `last`?"),
+        ("lamda=1", "there is no key `lamda`", "did you mean `default.lambda`?"),
+        ("rehearsal.sise=3", "there is no key `rehearsal.sise`", "did you mean `rehearsal.size`?"),
+        ("site.a.sted=1", "there is no key `site.a.sted`", "did you mean `default.step` or `seed`?"),
+        ("zzz=1", "there is no key `zzz`", ""),
+        ("rank=abc", "`rank` cannot be `abc`; it takes a whole number >= 1", "for example --set rank=512;"),
+        ("rank=", "`rank` has no value; it takes a whole number >= 1", "for example --set rank=512;"),
+        ("rank=[1, 2]", "`rank` cannot be `[1, 2]`; it takes a whole number >= 1", "for example --set rank=512;"),
+        ("max_steps=5000", "`max_steps` cannot be `5000`; it takes a whole number >= 1 and <= 1000", ""),
+        ("max_steps=1.5", "`max_steps` cannot be `1.5`; it takes a whole number", "for example --set max_steps=10;"),
+        ("visual_share=1", "`visual_share` cannot be `1`; it takes a number > 0 and < 1", ""),
+        ("guard=maybe", "`guard` cannot be `maybe`; it takes true or false", "for example --set guard=true;"),
+        ("absorb=never", '`absorb` cannot be `never`; it takes `"edit"` or `"write"`', "--set 'absorb=\"edit\"';"),
+        ("default.step=fast", '`default.step` cannot be `fast`; it takes `"polyak"` or a number > 0', ""),
+        ("site.a.step=fast", '`site.a.step` cannot be `fast`; it takes `"polyak"` or a number > 0', ""),
+        ("sites=projector", "`sites` cannot be `projector`; it takes a list of text", '--set \'sites=["text.ffn_out",'),
+        ("sites=[1]", "`sites` cannot be `1`; it takes a list of text", ""),
+        ("default=3", "`default` is a table; its keys are default.step, default.lambda, default.lambda_rel", ""),
+        ("default.lambda=1", "`default`: give `lambda` or `lambda_rel`, not both", ""),
+    ],
+)
+def test_a_bad_setting_is_told_what_to_type(setting: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("default", [setting])
+    assert caught.value.message.startswith(f"recipe `default`: {message}")
+    assert "\n" not in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.hint.endswith("`more recipes show default` lists all keys")
+
+
+def test_every_key_has_a_value_and_a_meaning(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('extends = "default"\n[site."text.*"]\nlambda = 3.0\n')
+    keys = described(load_recipe(str(tmp_path / "own.toml"), ["rank=7"]))
+    assert all(key.meaning and key.takes for _, key in keys.values())
+    values = {name: value for name, (value, _) in keys.items()}
+    default = load_recipe("default")
+    assert (values["rank"], values['site."text.*".lambda']) == (7, 3.0)
+    assert (values["rehearsal.size"], values["default.step"]) == (default.rehearsal.size, "polyak")
+    assert values["top_k"] is None
 
 
 def test_all_mistakes_come_at_once(tmp_path: Path) -> None:

@@ -81,9 +81,8 @@ def test_strict_paths_refuses_what_leads_out(world: World, spelled_as: str) -> N
 
 def test_strict_paths_takes_what_lies_below_the_root(world: World) -> None:
     uri = "data:image/png;base64," + base64.b64encode((world.root / "in/img/red.png").read_bytes()).decode()
-    edits = world.write(
-        [line(number, image=name) for number, name in enumerate(["img/red.png", "same.png", uri])], "in/edits.jsonl"
-    )
+    lines = [line(n, image=name, question=f"is it {n} ?") for n, name in enumerate(["img/red.png", "same.png", uri])]
+    edits = world.write(lines, "in/edits.jsonl")
     assert run("edit", world.model, edits, *QUICK, "--strict-paths", "--json").json["applied"] == 3
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import types
-import typing
 from collections.abc import Iterator
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import typer.main
 
 from generator.markdown import cell, fence, page, table
 from more_cli.cli.app import EXIT_CODES, app
+from more_cli.cli.help import MANY, placeholder
 
-_WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "NUMBER"}
 _EXIT_CODE = re.compile(r"(?:^|; )(\d+) (.*?)(?=; \d+ |\.$)", re.DOTALL)
 
 _INTRO = """\
@@ -43,8 +38,11 @@ def commands_page() -> str:
     group = typer.main.get_command(app)
     listed = list(_leaves(group, "more"))
     summary = table(
-        ("command", "does"),
-        [(f"[`{name}`](#{_anchor(name)})", _paragraphs(command.help)[0]) for name, command in listed],
+        ("to", "command", "does"),
+        [
+            (_panel(group, name).lower(), f"[`{name}`](#{_anchor(name)})", _paragraphs(command.help)[0])
+            for name, command in listed
+        ],
     )
     return page(
         "Commands",
@@ -59,11 +57,17 @@ def commands_page() -> str:
 
 
 def _leaves(group: Any, name: str) -> Iterator[tuple[str, Any]]:
-    for word, command in group.commands.items():
+    for word in group.list_commands(None):
+        command = group.commands[word]
         if hasattr(command, "commands"):
             yield from _leaves(command, f"{name} {word}")
         else:
             yield f"{name} {word}", command
+
+
+def _panel(group: Any, name: str) -> str:
+    """Return what one wants with a command."""
+    return str(group.commands[name.split()[1]].rich_help_panel)
 
 
 def _anchor(name: str) -> str:
@@ -80,10 +84,6 @@ def _exit_codes() -> str:
     return "## Exit codes\n\n" + table(("code", "when"), exit_codes(EXIT_CODES))
 
 
-def _shared(command: Any) -> set[str]:
-    return {parameter.name for parameter in command.params}
-
-
 # Options that mean the same in every command: one table for all of them.
 _COMMON = ("as_json", "quiet", "verbose")
 _MACHINE = ("device", "dtype", "device_map", "memory")
@@ -91,7 +91,7 @@ _MACHINE = ("device", "dtype", "device_map", "memory")
 
 def _options_of_all(listed: list[tuple[str, Any]]) -> str:
     command = next(command for name, command in listed if name == "more edit")
-    rows = [_row(parameter, _hints(command)) for parameter in command.params if parameter.name in _COMMON + _MACHINE]
+    rows = [_row(parameter) for parameter in command.params if parameter.name in _COMMON + _MACHINE]
     rows.append(("`-h`, `--help`", "", "Show the command's help."))
     return (
         "## Options that many commands have\n\n"
@@ -103,11 +103,10 @@ def _options_of_all(listed: list[tuple[str, Any]]) -> str:
 
 def _section(name: str, command: Any) -> str:
     text, examples = _help(command.help)
-    hints = _hints(command)
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     own = [option for option in options if option.name not in _COMMON + _MACHINE]
-    usage = " ".join([name, "[OPTIONS]", *map(_placeholder, arguments)])
+    usage = " ".join([name, "[OPTIONS]", *map(placeholder, arguments)])
     shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in _COMMON + _MACHINE)
     codes = "" if command.epilog == EXIT_CODES else _codes_of(command.epilog)
     parts = [
@@ -115,12 +114,22 @@ def _section(name: str, command: Any) -> str:
         text,
         fence("text", usage),
         table(("argument", "meaning"), [_argument(item) for item in arguments]),
-        table(("option", "default", "meaning"), [_row(option, hints) for option in own]),
+        *_options(own, grouped=len(options) >= MANY),
         f"Also {shared}: see [above](#options-that-many-commands-have)." if shared else "",
         codes,
         "Examples:\n\n" + fence("text", examples) if examples else "",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _options(options: list[Any], *, grouped: bool) -> Iterator[str]:
+    """Yield a table of options; one for each group where the help has groups too."""
+    groups: dict[str, list[Any]] = {}
+    for option in options:
+        groups.setdefault((grouped and option.rich_help_panel) or "", []).append(option)
+    for name, members in groups.items():
+        title = f"option ({name[0].lower()}{name[1:]})" if name else "option"
+        yield table((title, "default", "meaning"), [_row(option) for option in members])
 
 
 def _codes_of(epilog: str | None) -> str:
@@ -139,29 +148,17 @@ def _help(text: str | None) -> tuple[str, str]:
     return "\n\n".join(filter(None, _paragraphs(prose))), "\n".join(line.strip() for line in examples.splitlines())
 
 
-def _placeholder(argument: Any) -> str:
-    name = (argument.metavar or argument.name.upper()).strip("[].")
-    many = "..." if argument.nargs == -1 or getattr(argument, "multiple", False) else ""
-    return f"{name}{many}" if argument.required else f"[{name}{many}]"
-
-
 def _argument(argument: Any) -> tuple[str, str]:
     text, _, default = (argument.help or "").partition(" [default: ")
-    return f"`{_placeholder(argument)}`", f"{text} Left out: {default.rstrip(']')}." if default else text
+    return f"`{placeholder(argument)}`", f"{text} Left out: {default.rstrip(']')}." if default else text
 
 
-def _hints(command: Any) -> dict[str, Any]:
-    """Return the type of each parameter of a command's function, by name."""
-    function = inspect.unwrap(command.callback)
-    return typing.get_type_hints(function)
-
-
-def _row(option: Any, hints: dict[str, Any]) -> tuple[str, str, str]:
+def _row(option: Any) -> tuple[str, str, str]:
     names = sorted(option.opts, key=len) + list(option.secondary_opts)
     left = ", ".join(f"`{name}`" for name in names)
     takes_value = not option.is_flag and not getattr(option, "count", False)
     if takes_value:
-        left += f" `{option.metavar or _word(hints.get(option.name))}`"
+        left += f" `{option.metavar}`"
     text, _, said = (option.help or "").partition(" [default: ")
     notes = [cell(text)]
     if option.required:
@@ -170,17 +167,6 @@ def _row(option: Any, hints: dict[str, Any]) -> tuple[str, str, str]:
         notes.append(f"Environment: `{option.envvar}`.")
     default = _default(option) if takes_value or option.secondary_opts else ""
     return left, said.rstrip("]") or default, " ".join(notes)
-
-
-def _word(hint: Any) -> str:
-    """Return what stands for a value of this type."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        hint = next(part for part in typing.get_args(hint) if part is not type(None))
-    if typing.get_origin(hint) is list:
-        (hint,) = typing.get_args(hint)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return "|".join(str(member.value) for member in hint)
-    return _WORDS.get(hint, "VALUE")
 
 
 def _default(option: Any) -> str:

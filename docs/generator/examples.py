@@ -35,7 +35,11 @@ log.show          log show size-01 llava
 verify            verify llava
 bench             bench llava --limit 2
 revert            revert llava --last 1
+anchors           anchors add llava further.jsonl
+anchors.list      anchors list llava
 gc                gc llava --dry-run
+recipes.list      recipes list
+recipes.show      recipes show llava
 suites.list       suites list
 suites.metrics    suites metrics
 suites.show       suites show e-vqa
@@ -53,7 +57,9 @@ def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any
         shutil.copytree(samples / "images", "images")
         edits = (samples / "edits.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         Path("edits.jsonl").write_text("".join(edits[:3]), encoding="utf-8")
-        shutil.copy(samples / "anchors.jsonl", ".")
+        *anchors, further = (samples / "anchors.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        Path("anchors.jsonl").write_text("".join(anchors), encoding="utf-8")
+        Path("further.jsonl").write_text(further, encoding="utf-8")
         for line in [*_COMMANDS.split("\n"), _DEMO if demo else ""]:
             if not line:
                 continue
@@ -101,6 +107,7 @@ _VOLATILE: dict[str, Any] = {
     "peak_memory_bytes": 116000000,
 }
 _SECONDS = {"parts": 0.1, "steps": 0.2}
+_PAIRS = {"shape", "looks"}
 _VERSIONS = {"more": "0.1.0", "torch": "2.13.0"}
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{8,56}\b")
 _WHOLE = {"counts", "statuses", "estimate", "yardstick", "totals", "verification"}
@@ -113,7 +120,7 @@ def shortened(value: Any, folder: Path, key: str = "", depth: int = 0) -> Any:
     """
     if key in _VOLATILE and isinstance(value, int | float | str):
         return _VOLATILE[key]
-    if key in _SECONDS and value:
+    if key in _SECONDS and _are_seconds(value):
         return {name: _SECONDS[key] for name in list(value)[:2]} if isinstance(value, Mapping) else [_SECONDS[key]]
     if key == "versions":
         return _VERSIONS
@@ -125,10 +132,17 @@ def shortened(value: Any, folder: Path, key: str = "", depth: int = 0) -> Any:
             items = items[:2] if not isinstance(items[0][1], Mapping) else items[:1]
         return {_hashes(name): shortened(item, folder, name, depth + 1) for name, item in items}
     if isinstance(value, list):
-        return [shortened(item, folder, "", depth + 1) for item in value[: 2 if key in ("shape", "looks") else 1]]
+        inner = key if key in _PAIRS else ""
+        return [shortened(item, folder, inner, depth + 1) for item in value[: 2 if key in _PAIRS else 1]]
     if isinstance(value, float):
         return float(f"{value:.4g}")
     return _text(value, folder) if isinstance(value, str) else value
+
+
+def _are_seconds(value: Any) -> bool:
+    """Tell whether these are times, and not the bytes or the settings that have the same name elsewhere."""
+    items = list(value.values()) if isinstance(value, Mapping) else value
+    return isinstance(items, list) and bool(items) and all(isinstance(item, float) for item in items)
 
 
 def _is_map(value: Mapping[str, Any]) -> bool:

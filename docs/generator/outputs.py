@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from generator.examples import FILE
 from generator.markdown import fence, json_fence, page, table
-
-KEYS = tomllib.loads((Path(__file__).with_name("keys.toml")).read_text(encoding="utf-8"))
+from generator.schemas import KEYS, REFERENCE, Row, referred, rows_of
 
 _INTRO = """\
 With `--json` a command prints exactly one JSON object on stdout; `more edit --json-lines` prints one per edit. Every
-object has `"schema"`, such as `more.edit/1`: the number changes when a key changes its meaning or goes away. New keys
-may come at any time. A number that is not finite is `null`.
+object has `"schema"`, such as `more.edit/2`: the number changes when a key changes its meaning or goes away. New keys
+may come at any time. A number that is not finite is `null`. [schemas.json](schemas.json) is the JSON Schema (draft
+2020-12) of all outputs, with one definition for each.
 
 Examples come from the embedded model and are shortened: a list ends after its first item, a map of names after its
 first or second, a hash after eight digits; a recipe shows only its name; times and versions are made up. In paths
-`[]` stands for each item of a list, `<name>` for each key of a map."""
+`[]` stands for each item of a list. A map is an object whose keys are names, such as ids or metrics."""
 
 _EDIT_LINE = """\
 {"id": "tram-17", "image": "img/17.png", "question": "What is parked beside the fountain?", "target": "tram", \
@@ -52,16 +50,13 @@ def json_page() -> str:
         ),
         *[_schema(name, entry) for name, entry in schemas.items()],
         "## Objects that several outputs share",
-        *[_shared(name, entry) for name, entry in KEYS["shared"].items()],
-        "## A ledger line",
-        "`MODEL.more.d/ledger.jsonl` has one JSON object per line and is only ever appended to. `more log` reads it.",
-        table(("key", "meaning"), [(f"`{key}`", text) for key, text in KEYS["ledger"].items()]),
+        *[_shared(name) for name in referred()],
+        _shared("ledger", "##"),
         json_fence(_ledger_line()),
-        "## The state's metadata",
-        "`MODEL.more` is one safetensors file with the tensors `<site>.B` (float32) and `<site>.P` (float64). Its "
-        "metadata has one key, `more`, with canonical JSON. It has no times, paths or versions, so the same edits "
-        "give the same bytes.",
-        table(("key", "meaning"), [(f"`{key}`", text) for key, text in KEYS["state"].items()]),
+        _shared("state", "##"),
+        "## Earlier versions of schemas",
+        "Commands no longer print these.",
+        table(("schema", "what changed after it"), [(f"`{name}`", text) for name, text in KEYS["retired"].items()]),
     )
 
 
@@ -70,7 +65,9 @@ def _spelled(name: str) -> list[tuple[str, str, str, str]]:
 
 
 def _anchor(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """Return the anchor of a title, or of a schema without its version: links to it stay."""
+    name = re.sub(r"/\d+|'", "", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def example(name: str) -> dict[str, Any]:
@@ -80,66 +77,39 @@ def example(name: str) -> dict[str, Any]:
 
 
 def _schema(name: str, entry: Mapping[str, Any]) -> str:
-    shared = [f"[{KEYS['shared'][item]['title'].lower()}](#{_title_anchor(item)})" for item in entry.get("shared", ())]
-    parts = [
-        f"### `{name}` {{#{_anchor(name)}}}",
-        f"`{entry['command']}`",
-        entry.get("about", ""),
-        f"The keys of {' and of '.join(shared)}, and:" if shared else "",
-        table(("key", "meaning"), [(f"`{path}`", _meaning(text)) for path, text in entry["keys"].items()]),
-        json_fence(example(entry["example"])),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(
+        part
+        for part in (
+            f"### `{name}` {{#{_anchor(name)}}}",
+            f"`{entry['command']}`",
+            entry.get("about", ""),
+            _keys(entry),
+            json_fence(example(entry["example"])),
+        )
+        if part
+    )
 
 
-def _meaning(text: str) -> str:
-    if not text.startswith("@"):
-        return text
-    return f"[{KEYS['shared'][text[1:]]['title'].lower()}](#{_title_anchor(text[1:])})"
+def _keys(entry: Mapping[str, Any]) -> str:
+    rows = [(f"`{path}`", _type(row), row.meaning) for path, row in rows_of(entry).items()]
+    return table(("key", "type", "meaning"), rows)
 
 
-def _title_anchor(name: str) -> str:
-    return _anchor(KEYS["shared"][name]["title"])
+def _type(row: Row) -> str:
+    """Return a type in words; the shared objects in it are links."""
+    words = REFERENCE.sub(lambda found: _link(KEYS["shared"][found[1]]["title"]), row.type)
+    return f"{words}; can be missing" if row.optional else words
 
 
-def _shared(name: str, entry: Mapping[str, Any]) -> str:
-    rows = [(f"`{path}`", _meaning(text)) for path, text in entry["keys"].items()]
-    return f"### {entry['title']} {{#{_title_anchor(name)}}}\n\n{entry['about']}\n\n{table(('key', 'meaning'), rows)}"
+def _link(title: str) -> str:
+    return f"[{re.sub('^(a|an|the) ', '', title.lower())}](#{_anchor(title)})"
+
+
+def _shared(name: str, level: str = "###") -> str:
+    entry = KEYS["shared"][name]
+    return f"{level} {entry['title']} {{#{_anchor(entry['title'])}}}\n\n{entry['about']}\n\n{_keys(entry)}"
 
 
 def _ledger_line() -> dict[str, Any]:
     edit = example("log.show")["edit"]
-    return {key: edit[key] for key in KEYS["ledger"]}
-
-
-def unknown_keys(schema: str, value: Mapping[str, Any]) -> list[str]:
-    """Return the paths of an output that the page does not explain."""
-    entry = KEYS["schemas"][schema]
-    rows: dict[str, str] = dict(entry["keys"])
-    for name in entry.get("shared", ()):
-        rows |= KEYS["shared"][name]["keys"]
-    return [path for path in _unknown(value, "", rows) if path != "schema"]
-
-
-def _unknown(value: Any, path: str, rows: Mapping[str, str]) -> Iterator[str]:
-    """Yield the paths below `path` that no row explains; what has no rows below it is explained as a whole."""
-    meaning = rows.get(path, "")
-    if meaning.startswith("@"):
-        if isinstance(value, Mapping):
-            yield from (f"{path}.{name}" for name in _unknown(value, "", KEYS["shared"][meaning[1:]]["keys"]))
-        return
-    if path and not any(row.startswith((f"{path}.", f"{path}[]")) for row in rows):
-        if not meaning:
-            yield path
-        return
-    if isinstance(value, list):
-        for item in value:
-            yield from _unknown(item, f"{path}[]", rows)
-    elif isinstance(value, Mapping):
-        prefix = f"{path}." if path else ""
-        named = next((row for row in rows if re.match(re.escape(prefix) + r"<\w+>", row)), None)
-        for key, item in value.items():
-            place = f"<{named[len(prefix) + 1 :].partition('>')[0]}>" if named else key
-            yield from _unknown(item, prefix + place, rows)
-    elif not meaning:
-        yield path
+    return {key: edit[key] for key in rows_of(KEYS["shared"]["ledger"])}

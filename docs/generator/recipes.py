@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import tomllib
-import types
-import typing
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from generator.markdown import fence, page, table
 from more_cli.recipe import AnchorUse, Constants, Joint, Recipe, Rehearsal, load_recipe, shipped_recipes
+from more_cli.settings import meanings, spelled, takes
 
 _INTRO = """\
 A recipe holds every number of a run. `more init` stores it in the state, so later commands use the same numbers. Pick
@@ -54,7 +51,7 @@ def recipes_page() -> str:
         table(
             ("table", "default", "meaning"),
             [
-                (f"`[{name}]`", _table_default(Recipe.model_fields[name]), _doc(Recipe)[name])
+                (f"`[{name}]`", _table_default(Recipe.model_fields[name]), meanings(Recipe)[name])
                 for name in _ordered(nested)
             ],
         )
@@ -74,63 +71,18 @@ def _first_sentence(model: type[BaseModel]) -> str:
 
 
 def _keys(model: type[BaseModel], names: list[str] | None = None) -> str:
-    docs = _doc(model)
+    docs = meanings(model)
     rows = []
     for name, field in model.model_fields.items():
         if names is None or name in names:
-            rows.append((f"`{field.alias or name}`", _type(field), _default(field), docs.get(name, "")))
+            rows.append(
+                (f"`{field.alias or name}`", takes(field).removeprefix("a "), _default(field), docs.get(name, ""))
+            )
     return table(("key", "type", "default", "meaning"), rows)
 
 
-def _doc(model: type[BaseModel]) -> dict[str, str]:
-    """Return the string below each field, which is its documentation."""
-    (body,) = [node for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef)]
-    docs = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            docs[field.target.id] = " ".join(str(below.value.value).split())
-    return docs
-
-
-def _type(field: FieldInfo) -> str:
-    limits = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    bounds = [f"{sign} {getattr(item, name):g}" for item in field.metadata for name, sign in limits.items()
-              if getattr(item, name, None) is not None]  # fmt: skip
-    word = _word(field.annotation)
-    return f"{word} {', '.join(sorted(set(bounds), reverse=True))}" if bounds else word
-
-
-def _word(hint: Any) -> str:
-    """Return a type in words."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is typing.Annotated:
-        return f"{_word(arguments[0])} > 0"
-    if origin is Literal:
-        return " or ".join(f'`"{value}"`' for value in arguments)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_word(part) for part in arguments if part is not type(None))
-    if origin is tuple:
-        return f"list of {_word(arguments[0])}"
-    return {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}.get(hint, str(hint))
-
-
 def _default(field: FieldInfo) -> str:
-    return "" if field.default is None else f"`{_toml(field.default)}`"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        return f"'{value}'" if "\\" in value else f'"{value}"'
-    return f"{value:g}".replace("e+0", "e")
+    return "" if field.default is None else f"`{spelled(field.default)}`"
 
 
 def _table_default(field: FieldInfo) -> str:
@@ -138,7 +90,7 @@ def _table_default(field: FieldInfo) -> str:
     if not isinstance(value, BaseModel):
         return ""
     given = value.model_dump(exclude_defaults=True, by_alias=True)
-    return ", ".join(f"`{key} = {_toml(item)}`" for key, item in given.items())
+    return ", ".join(f"`{key} = {spelled(item)}`" for key, item in given.items())
 
 
 def _shipped() -> str:
@@ -175,7 +127,7 @@ def _contents() -> str:
 def _says(values: dict[str, Any]) -> str:
     base = values.pop("extends", "")
     defaults = {} if base else dict(_flat(Recipe().model_dump(mode="json", by_alias=True)))
-    lines = [f"{key} = {_toml(item)}" for key, item in _flat(values) if defaults.get(key, ...) != item]
+    lines = [f"{key} = {spelled(item)}" for key, item in _flat(values) if defaults.get(key, ...) != item]
     if not lines:
         return f"The numbers of [`{base}`](#recipe-{base})."
     start = f"Starts from [`{base}`](#recipe-{base}) and changes:" if base else "Changes these defaults:"

@@ -200,7 +200,7 @@ class _Run(Listener):
         self._peak.restart()
         self.watch.start()
 
-    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+    def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
         """Record the measurements of a finished edit."""
         if not new:
             return

@@ -19,12 +19,13 @@ from more_cli.model.runtime import Runtime
 
 PARTS = (
     *("decode", "preprocess", "vision", "forward", "backward", "write", "absorb"),
-    *("rehearsal", "anchors", "ledger", "sidecar", "other"),
+    *("answer", "rehearsal", "anchors", "ledger", "sidecar", "other"),
 )
 """Parts of an edit's time, each without the parts that ran inside it.
 
 `forward` and `backward` are the new edit's share of a pass, `rehearsal` and `anchors` those of past edits and anchors,
-forward and backward, by their number of samples. `other` is the rest.
+forward and backward, by their number of samples. `answer` is what the model says before and, where it is not known,
+after the edit, for the ledger. `other` is the rest.
 """
 
 

@@ -13,14 +13,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import StateError
-from more_cli.text import unique_fields
+from more_cli.text import shorten, unique_fields
 
 if TYPE_CHECKING:  # headers are read without torch, so that commands that need no weights start fast
     from torch import Tensor
@@ -54,6 +54,11 @@ _TENSORS = 200_000  # in one file
 _NAME = 500  # characters of a tensor's name
 _DIMENSIONS = 16  # of a tensor, at most
 _AGAIN = "download or copy the checkpoint again"
+
+ADAPTER = "adapter_config.json"
+_SAVED = "save the whole model once with transformers' save_pretrained"
+_ORIGINAL_LLAVA = re.compile(r"Llava\w*ForCausalLM|llava_(llama|mistral|mixtral|mpt|qwen|gemma|phi)")
+"""Classes and model types of LLaVA's own repository; those of transformers have other names."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     require_checkpoint(path)
     config = _read_object(path / CONFIG)
+    _require_transformers(path, config)
     named = config.get("transformers_weights")
     if named not in (None, SINGLE, INDEX):
         raise StateError(f"{path}: config.json loads weights from {named!r}", "save it again with save_pretrained")
@@ -190,19 +196,84 @@ def require_checkpoint(path: Path) -> None:
     """Check that a folder can be a checkpoint, without reading its weights.
 
     Raises:
-        StateError: no such folder, no config in it, or an adapter beside the weights.
+        StateError: no such folder, or one that holds something else: says what, and what to do about it.
     """
     hint = "pass the folder that holds config.json and model*.safetensors"
     if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         hint = f"it looks like a hub id and nothing is fetched: hf download {path} --local-dir {path.name}"
+    if not path.exists():
+        raise StateError(f"{path}: no such directory", hint)
     if not path.is_dir():
-        what = "a file, not a checkpoint directory" if path.exists() else "no such directory"
-        raise StateError(f"{path}: {what}", hint)
+        raise _file_instead(path, hint)
+    weights = any((path / name).is_file() for name in (SINGLE, INDEX))
+    if not weights and (other := _other_format(path)):
+        raise other
     if not (path / CONFIG).is_file():
-        raise StateError(f"{path}: no {CONFIG}", hint)
-    if (path / "adapter_config.json").exists():
-        what = "adapter_config.json inside, so transformers would load an adapter on top of the base"
+        raise _no_config(path, hint)
+    if (path / ADAPTER).exists():
+        what = f"{ADAPTER} inside, so transformers would load an adapter on top of the base"
         raise StateError(f"{path}: {what}", "move the adapter elsewhere, or merge it with PEFT first")
+
+
+def _file_instead(path: Path, hint: str) -> StateError:
+    if path.suffix == ".gguf":
+        return _gguf(path)
+    if path.suffix == ".more":
+        return StateError(
+            f"{path}: a state, not a checkpoint directory", "name it with --state; MODEL is the checkpoint"
+        )
+    if path.suffix == ".safetensors" or path.name in (CONFIG, INDEX):
+        hint = f"pass the folder it lies in: {path.parent}"
+    return StateError(f"{path}: a file, not a checkpoint directory", hint)
+
+
+def _other_format(path: Path) -> StateError | None:
+    """Return the error for a folder without safetensors weights that holds an adapter or a GGUF file."""
+    if (path / ADAPTER).is_file():
+        base = None
+        with suppress(StateError):  # it need not be readable
+            base = _read_object(path / ADAPTER).get("base_model_name_or_path")
+        into = repr(shorten(base, 100)) if isinstance(base, str) else "its base"
+        hint = f"merge it into {into} first, with peft's merge_and_unload and save_pretrained, and pass the result"
+        return StateError(f"{path}: a PEFT adapter ({ADAPTER}), not a whole checkpoint", hint)
+    return next((_gguf(file) for file in sorted(path.glob("*.gguf"))), None)
+
+
+def _gguf(file: Path) -> StateError:
+    hint = "pass the folder of the safetensors checkpoint that the GGUF file was made from"
+    return StateError(f"{file}: a GGUF file, made for llama.cpp, which cannot be edited", hint)
+
+
+def _no_config(path: Path, hint: str) -> StateError:
+    if not any(path.iterdir()):
+        return StateError(f"{path}: an empty directory", hint)
+    if pickles := _pickles(path):
+        return StateError(f"{path}: no {CONFIG}, and only pickled weights ({pickles[0]}), never loaded", _SAVED)
+    # A run's folder of checkpoints, or the hub's cache.
+    inside = [found.parent for where in ("*", "snapshots/*") for found in sorted(path.glob(f"{where}/{CONFIG}"))]
+    return StateError(f"{path}: no {CONFIG}", f"did you mean `{inside[-1]}`?" if inside else hint)
+
+
+def _pickles(path: Path) -> list[str]:
+    return sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+
+
+def _require_transformers(path: Path, config: Mapping[str, Any]) -> None:
+    """Check that a config is not that of LLaVA's own repository, whose names and weights are others.
+
+    Raises:
+        StateError: it is.
+    """
+    architectures = config.get("architectures")
+    names = [*architectures] if isinstance(architectures, list) else []
+    names += [config.get("model_type")]
+    named = next((name for name in names if isinstance(name, str) and _ORIGINAL_LLAVA.fullmatch(name)), None)
+    if named or "mm_vision_tower" in config:
+        what = f"a checkpoint of LLaVA's own code ({named or 'mm_vision_tower in config.json'}), not of transformers"
+        hint = (
+            "convert it with convert_llava_weights_to_hf.py of transformers' repository, or get the one named `...-hf`"
+        )
+        raise StateError(f"{path}: {what}", hint)
 
 
 def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -211,9 +282,9 @@ def _placement(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     if not index.is_file():
         if single:
             return {}, (SINGLE,)
-        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+        pickles = _pickles(path)
         what = f"only pickled weights ({pickles[0]}), never loaded" if pickles else f"no {SINGLE} or {INDEX}"
-        raise StateError(f"{path}: {what}", "load it once with transformers and save it with save_pretrained")
+        raise StateError(f"{path}: {what}", _SAVED)
     placed = _read_object(index).get("weight_map")
     if not isinstance(placed, dict) or not placed or not all(isinstance(name, str) for name in placed.values()):
         raise StateError(f"{index}: no weight_map of tensor names to shards", _AGAIN)

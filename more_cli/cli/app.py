@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 from more_cli import __version__
-from more_cli.cli import log, suites
+from more_cli.cli import anchors, log, recipes, suites
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
 from more_cli.cli.demo import demo
@@ -23,6 +22,7 @@ from more_cli.cli.evaluate import evaluate
 from more_cli.cli.export import export
 from more_cli.cli.failures import INTERRUPTED, MISUSE, as_user_error, show_misuse
 from more_cli.cli.gc import gc
+from more_cli.cli.help import Command, Group
 from more_cli.cli.init import init
 from more_cli.cli.merge import merge
 from more_cli.cli.output import close_stdout, fail
@@ -32,12 +32,30 @@ from more_cli.cli.verify import verify
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, no edit failed; 1 bug; 2 usage or recipe; 3 some edits failed (not learnt or
-refused) or were lost in a merge; 4 bad input data; 5 model or state cannot be used; 6 a gate was missed; 7 out of
-memory or disk; 130 interrupted, state saved."""
+refused), or a merge lost some, or --require-all found failed ones; 4 bad input data; 5 model or state cannot be used;
+6 a gate was missed; 7 out of memory or disk; 130 interrupted, state saved."""
+
+COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Start": {"demo": demo, "recipes": recipes.app},
+    "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
+    "Measure": {"eval": evaluate, "compare": compare, "bench": bench, "suites": suites.app},
+    "Ship": {"merge": merge, "export": export},
+    "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},
+}
+"""The commands, grouped by what one wants."""
 
 
-class _Commands(typer.core.TyperGroup):
+class _Commands(Group):
     """The commands, with a message on Ctrl-C and on a closed output pipe, where Typer would exit silently."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in COMMANDS.values() for name in names]
+
+    def hint(self, ctx: Any, word: str) -> str:
+        hint = super().hint(ctx, word)
+        if not os.path.isfile(word) or os.path.dirname(word):
+            return hint
+        return f"{hint}{'' if hint.endswith('?') else ';'} `more ./{word}` shows the file"
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -63,24 +81,12 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "init": init,
-    "edit": edit,
-    "eval": evaluate,
-    "merge": merge,
-    "export": export,
-    "status": status,
-    "verify": verify,
-    "revert": revert,
-    "gc": gc,
-    "compare": compare,
-    "bench": bench,
-    "demo": demo,
-}
-for _name, _command in COMMANDS.items():
-    app.command(_name, epilog=EXIT_CODES)(_command)
-app.add_typer(suites.app, name="suites")
-app.add_typer(log.app, name="log")
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, cls=Command, epilog=EXIT_CODES, rich_help_panel=_panel)(_command)
 
 
 def main(argv: list[str] | None = None) -> int:

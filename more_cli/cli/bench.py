@@ -12,9 +12,11 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.bench.run import BenchReport, Measured
+    from more_cli.bench.scaling import Trend
 
 MIB = 1 << 20
 _RATIOS = {
@@ -29,7 +31,7 @@ def bench(
     model: opt.ModelFolder,
     edits: Annotated[
         Path | None,
-        typer.Argument(metavar="[EDITS]", help="JSON Lines file. [default: edits on random pictures]"),
+        typer.Argument(metavar="EDITS", help="JSON Lines file. [default: edits on random pictures]"),
     ] = None,
     floor: Annotated[
         bool, typer.Option("--floor", help="Also time a bare PyTorch loop on the same batches, edit by edit.")
@@ -41,13 +43,15 @@ def bench(
         Path | None, typer.Option(metavar="FILE", help="Plot latency and memory over the stream (.png, .svg, .pdf).")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N edits. [default: all; 24 random ones]")
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N edits. [default: all; 24 random ones]")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random edits.")] = 0,
-    anchors: Annotated[Path | None, typer.Option(help="Anchors for a new state, as in `init`.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random edits.")] = 0,
+    anchors: Annotated[Path | None, typer.Option(metavar="FILE", help="Anchors for a new state, as in `init`.")] = None,
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
-    save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
+    save_every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Write the state every N edits (and every 30 s).")
+    ] = 10,
     image_root: opt.ImageRoot = None,
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
@@ -109,7 +113,8 @@ def _show(output: Output, report: BenchReport) -> None:
     if not report.edits:
         return
     writes, count = sum(edit.writes for edit in report.edits), len(report.edits)
-    output.line(f"{report.source}: {count} edits, {writes} writes in {report.seconds:.2f} s")
+    done = f"{counted(count, 'edit')}, {counted(writes, 'write')}"
+    output.line(f"{report.source}: {done} in {report.seconds:.2f} s")
     output.line(f"{count / report.seconds:.2f} edits a second; the first took {report.edits[0].lap.seconds:.3f} s")
     output.table(
         ("part", "ms an edit", "share"),
@@ -121,12 +126,9 @@ def _show(output: Output, report: BenchReport) -> None:
     )
     output.line()
     output.table(
-        ("quantity", "median", "growth over the stream", "95 % interval"),
-        [
-            (_words(name), _amount(name, trend.median), f"{trend.growth:+.1%}", f"{trend.low:+.1%} {trend.high:+.1%}")
-            for name, trend in report.trends.items()
-        ],
-        numbers=("median", "growth over the stream", "95 % interval"),
+        ("quantity", "median", "change over the stream", "95 % interval"),
+        [(_words(name), _amount(name, trend.median), *_change(name, trend)) for name, trend in report.trends.items()],
+        numbers=("median", "change over the stream", "95 % interval"),
     )
     output.table(
         ("ratio", "median", "95 % interval", "n"),
@@ -142,8 +144,14 @@ def _words(name: str) -> str:
     return name.rpartition("_")[0].replace("_", " ") if name != "seconds_per_write" else "seconds per write"
 
 
-def _amount(name: str, value: float) -> str:
-    return f"{value / MIB:.2f} MiB" if name.endswith("bytes") else f"{1000 * value:.1f} ms"
+def _change(name: str, trend: Trend) -> tuple[str, str]:
+    """Return the change and its interval in the quantity's own unit: as a share it could be below -100 %."""
+    change, low, high = (_amount(name, share * trend.median, "+") for share in (trend.growth, trend.low, trend.high))
+    return change, f"{low} to {high}"
+
+
+def _amount(name: str, value: float, sign: str = "") -> str:
+    return f"{value / MIB:{sign}.2f} MiB" if name.endswith("bytes") else f"{1000 * value:{sign}.1f} ms"
 
 
 def _values(report: BenchReport) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.experiments.capability import Capability, CapabilityReport
@@ -31,9 +32,8 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
 
     gates = files.gates_on(gate_names(suite))
     if gates and not target.sidecar.exists():
-        raise UsageError(
-            f"`--gate` on {suite.name} needs a state: there is no `{target.sidecar}`", "create one with `more edit`"
-        )
+        hint = "name MODEL or --state, or create the state with `more edit MODEL EDITS`"
+        raise UsageError(f"`--gate` on {suite.name} needs a state: there is no `{target.sidecar}`", hint)
     with output.progress() as progress:
         report = run(suite, target, machine, progress)
     report = replace(report, gates=judge(gates, report.gated))
@@ -46,7 +46,7 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
     if output.as_json:
         output.json("more.capability/1", _values(report))
     output.replayed(report.replayed)
-    after = f" and after {report.edits} edits" if report.state else " only, without a state"
+    after = f" and after {counted(report.edits, 'edit')}" if report.state else " only, without a state"
     output.line(f"{report.suite.name}: the untouched base{after}")
     rows: list[tuple[object, ...]] = []
     for name, base in report.base.categories.items():
@@ -60,7 +60,7 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
     output.line(f"accuracy {report.base.accuracy:.3f}, accuracy+ {report.base.accuracy_plus:.3f}")
     if report.state is not None:
         change = report.changes["all"]
-        interval = f"95 % interval {change.low:+.3f} to {change.high:+.3f} over {change.n} images"
+        interval = f"95 % interval {change.low:+.3f} to {change.high:+.3f} over {counted(change.n, 'image')}"
         output.line(f"change of accuracy {change.value:+.3f}, {interval}")
     show_gates(output, report.gates)
 

@@ -15,6 +15,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.scores import cell
 from more_cli.cli.suite_eval import heading, note_resumed, source_values, summary_values
 from more_cli.errors import UsageError
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.evaluation.paired import Difference
@@ -27,22 +28,33 @@ TEST = "exact two-sided sign test over edits"
 def compare(
     editors: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[EDITOR]...", help="Names as in `eval --editor`; the others are compared with the first."
-        ),
+        typer.Argument(metavar="EDITOR", help="Names as in `eval --editor`; the others are compared with the first."),
     ] = None,
     paired: Annotated[
         tuple[Path, Path] | None,
-        typer.Option("--paired", metavar="A.json B.json", help="Two outputs of `eval --json` on the same edits."),
+        typer.Option(
+            "--paired",
+            metavar="A.json B.json",
+            help="Two outputs of `eval --json` on the same edits.",
+            rich_help_panel="Two results",
+        ),
     ] = None,
     suite: suites.SuiteName = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]", rich_help_panel=opt.SUITE
+        ),
     ] = None,
     data_root: suites.DataRoot = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="EDITOR:KEY=VALUE", help="Change one value of an editor; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="EDITOR:KEY=VALUE",
+            help="Change one value of an editor; repeatable.",
+            rich_help_panel=opt.SUITE,
+        ),
     ] = None,
     limit: suites.Limit = 100,
     metrics: suites.Metrics = None,
@@ -105,7 +117,8 @@ def compare(
     )
     machine = opt.machine(device, dtype, device_map, memory)
     loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
-    target = suites.suite_target(output, model, None)
+    usage = "more compare EDITOR... --suite NAME --model DIR"
+    target = suites.suite_target(output, loaded, model, None, usage=usage)
     with output.progress() as progress:
         comparison = compare_editors(loaded, target.model, settings, options, machine, progress=progress)
     _show_editors(output, comparison)
@@ -143,7 +156,7 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
             for editor, differences in comparison.differences.items()
             if metric in differences
         ],
-        numbers=("difference", "up", "down", "same", "p"),
+        numbers=("difference", "95 % interval", "up", "down", "same", "p"),
     )
     for editor, report in reports.items():
         note_resumed(output, report, editor)
@@ -184,7 +197,7 @@ def _show_pair(output: Output, pair: Comparison) -> None:
         },
     )
     output.line(
-        f"{len(pair.run.per_edit)} edits in both, protocol {pair.run.protocol}, locality against "
+        f"{counted(len(pair.run.per_edit), 'edit')} in both, protocol {pair.run.protocol}, locality against "
         f"{pair.run.baseline}; {pair.second} minus {pair.first}, p of the exact sign test"
     )
     output.table(
@@ -193,7 +206,7 @@ def _show_pair(output: Output, pair: Comparison) -> None:
             (name, f"{value.first:.3f}", f"{value.second:.3f}", *difference_cells(value))
             for name, value in pair.metrics.items()
         ],
-        numbers=("first", "second", "difference", "up", "down", "same", "p"),
+        numbers=("first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
     )
     for name, reason in pair.skipped.items():
         output.note(f"note: {name} is not compared: {reason}")

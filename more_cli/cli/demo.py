@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,13 +14,14 @@ from more_cli.cli.edit import edit_values
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.scores import estimate_cells
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder for model, edits and results.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for model, edits and results.")] = Path(
         "more-demo"
     ),
     force: Annotated[bool, typer.Option(help="Replace what an earlier demo wrote.")] = False,
@@ -47,9 +49,11 @@ def demo(
 
 
 def _show_demo(output: Output, report: DemoReport) -> None:
-    """Show every edit before and after, how many hold at the end, and how many the merge lost."""
+    """Show every edit before and after, how many hold at the end, how many the merge lost, and what to do next."""
+    from more_cli.evaluation.per_edit import variants
+
     output.json(
-        "more.demo/1",
+        "more.demo/2",
         {
             "folder": str(report.folder),
             "wall_seconds": round(report.wall_seconds, 1),
@@ -63,12 +67,14 @@ def _show_demo(output: Output, report: DemoReport) -> None:
     before, ends = report.evaluation.base_answers, report.answers_at_end
     output.table(
         ("edit", "question", "target", "before", "right after", "at the end"),
-        [(e.id, e.question, e.target, before.get(e.id), e.answer_after, ends.get(e.id)) for e in report.edit.entries],
+        [(e.id, e.question, e.target, before.get(e.id), e.greedy_after, ends.get(e.id)) for e in report.edit.entries],
+        cut=("question",),
     )
     total = len(report.edit.entries)
     right = sum(bool(entry.right_after) for entry in report.edit.entries)
     output.line()
-    output.line(f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}")
+    held = f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}"
+    output.line("; ".join(filter(None, [held, variants(report.evaluation.per_edit)])))
     output.table(
         ("metric", "value", "95 % interval", "n"),
         [(name, *estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
@@ -76,5 +82,10 @@ def _show_demo(output: Output, report: DemoReport) -> None:
     )
     if report.merge.verification is not None:
         lost = report.merge.verification.lost
-        output.line(f"merged into {report.merge.out}: {len(lost)} edits lost to rounding {', '.join(lost)}".rstrip())
+        named = f": {', '.join(lost)}" if lost else ""
+        output.line(f"merged into {report.merge.out}: {counted(len(lost), 'edit')} lost to rounding{named}")
     output.line(f"{report.wall_seconds:.0f} s; all files are in {report.folder}")
+    model = shlex.quote(str(report.folder / "llava"))
+    output.line(
+        f"next: more eval {model} --report demo.html shows every answer; docs/tutorial.md corrects your own model"
+    )

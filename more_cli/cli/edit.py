@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -17,12 +18,18 @@ from more_cli.cli.init import show_notices
 from more_cli.cli.output import ROWS, Output
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
     from more_cli.inputs.records import Problem
-    from more_cli.ops.edit import EditReport, Listener
+    from more_cli.model.machine import Machine
+    from more_cli.ops.edit import EditOptions, EditReport, Listener
     from more_cli.store.entry import Entry, Status
+    from more_cli.store.target import Target
+
+WHICH = "Which edits"
+WRITING = "How they are written"
 
 
 class OnError(StrEnum):
@@ -42,32 +49,79 @@ class Consolidate(StrEnum):
 
 def edit(
     model: opt.ModelFolder,
-    edits: Annotated[Path, typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input.")],
+    edits: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input. With --retry: ids of edits."),
+    ] = None,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry",
+            help="Try edits again that were refused or not learnt: those named, or all. --set is for this try.",
+            rich_help_panel=WHICH,
+        ),
+    ] = False,
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
     on_error: Annotated[
-        OnError, typer.Option(help="At a bad line: refuse the whole file, or skip the line.")
+        OnError,
+        typer.Option(
+            metavar="|".join(OnError),
+            help="At a bad line: refuse the whole file, or skip the line.",
+            rich_help_panel=WHICH,
+        ),
     ] = OnError.stop,
-    limit: Annotated[int | None, typer.Option(min=1, help="Apply at most the first N edits of the stream.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Apply at most the first N edits of the stream.", rich_help_panel=WHICH),
+    ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Keep reading EDITS as it grows, also after it was replaced.")
+        bool,
+        typer.Option(
+            "--watch", help="Keep reading EDITS as it grows, also after it was replaced.", rich_help_panel=WHICH
+        ),
     ] = False,
     idle: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="End --watch after this time without a new line.")
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="End --watch after this time without a new line.", rich_help_panel=WHICH
+        ),
     ] = None,
-    save_every: Annotated[int, typer.Option(min=1, help="Write the state every N edits (and every 30 s).")] = 10,
-    store_images: Annotated[bool, typer.Option(help="Keep a copy of every image, for replay and scoring.")] = True,
+    save_every: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Write the state every N edits (and every 30 s).", rich_help_panel=opt.STATE
+        ),
+    ] = 10,
+    store_images: Annotated[
+        bool, typer.Option(help="Keep a copy of every image, for replay and scoring.", rich_help_panel=opt.STATE)
+    ] = True,
     consolidate: Annotated[
-        Consolidate, typer.Option(help="At the end, write again the edits that do not hold: of this run, or all.")
+        Consolidate,
+        typer.Option(
+            metavar="|".join(Consolidate),
+            help="At the end, write again the edits that do not hold: of this run, or all.",
+            rich_help_panel=WRITING,
+        ),
     ] = Consolidate.off,
-    batch: Annotated[bool, typer.Option("--batch", help="Write all edits of the stream together, at its end.")] = False,
-    reapply: Annotated[bool, typer.Option("--reapply", help="Apply reverted edits again.")] = False,
+    batch: Annotated[
+        bool,
+        typer.Option("--batch", help="Write all edits of the stream together, at its end.", rich_help_panel=WRITING),
+    ] = False,
+    reapply: Annotated[
+        bool, typer.Option("--reapply", help="Apply reverted edits again.", rich_help_panel=WHICH)
+    ] = False,
     snapshot_every: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Keep a copy of the state every N edits: it makes `revert` faster."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Keep a copy of the state every N edits: it makes `revert` faster.",
+            rich_help_panel=opt.STATE,
+        ),
     ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
@@ -76,7 +130,12 @@ def edit(
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Print one JSON object per edit as soon as it is safe on disk.")
+        bool,
+        typer.Option(
+            "--json-lines",
+            help="Print one JSON object per edit as soon as it is safe on disk.",
+            rich_help_panel=opt.OUTPUT,
+        ),
     ] = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = 0,
@@ -90,11 +149,14 @@ def edit(
       more edit llava/ edits.jsonl
       producer | more edit llava/ - --json-lines | consumer
       more edit llava/ --watch fixes.jsonl --idle 600
+      more edit llava/ --retry
+      more edit llava/ --retry e17 --set max_steps=30
     """
     if as_json and json_lines:
         raise UsageError("--json and --json-lines were both given", "leave one of them out")
     output = Output(as_json=as_json or json_lines, quiet=quiet, verbose=verbose)
-    from more_cli.ops.edit import EditOptions, edit_file, edit_stream
+    from more_cli.ops.edit import EditOptions
+    from more_cli.ops.retry import retry as retry_edits
 
     options = EditOptions(
         recipe=recipe,
@@ -113,17 +175,63 @@ def edit(
     )
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     listener = _result_lines(output) if json_lines else None
-    feed = _feed(output, edits, watch, idle)
-    with output.progress() as progress:
-        if feed is None:
-            report = edit_file(target, edits, options, machine, progress, listener=listener)
-        else:
-            report = edit_stream(target, feed, options, machine, progress, listener=listener)
+    if retry:
+        _refuse_stream_options(options, watch)
+        with output.progress() as progress:
+            report = retry_edits(target, edits or (), options.settings, machine, progress, listener)
+    else:
+        report = _edit(output, target, _one_stream(edits), options, machine, listener, watch=watch, idle=idle)
     _show_edit(output, report, line_by_line=json_lines)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.failed:
         raise typer.Exit(EDITS_FAILED)
+
+
+def _edit(
+    output: Output,
+    target: Target,
+    edits: Path,
+    options: EditOptions,
+    machine: Machine,
+    listener: Listener | None,
+    *,
+    watch: bool,
+    idle: float | None,
+) -> EditReport:
+    """Apply a file, or a stream as it arrives."""
+    from more_cli.ops.edit import edit_file, edit_stream
+
+    feed = _feed(output, edits, watch, idle)
+    with output.progress() as progress:
+        if feed is None:
+            return edit_file(target, edits, options, machine, progress, listener=listener)
+        return edit_stream(target, feed, options, machine, progress, listener=listener)
+
+
+def _one_stream(edits: list[str] | None) -> Path:
+    if not edits:
+        raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")
+    if len(edits) > 1:
+        raise UsageError(f"one stream at a time, not {len(edits)}", "cat a.jsonl b.jsonl | more edit MODEL -")
+    return Path(edits[0])
+
+
+def _refuse_stream_options(options: EditOptions, watch: bool) -> None:
+    """Refuse options that are about a stream: a retry reads the edits from the ledger."""
+    given = {
+        "--recipe": options.recipe,
+        "--watch": watch,
+        "--batch": options.batch,
+        "--reapply": options.reapply,
+        "--consolidate": options.consolidate != "off",
+        "--dry-run": options.dry_run,
+        "--limit": options.limit,
+        "--snapshot-every": options.snapshot_every,
+    }
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
 
 
 def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed | None:
@@ -150,9 +258,9 @@ def _result_lines(output: Output) -> Listener:
     from more_cli.ops.edit import Listener
 
     class ResultLines(Listener):
-        def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+        def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
             values = entry_values(entry) | {"status": status, "new": new, "source": entry.source, "line": entry.line}
-            output.json("more.edit.result/1", values)
+            output.json("more.edit.result/2", values | {"supersedes": list(supersedes)})
 
         def problem(self, problem: Problem) -> None:
             output.json("more.edit.problem/1", asdict(problem))
@@ -166,27 +274,40 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
     if line_by_line:
         output.json("more.edit.end/1", {key: values[key] for key in values if key not in ("edits", "problems")})
     else:
-        output.json("more.edit/1", values)
+        output.json("more.edit/2", values)
     _show_notes(output, report)
     if report.dry_run:
-        output.line(f"{report.total} edits checked, nothing written")
+        output.line(f"{counted(report.total, 'edit')} checked, nothing written")
         return
     failed = set(report.failed)
     entries = [entry for entry in report.entries if entry.id in failed]
-    output.table(
-        ("edit", "status", "question", "target", "answer", "reason"),
-        [(e.id, report.statuses[e.id], e.question, e.target, e.answer_after, e.reason) for e in entries[:ROWS]],
-    )
-    counts = ", ".join(f"{count} {status}" for status, count in report.counts.items()) or "no edits"
-    output.line(f"{report.applied} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}")
+    rows = list[tuple[object, ...]]()
+    for e in entries[:ROWS]:
+        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_after))
+        rows += [("", e.reason)] if e.reason else []
+    output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
+    output.line(_summary(report))
     if report.consolidation is not None:
         done = report.consolidation
         result = "all hold" if done.status == "learnt" else "some still do not hold"
-        output.line(f"consolidation: {len(done.looks)} edits checked, {done.writes} writes, cost {done.cost}; {result}")
+        checked, writes = counted(len(done.looks), "edit"), counted(done.writes, "write")
+        output.line(f"consolidation: {checked} checked, {writes}, cost {done.cost}; {result}")
     if report.failed:
-        output.note(f"failed edits: {', '.join(report.failed[:ROWS])}")
+        rest = f" and {len(report.failed) - ROWS} more" if len(report.failed) > ROWS else ""
+        output.note(f"failed edits: {', '.join(report.failed[:ROWS])}{rest}")
     if report.interrupted:
         output.note("interrupted, state saved; run the same command again to continue")
+    elif report.failed:
+        output.note(f"next: more edit {report.target.typed} --retry")
+    elif report.applied:
+        output.note(f"next: more eval {report.target.typed}")
+
+
+def _summary(report: EditReport) -> str:
+    """Return how many edits have each status, learnt, not learnt, refused and already right always among them."""
+    names = dict.fromkeys(("learnt", "not-learnt", "refused", "already-right"), 0) | report.counts
+    counts = ", ".join(f"{count} {name.replace('-', ' ')}" for name, count in names.items())
+    return f"{report.applied} applied, {report.skipped} skipped (already in the ledger); of this stream: {counts}"
 
 
 def _show_notes(output: Output, report: EditReport) -> None:
@@ -198,6 +319,8 @@ def _show_notes(output: Output, report: EditReport) -> None:
         output.note(f"skipped: {problem}")
     for note in report.notes:
         output.note(note)
+    for id, superseded in report.superseded.items():
+        output.note(f"{id} supersedes {', '.join(superseded)}: same picture and question, another answer")
     if report.reverted:
         output.note(f"{len(report.reverted)} of these edits stay reverted; --reapply applies them again")
 
@@ -212,6 +335,7 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "reverted": report.reverted,
         "replayed": report.replayed,
         "counts": report.counts,
+        "superseded": report.superseded,
         "failed": report.failed,
         "problems": report.problems,
         "notes": report.notes,
@@ -231,8 +355,10 @@ def entry_values(entry: Entry) -> dict[str, Any]:
         "reason": entry.reason,
         "question": entry.question,
         "target": entry.target,
-        "answer_before": entry.answer_before,
-        "answer_after": entry.answer_after,
+        "answer_before": entry.greedy_before,
+        "answer_after": entry.greedy_after,
+        "forced_before": entry.forced_before,
+        "forced_after": entry.forced_after,
         "nll_before": entry.nll_before,
         "nll_after": entry.nll_after,
         "right_after": entry.right_after,

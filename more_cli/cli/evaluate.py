@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,17 +17,26 @@ from more_cli.cli.scores import estimate_cells, metrics_values, values_of_edit
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
+    from more_cli.evaluation.per_edit import EditScores
+    from more_cli.evaluation.probes import ProbeScore
     from more_cli.ops.evaluate import EvalReport
 
 
 def evaluate(
     model: opt.Model = None,
     probes: Annotated[
-        Path | None, typer.Option(help="Score the questions of this JSON Lines file instead of the edits.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Score the questions of this JSON Lines file instead of the edits.",
+            rich_help_panel=opt.STATE,
+        ),
     ] = None,
     gate: outlets.Gates = None,
+    strict_gates: outlets.StrictGates = False,
     report: outlets.Reports = None,
     junit: outlets.Junit = None,
     suite: suites.SuiteName = None,
@@ -56,8 +66,8 @@ def evaluate(
 ) -> None:
     """Score all edits and their probes.
 
-    Reverted and superseded edits are not scored; refused and not-learnt ones are. With --suite, an editor runs on a
-    suite of edits instead, from the untouched base, and no state is changed.
+    Every edit that was asked for counts, a refused one as failed; reverted and superseded ones do not count. With
+    --suite, an editor runs on a suite of edits instead, from the untouched base, and no state is changed.
 
     \b
     Examples:
@@ -82,7 +92,7 @@ def evaluate(
         "--anchors": anchors,
     }
     _check_together(suite, probes, [option for option, value in for_suites.items() if value])
-    files = outlets.Outlets(report or (), junit, gate or ())
+    files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
     files.check()
     if suite is not None:
         options = suites.run_options(
@@ -101,7 +111,7 @@ def evaluate(
         )
         machine = opt.machine(device, dtype, device_map, memory)
         loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load(output)
-        target = suites.suite_target(output, model, state)
+        target = suites.suite_target(output, loaded, model, state)
         evaluate_suite(output, loaded, target, options, machine=machine, files=files)
         return
     gates = files.gates_on()
@@ -119,7 +129,7 @@ def evaluate(
             scored = evaluate_probes(
                 target, probes, image_root, machine, progress, ask_base=ask_base, strict_paths=strict_paths
             )
-    scored.gates = judge(gates, scored.estimates)
+    scored.gates = judge(gates, scored.estimates, of_probes=probes is not None)
     _show_eval(output, scored)
     files.write(of_state(scored))
 
@@ -133,16 +143,21 @@ def _check_together(suite: str | None, probes: Path | None, for_suites: list[str
 
 
 def _show_eval(output: Output, report: EvalReport) -> None:
-    """Show every metric with n and interval, the gates, and the edits that do not hold with their answers."""
+    """Show the headline, every metric, the answers that are not as expected, the gates, and the failed edits."""
     if output.as_json:
-        output.json("more.eval/1", eval_values(report))
+        output.json("more.eval/2", eval_values(report))
     output.replayed(report.replayed)
     if not report.estimates:
         output.line("nothing to score: no edits, or all of them reverted")
     else:
+        output.line(report.headline)
         output.line(f"protocol {report.protocol}, locality against {report.baseline}, {report.scope}")
         _show_numbers(output, report)
+        _show_answers(output, report.per_edit, report.first_forgotten)
     outlets.show_gates(output, report.gates)
+    if report.failed:
+        output.line()
+        output.line(report.failed_sentence)
 
 
 def _show_numbers(output: Output, report: EvalReport) -> None:
@@ -158,14 +173,42 @@ def _show_numbers(output: Output, report: EvalReport) -> None:
             [(ages, *estimate_cells(value)) for ages, value in report.retention.items()],
             numbers=("rel.gen_exact", "n"),
         )
-    if report.failing:
+
+
+def _show_answers(output: Output, edits: Sequence[EditScores], first_forgotten: str | None) -> None:
+    """Show the edits that do not hold, then other answers that are not as expected; both with what was expected."""
+    from more_cli.evaluation.per_edit import moved
+
+    if bad := [scores for scores in edits if not scores.good]:
+        oldest = f", the oldest of them {first_forgotten}" if first_forgotten else ""
         output.line()
-        oldest = f", the oldest of them {report.first_forgotten}" if report.first_forgotten else ""
-        output.line(f"{len(report.failing)} do not hold{oldest}:")
-    output.table(
-        ("edit", "question", "target", "answer"),
-        [(s.probe.edit, s.probe.query.question, s.probe.target, s.answer) for s in report.failing[:ROWS]],
-    )
+        verb = "does" if len(bad) == 1 else "do"
+        output.line(f"{len(bad):,} of {len(edits):,} {verb} not hold{oldest}:")
+        _show_some(output, "status", [row for scores in bad[:ROWS] for row in _rows(scores)], len(bad) - ROWS)
+    if others := moved(edits):
+        output.line()
+        output.line(f"{counted(len(others), 'other answer')} not as expected:")
+        rows = [(scores.id, scores.words(score), *_told(score)) for scores, score in others[:ROWS]]
+        _show_some(output, "asked", rows, len(others) - ROWS)
+
+
+def _rows(scores: EditScores) -> Iterator[tuple[object, ...]]:
+    """Yield the row of an edit that does not hold and, under it, the reason if the ledger has one."""
+    status = scores.failed.status if scores.failed else "" if scores.rel else scores.verdict
+    yield scores.id, status, *_told(scores.shown)
+    if scores.failed and scores.failed.reason:
+        yield "", scores.failed.reason
+
+
+def _told(score: ProbeScore) -> tuple[object, ...]:
+    return score.probe.query.question, score.expected, score.answer
+
+
+def _show_some(output: Output, second: str, rows: Sequence[Sequence[object]], more: int) -> None:
+    columns = ("edit", second, "question", "expected", "answer")
+    output.table(columns, rows, cut=("question", "expected", "answer"))
+    if more > 0:
+        output.line(f"and {more:,} more: --json has all")
 
 
 def eval_values(report: EvalReport) -> dict[str, Any]:
@@ -181,15 +224,18 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "retention": {ages: asdict(value) for ages, value in report.retention.items()},
         "gates": [outlets.gate_values(gate) for gate in report.gates],
         "first_forgotten": report.first_forgotten,
+        "failed": [edit._asdict() for edit in report.failed],
         "failing": [
             {
-                "id": score.probe.edit,
-                "question": score.probe.query.question,
-                "target": score.probe.target,
-                "answer": score.answer,
-                "values": score.values,
+                "id": scores.id,
+                "question": scores.shown.probe.query.question,
+                "target": scores.shown.probe.target,
+                "answer": scores.shown.answer,
+                "values": scores.shown.values,
+                "status": scores.failed.status if scores.failed else None,
+                "reason": scores.failed.reason if scores.failed else None,
             }
-            for score in report.failing
+            for scores in report.failing
         ],
         "per_edit": [values_of_edit(scores, report.base_answers.get(scores.id)) for scores in report.per_edit],
         "reproduce": report.reproduce,

@@ -11,6 +11,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.export import ExportReport
@@ -25,9 +26,12 @@ class Format(StrEnum):
 
 def export(
     model: opt.Model = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the adapter, or file of the deltas.")] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="OUT", help="Folder of the adapter, or file of the deltas.")
+    ] = ...,  # type: ignore[assignment]
     format: Annotated[
-        Format, typer.Option(help="A PEFT LoRA adapter, or one safetensors file of weight deltas.")
+        Format,
+        typer.Option(metavar="|".join(Format), help="A PEFT LoRA adapter, or one safetensors file of weight deltas."),
     ] = Format.peft,
     state: opt.StateFile = None,
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
@@ -56,17 +60,24 @@ def export(
 
 
 def _show_export(output: Output, report: ExportReport) -> None:
-    """Show what was written, and how many modules of the model it changes."""
+    """Show what was written, how many modules of the model it changes, and the edits that do not stand."""
+    from more_cli.store.entry import failed_sentence
+
     output.json(
         "more.export/1",
         {
             "out": str(report.out),
             "format": report.format,
             "edits": report.edits,
+            "asked": report.asked,
+            "failed": [edit._asdict() for edit in report.failed],
             "replayed": report.replayed,
             "modules": report.modules,
         },
     )
     output.replayed(report.replayed)
-    what = "modules, all of them in the model" if report.format == "peft" else "weight deltas"
-    output.line(f"wrote {report.out}: {report.edits} edits in {len(report.modules)} {what}")
+    what = counted(len(report.modules), "module" if report.format == "peft" else "weight delta")
+    of = " of the model" if report.format == "peft" else ""
+    output.line(f"wrote {report.out}: {counted(report.edits, 'edit')} in {what}{of}")
+    if report.failed:
+        output.line(failed_sentence(report.failed, report.asked))

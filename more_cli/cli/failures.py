@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import Any
 
 import typer
 
 from more_cli.cli.output import fail
 from more_cli.errors import MoreError, ResourceError, UsageError
+from more_cli.text import did_you_mean
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
@@ -22,10 +24,41 @@ def show_misuse(misuse: Any) -> int:
     if type(misuse).__name__ == "NoArgsIsHelpError":
         misuse.show()
     else:
-        message = misuse.format_message().rstrip(".")
-        command = misuse.ctx.command_path if misuse.ctx else "more"
-        fail(UsageError(message[:1].lower() + message[1:], f"see `{command} --help`"))
+        fail(_explained(misuse))
     return UsageError.exit_code
+
+
+def _explained(misuse: Any) -> UsageError:
+    """Return what is wrong with a command line in our words, with what was probably meant."""
+    command = misuse.ctx.command_path if misuse.ctx else "more"
+    hint = f"see `{command} --help`"
+    option = getattr(misuse, "option_name", "")
+    if option and hasattr(misuse, "possibilities"):
+        near = did_you_mean(option, misuse.possibilities or (), closeness=0.75)
+        if not near and misuse.ctx and misuse.ctx.parent is None:
+            hint = f"options come after the command: more COMMAND {option}; {hint}"
+        return UsageError(f"no such option `{option}`", near or hint)
+    message = misuse.format_message()
+    parameter = getattr(misuse, "param", None)
+    if parameter is not None and misuse.message:
+        message = _wrong_value(misuse, parameter)
+    elif parameter is not None or "unexpected" in message:
+        hint = f"type: {' '.join(misuse.ctx.get_usage().split()[1:])}; {hint}"
+    message = re.sub(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument '\1'", message)
+    message = re.sub(r"'([^']*)'", r"`\1`", message.rstrip("."))
+    return UsageError(message[:1].lower() + message[1:], hint)
+
+
+def _wrong_value(misuse: Any, parameter: Any) -> str:
+    """Return what is wrong with the value of an option or argument; Typer checks some of them with pydantic."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name.upper()
+    if not hasattr(misuse.__cause__, "errors"):
+        return f"`{name}`: {misuse.message}"
+    from more_cli.settings import plain_problem
+
+    problem = misuse.__cause__.errors()[0]
+    text = plain_problem(problem)
+    return f"`{name}` {text}, not '{problem['input']}'" if text.startswith("must ") else f"`{name}`: {text}"
 
 
 def as_user_error(error: Exception) -> MoreError | None:

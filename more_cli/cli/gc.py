@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.gc import GcReport
@@ -41,4 +42,4 @@ def _show_gc(output: Output, report: GcReport) -> None:
     output.json("more.gc/1", values | {"dry_run": report.dry_run})
     output.table(("file", "bytes"), [(name, f"{size:,}") for name, size in report.files.items()], numbers=("bytes",))
     verb = "would remove" if report.dry_run else "removed"
-    output.line(f"{verb} {len(report.files)} files, {report.size:,} bytes")
+    output.line(f"{verb} {counted(len(report.files), 'file')}, {counted(report.size, 'byte')}")

@@ -11,6 +11,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.init import InitReport, Plan
@@ -23,11 +24,16 @@ def init(
     state: opt.StateFile = None,
     anchors: Annotated[
         Path | None,
-        typer.Option(help="JSON Lines file of questions whose answers must not change; loads the model."),
+        typer.Option(
+            metavar="FILE", help="JSON Lines file of questions whose answers must not change; loads the model."
+        ),
     ] = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option(help="File of edits to choose the recipe's constants with; they are not kept. Loads the model."),
+        typer.Option(
+            metavar="FILE",
+            help="File of edits to choose the recipe's constants with; they are not kept. Loads the model.",
+        ),
     ] = None,
     image_root: opt.ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
@@ -80,10 +86,10 @@ def _show_init(output: Output, report: InitReport) -> None:
     )
     show_notices(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
-    anchors = f", {report.anchors} anchors" if report.anchors else ""
+    anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
     output.line(
-        f"{state}: recipe {plan.recipe.name}, {len(plan.sites)} sites, {report.parameters:,} parameters in B and P, "
-        f"{report.state.edits} edits{anchors}"
+        f"{state}: recipe {plan.recipe.name}, {counted(len(plan.sites), 'site')}, "
+        f"{report.parameters:,} parameters in B and P, {counted(report.state.edits, 'edit')}{anchors}"
     )
     calibration = report.state.calibration
     if calibration is not None:

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
 
 from more_cli.cli import options as opt
+from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
+from more_cli.cli.revert import locate_among
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
+from more_cli.text import counted, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from more_cli.ops.log import EditRecord, Line, LogReport
+    from more_cli.store.entry import Entry
 
 LINES = 100
 """Ledger lines shown without `--limit`; `--json` has them all."""
+WIDE = 100
+"""Characters per line from which on line numbers and seconds are shown."""
 
 EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` shows
 where)."""
 
 
-class _Listing(typer.core.TyperGroup):
+class _Listing(Group):
     """Makes `list` the default: `more log MODEL` is `more log list MODEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+        word = args[0] if args else ""
+        if word not in (*self.commands, *ctx.help_option_names) and (word or not ctx.resilient_parsing):
+            is_typo = did_you_mean(word, self.commands, closeness=0.75)
+            if is_typo and not any(Path(name).exists() for name in (word, f"{word}.more")):
+                self.refuse(ctx, word)
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -36,7 +48,7 @@ class _Listing(typer.core.TyperGroup):
 app = typer.Typer(
     cls=_Listing,
     rich_markup_mode=None,
-    help="List the ledger (every edit ever made), or show one edit. Loads no model.",
+    help="List the ledger (every edit ever made), or show one edit.\n\nLoads no model.",
 )
 
 
@@ -51,12 +63,15 @@ class StatusName(StrEnum):
     reverted = "reverted"
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", cls=Command, epilog=EXIT_CODES)
 def list_(
     model: opt.Model = None,
     id: Annotated[str, typer.Option(metavar="GLOB", help="Only ids that match, such as 'batch7-*'.")] = "*",
     status: Annotated[
-        list[StatusName] | None, typer.Option(help="Only edits that have this status now; repeatable.")
+        list[StatusName] | None,
+        typer.Option(
+            metavar="STATUS", help=f"Only edits that have this status now: {', '.join(StatusName)}. Repeatable."
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only lines from this time on: ISO 8601, UTC.")
@@ -65,7 +80,8 @@ def list_(
         str | None, typer.Option(metavar="TIME", help="Only lines before this time: ISO 8601, UTC.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=0, help=f"Only the last N lines; 0 for all. [default: {LINES}; with --json all]")
+        int | None,
+        typer.Option(metavar="N", min=0, help=f"Only the last N lines; 0 for all. [default: {LINES}; with --json all]"),
     ] = None,
     state: opt.StateFile = None,
     as_json: opt.Json = False,
@@ -74,7 +90,8 @@ def list_(
 ) -> None:
     """List the ledger's lines, the newest last.
 
-    Shows the status of each edit as it is now, after all later edits. The word `list` is optional.
+    Shows the status of each edit as it is now, after all later edits, and `retried` where a later line tries the edit
+    again. The word `list` is optional.
 
     \b
     Examples:
@@ -92,10 +109,16 @@ def list_(
     _show_log(output, log(locate(model, state), chosen, limit or None))
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(cls=Command, epilog=EXIT_CODES)
 def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The edit's id.")],
-    model: opt.Model = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] ID",
+            help="Checkpoint folder, and the edit's id, in either order. [default: the model of the only `*.more` file "
+            "in this folder]",
+        ),
+    ] = None,
     state: opt.StateFile = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -105,12 +128,17 @@ def show(
 
     \b
     Examples:
-      more log show batch7-0012 llava/
+      more log show llava/ batch7-0012
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.log import show as run
 
-    _show_edit(output, run(locate(model, state), id))
+    usage = "more log show MODEL ID"
+    target, ids = locate_among(words, state, usage) if words else (None, [])
+    if target is None or len(ids) != 1:
+        text = f"one ID at a time, not {len(ids)}: {', '.join(ids)}" if ids else "ID is missing: which edit?"
+        raise UsageError(text, f"type: {usage} (`more log MODEL` lists the ids)")
+    _show_edit(output, run(target, ids[0]))
 
 
 def _time(option: str, text: str | None) -> datetime | None:
@@ -126,7 +154,7 @@ def _time(option: str, text: str | None) -> datetime | None:
 
 def _show_log(output: Output, report: LogReport) -> None:
     output.json(
-        "more.log/1",
+        "more.log/2",
         {
             "state": str(report.target.sidecar),
             "head": report.head,
@@ -135,65 +163,107 @@ def _show_log(output: Output, report: LogReport) -> None:
             "lines": [_line_values(line) for line in report.lines],
         },
     )
+    wide = output.width >= WIDE
+    columns = ("line", "time (UTC)", "edit", "status", "question", "target", "answer")
     output.table(
-        ("line", "time (UTC)", "edit", "status", "question", "target", "answer"),
-        [_row(line) for line in report.lines],
-        numbers=("line",),
+        columns if wide else columns[1:],
+        [_row(line, wide=wide) for line in report.lines],
+        numbers=("line", "time (UTC)"),
+        cut=("question", "target", "answer"),
     )
+    output.line(f"{report.matching:,} of {counted(report.total, 'line')}")
+    output.line(f"head {report.head}")
     if len(report.lines) < report.matching:
-        output.note(f"shown: the last {len(report.lines)} of {report.matching:,} lines; --limit 0 shows all")
-    output.line(f"{report.matching:,} of {report.total:,} lines, head {report.head[:16]}")
+        shown = counted(len(report.lines), "line")
+        output.note(f"shown: the last {shown} of {report.matching:,}; --limit 0 shows all")
 
 
-def _row(line: Line) -> tuple[object, ...]:
+def _row(line: Line, *, wide: bool) -> Sequence[object]:
     entry = line.entry
-    time = entry.time[:19].replace("T", " ")
-    return entry.seq, time, entry.id, line.now, entry.question, entry.target, entry.answer_after or ""
+    time = entry.time[: len("2026-05-01 08:00:00" if wide else "2026-05-01 08:00")].replace("T", " ")
+    start = (entry.seq, time) if wide else (time,)
+    if entry.kind != "edit":
+        return *start, entry.id, *_done(entry)
+    retry = " (retry)" if entry.retry else ""
+    status = "retried" if line.retried and line.now != "reverted" else line.now
+    return *start, f"{entry.id}{retry}", status, entry.question, entry.target, entry.greedy_after
+
+
+def _done(entry: Entry) -> tuple[str, str]:
+    """Return what a line that is not an edit did: in a word, and in more words."""
+    if entry.kind == "revert":
+        later = f"; {counted(entry.redone, 'later line')} made again" if entry.redone else ""
+        return "reverted", ", ".join(entry.ids) + later
+    if entry.kind == "consolidate":
+        wrong = sum(margin <= 0 for _, margin in entry.looks)
+        result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
+        return (
+            "consolidated",
+            f"{counted(len(entry.looks), 'edit')} checked, {counted(entry.writes, 'write')}; {result}",
+        )
+    if entry.kind == "anchors":
+        return "added", f"{counted(entry.anchors, 'anchor')} from here on"
+    return entry.status, entry.kind
 
 
 def _line_values(line: Line) -> dict[str, Any]:
-    names = {"seq", "kind", "id", "status", "reason", "question", "target", "answer_before", "answer_after"}
+    names = {"seq", "kind", "id", "status", "reason", "question", "target", "forced_before", "forced_after"}
     names |= {"nll_before", "nll_after", "right_after", "writes", "source", "line", "tags", "time"}
-    return line.entry.model_dump(mode="json", include=names) | {"now": line.now}
+    names |= {"retry", "settings", "ids", "anchors"}
+    return line.entry.model_dump(mode="json", include=names) | _answers(line)
+
+
+def _answers(line: Line) -> dict[str, Any]:
+    return {"now": line.now, "answer_before": line.entry.greedy_before, "answer_after": line.entry.greedy_after}
 
 
 def _show_edit(output: Output, record: EditRecord) -> None:
     entry, now = record.line.entry, record.line.now
-    values = entry.model_dump(mode="json") | {
-        "now": now,
+    about = {
         "lines": record.numbers,
         "superseded_by": record.superseded_by or None,
         "stored": record.stored,
     }
-    output.json("more.log.show/1", {"state": str(record.target.sidecar), "edit": values})
+    values = entry.model_dump(mode="json") | _answers(record.line) | about
+    output.json("more.log.show/2", {"state": str(record.target.sidecar), "edit": values})
     became = f", now {now}" if now != entry.status else ""
     by = f" by `{record.superseded_by}`" if record.superseded_by else ""
-    rows = {
-        "edit": entry.id,
-        "status": f"{entry.status}{became}{by}",
-        "reason": entry.reason,
-        "question": entry.question,
-        "target": entry.target,
-        "before": _answer(entry.answer_before, entry.nll_before),
-        "after": _answer(entry.answer_after, entry.nll_after),
-        **{f"image {number}": _image(record, image) for number, image in enumerate(entry.images, 1)},
-        "probes": _probes(record),
-        "writes": f"{entry.writes}, cost {entry.cost}, {entry.wall_ms} ms",
-        "sites": ", ".join(entry.sites),
-        "tags": ", ".join(f"{name}={value}" for name, value in entry.tags.items()),
-        "source": f"{entry.source}:{entry.line}" if entry.source else "",
-        "time": entry.time,
-        "versions": ", ".join(f"{name} {version}" for name, version in entry.versions.items()),
-        "note": entry.note,
-        "ledger line": ", ".join(map(str, record.numbers)),
-    }
-    for name, value in rows.items():
-        if value:
-            output.line(f"{name:12}{value}")
+    status = f"{entry.status}{became}{by}" if entry.kind == "edit" else ": ".join(_done(entry))
+    output.fields(
+        {
+            "edit" if entry.kind == "edit" else "line": entry.id,
+            "status": status,
+            "reason": entry.reason,
+            "retry": (", ".join(entry.settings) or "yes") if entry.retry else "",
+            "question": entry.question,
+            "target": entry.target,
+            "before": entry.greedy_before or "",
+            "after": entry.greedy_after or "",
+            "forced before": _answer(entry.forced_before, entry.nll_before),
+            "forced after": _answer(entry.forced_after, entry.nll_after),
+            **{f"image {number}": _image(record, image) for number, image in enumerate(entry.images, 1)},
+            "probes": _probes(record),
+            "writes": _cost(entry) if entry.kind in ("edit", "consolidate") else "",
+            "sites": ", ".join(entry.sites),
+            "tags": ", ".join(f"{name}={value}" for name, value in entry.tags.items()),
+            "source": f"{entry.source}:{entry.line}" if entry.source else "",
+            "time": entry.time,
+            "versions": ", ".join(f"{name} {version}" for name, version in entry.versions.items()),
+            "note": entry.note,
+            "ledger line": ", ".join(map(str, record.numbers)),
+        }
+    )
+    if entry.forced_before is not None:
+        output.line("forced: the most likely token at each position, given the target before it")
 
 
 def _answer(text: str | None, nll: float | None) -> str:
     return "" if text is None else text + (f" (NLL of the target {nll:.3g})" if nll is not None else "")
+
+
+def _cost(entry: Entry) -> str:
+    cost = f", cost {entry.cost}" if entry.cost is not None else ""
+    return f"{entry.writes}{cost}" + (f", {entry.wall_ms} ms" if entry.wall_ms is not None else "")
 
 
 def _image(record: EditRecord, sha256: str) -> str:
@@ -203,6 +273,7 @@ def _image(record: EditRecord, sha256: str) -> str:
 
 
 def _probes(record: EditRecord) -> str:
-    kinds = ("rephrases", "image_rephrases", "locality", "portability")
-    counts = {kind: len(getattr(record.line.entry, kind)) for kind in kinds}
-    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
+    kinds = {"rephrases": "rephrase", "image_rephrases": "image rephrase"}
+    kinds |= {"locality": "locality probe", "portability": "portability probe"}
+    counts = {noun: len(getattr(record.line.entry, kind)) for kind, noun in kinds.items()}
+    return ", ".join(counted(count, noun) for noun, count in counts.items() if count)

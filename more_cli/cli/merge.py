@@ -13,6 +13,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.merge import MergeReport
@@ -27,14 +28,15 @@ class Rounding(StrEnum):
 
 def merge(
     model: opt.Model = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the edited checkpoint.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the edited checkpoint.")] = ...,  # type: ignore[assignment]
     state: opt.StateFile = None,
     force: Annotated[bool, typer.Option(help="Replace a folder that an earlier merge wrote.")] = False,
     verify: Annotated[bool, typer.Option(help="Load the result and score every edit on it.")] = False,
     rounding: Annotated[
-        Rounding, typer.Option(help="How merged weights are rounded to the checkpoint's dtype.")
+        Rounding,
+        typer.Option(metavar="|".join(Rounding), help="How merged weights are rounded to the checkpoint's dtype."),
     ] = Rounding.nearest,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of stochastic rounding.")] = 0,
     link: Annotated[
         bool,
         typer.Option(
@@ -45,6 +47,9 @@ def merge(
     ] = False,
     sha256: Annotated[
         bool, typer.Option("--sha256", help="Store the hash of every shard, for `more verify OUT --deep`.")
+    ] = False,
+    require_all: Annotated[
+        bool, typer.Option("--require-all", help="Exit with 3 and write nothing if an edit does not stand.")
     ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
@@ -60,7 +65,7 @@ def merge(
     \b
     Examples:
       more merge llava/ -o llava-edited/
-      more merge llava/ -o llava-edited/ --verify --sha256
+      more merge llava/ -o llava-edited/ --require-all --verify --sha256
       more merge llava/ -o llava-edited/ --link
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -69,7 +74,14 @@ def merge(
 
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     options = MergeOptions(
-        force=force, verify=verify, rounding=rounding.value, seed=seed, link=link, sha256=sha256, dry_run=dry_run
+        force=force,
+        verify=verify,
+        rounding=rounding.value,
+        seed=seed,
+        link=link,
+        sha256=sha256,
+        require_all=require_all,
+        dry_run=dry_run,
     )
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)
@@ -79,14 +91,23 @@ def merge(
 
 
 def _show_merge(output: Output, report: MergeReport) -> None:
-    """Show how much of each update survived rounding, and the result of `--verify`."""
+    """Show how much of each update survived rounding, the result of `--verify`, and the edits that do not stand."""
+    from more_cli.store.entry import failed_sentence
+
     output.json("more.merge/1", _values(report))
     output.replayed(report.replayed)
     for name in report.left_out:
         output.note(f"not copied (another copy of the weights, without the edits): {name}")
     if report.dry_run:
-        output.line(f"would write {report.out}: {report.size:,} bytes of weights, {len(report.folds)} tensors changed")
-        return
+        changed = f"{counted(len(report.folds), 'tensor')} changed"
+        output.line(f"would write {report.out}: {report.size:,} bytes of weights, {changed}")
+    else:
+        _show_written(output, report)
+    if report.failed:
+        output.line(failed_sentence(report.failed, report.asked))
+
+
+def _show_written(output: Output, report: MergeReport) -> None:
     output.table(
         ("tensor", "dtype", "entries changed", "update kept"),
         [
@@ -95,12 +116,18 @@ def _show_merge(output: Output, report: MergeReport) -> None:
         ],
         numbers=("entries changed", "update kept"),
     )
-    output.line(f"merged {report.edits} edits into {report.out}; all other bytes equal the base's")
+    if report.folds:
+        output.line(f"merged {counted(report.edits, 'edit')} into {report.out}; all other bytes equal the base's")
+    else:
+        output.line(f"wrote {report.out}; nothing changed: all its weights are the base's")
     if report.not_linked:
         output.note(f"note: shards were copied because they cannot be linked here: {report.not_linked}")
     if report.linked:
-        shards = f"{len(report.linked)} of {report.shards} shards"
-        output.line(f"{shards} are hard links to the base's files: do not modify them in place")
+        shards = f"{len(report.linked)} of {counted(report.shards, 'shard')}"
+        links = "is a hard link to the base's file: do not modify it in place"
+        if len(report.linked) > 1:
+            links = "are hard links to the base's files: do not modify them in place"
+        output.line(f"{shards} {links}")
     _show_verification(output, report)
 
 
@@ -108,10 +135,10 @@ def _show_verification(output: Output, report: MergeReport) -> None:
     result = report.verification
     if result is None:
         return
-    output.line(
-        f"verified: {result.edits - len(result.lost)} of {result.edits} edits score as with the live state or better, "
-        f"largest logit difference {result.largest_logit_gap:.2g}"
-    )
+    kept = f"{result.edits - len(result.lost)} of {counted(result.edits, 'edit')}"
+    verb = "scores" if result.edits == 1 else "score"
+    gap = f"largest logit difference {result.largest_logit_gap:.2g}"
+    output.line(f"verified: {kept} {verb} as with the live state or better, {gap}")
     if result.lost:
         output.note(f"lost to rounding: {', '.join(result.lost)}")
         output.note("hint: try --rounding stochastic, or serve the base with the state")
@@ -121,6 +148,8 @@ def _values(report: MergeReport) -> dict[str, Any]:
     return {
         "out": str(report.out),
         "edits": report.edits,
+        "asked": report.asked,
+        "failed": [edit._asdict() for edit in report.failed],
         "replayed": report.replayed,
         "dry_run": report.dry_run,
         "bytes": report.size,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli.options import REPORT
 from more_cli.cli.output import Output
 
 if TYPE_CHECKING:
@@ -21,15 +22,28 @@ Gates = Annotated[
         "--gate",
         metavar="METRIC>=NUMBER",
         help="Exit with 6 if this is not met. METRIC.low and METRIC.high are the ends of its interval. Repeatable.",
+        rich_help_panel=REPORT,
+    ),
+]
+StrictGates = Annotated[
+    bool,
+    typer.Option(
+        "--strict-gates", help="A gate on .low or .high over fewer than ten samples is missed.", rich_help_panel=REPORT
     ),
 ]
 Reports = Annotated[
     list[Path] | None,
     typer.Option(
-        "--report", metavar="FILE", help="Write tables, plots and a gallery (.html), or a summary (.md); repeatable."
+        "--report",
+        metavar="FILE",
+        help="Write tables, plots and a gallery (.html), or a summary (.md); repeatable.",
+        rich_help_panel=REPORT,
     ),
 ]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.")]
+Junit = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.", rich_help_panel=REPORT),
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,8 @@ class Outlets:
     reports: Sequence[Path] = ()
     junit: Path | None = None
     gates: Sequence[str] = ()
+    strict: bool = False
+    """Whether a gate with a warning is missed."""
 
     def check(self) -> None:
         """Check that the files can be written.
@@ -58,7 +74,7 @@ class Outlets:
         """
         from more_cli.evaluation.gates import parse_gate
 
-        return [parse_gate(text, names) for text in self.gates]
+        return [parse_gate(text, names, strict=self.strict) for text in self.gates]
 
     def write(self, page: Page) -> None:
         """Write the files, then check the gates.
@@ -96,4 +112,5 @@ def gate_values(result: Judgement) -> Mapping[str, Any]:
         "actual": result.actual,
         "met": result.met,
         "reason": result.reason,
+        "warning": result.warning or None,
     }

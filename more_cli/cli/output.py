@@ -1,11 +1,10 @@
 """The only module that prints: results on stdout, everything else on stderr, control characters escaped.
 
-One object per command holds `--json`, `-q` and `-v`. Rich is imported when a table or a bar is drawn.
+One object per command holds `--json`, `-q` and `-v`. Rich is imported when a bar is drawn.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import math
@@ -14,10 +13,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TextIO
 
+from more_cli.cli.layout import laid_out, wrapped
 from more_cli.errors import MoreError
-from more_cli.text import inert, plain
+from more_cli.text import counted, inert, plain
 
 if TYPE_CHECKING:
     from more_cli.progress import Progress
@@ -27,15 +28,36 @@ LOG_SECONDS = 30.0
 ROWS = 20
 """Rows of a list of edits or images that people see; `--json` has them all."""
 _WIDTH = 140
-"""Characters per line of a table that does not go to a terminal."""
+"""Characters per line of a table if neither a terminal nor COLUMNS says how many."""
+_NARROWEST = 40
+_BOLD, _GREEN, _YELLOW, _RED, _CYAN = "1", "32", "33", "31", "36"
+_STYLES = {
+    **dict.fromkeys(("learnt", "already-right", "met", "ok"), _GREEN),
+    **dict.fromkeys(("superseded", "reverted", "retried", "skipped"), _YELLOW),
+    **dict.fromkeys(("not-learnt", "refused", "MISSED", "FAILED"), _RED),
+    **{"error:": _RED, "warning:": _YELLOW, "hint:": _CYAN},
+}
+"""How a word is shown on a terminal, where it is a whole cell of a table or the first of a line."""
 
 
 def fail(error: MoreError) -> None:
     """Print `error: ...` and its hint on stderr, each problem on its own line."""
     for problem in error.message.split("\nerror: "):
-        print(plain(f"error: {problem}"), file=sys.stderr)  # noqa: T201
+        _say(f"error: {problem}", sys.stderr)
     if error.hint:
-        print(plain(f"hint: {error.hint}"), file=sys.stderr)  # noqa: T201
+        _say(f"hint: {error.hint}", sys.stderr)
+
+
+def _say(text: str, stream: TextIO) -> None:
+    word, space, rest = plain(text).partition(" ")
+    print(_styled(word, _STYLES.get(word), stream) + space + rest, file=stream)
+
+
+def _styled(text: str, style: str | None, stream: TextIO) -> str:
+    """Return a text in a style of `_STYLES` if the stream is a terminal that shows colours."""
+    if style is None or not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
 
 
 class _Inert(logging.Formatter):
@@ -64,6 +86,7 @@ class Output:
     def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: int = 0) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        self.verbose = verbose
         level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
         logging.basicConfig(level=level, handlers=[_log_handler()], force=True)
         if not verbose:
@@ -84,43 +107,70 @@ class Output:
     def line(self, text: str = "") -> None:
         """Print one line of a result for people."""
         if not self.as_json and not self.quiet:
-            print(plain(text))  # noqa: T201
+            _say(text, sys.stdout)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-        """Print a table for people; columns in `numbers` are aligned to the right."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        numbers: Sequence[str] = (),
+        cut: Sequence[str] = (),
+    ) -> None:
+        """Print a table for people, as wide as the terminal, else `COLUMNS`, else 140 characters.
+
+        Columns in `numbers` are aligned to the right. Texts of the columns in `cut` end in an ellipsis where they do
+        not fit; other texts go on in the next line. The last cell of a row that is too short takes the rest of the
+        line.
+        """
         if self.as_json or self.quiet or not rows:
             return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        texts = [["" if cell is None else plain(cell) for cell in row] for row in rows]
+        right, short = ([name in chosen for name in columns] for chosen in (numbers, cut))
 
-        terminal = sys.stdout.isatty()
-        table = Table(box=None, pad_edge=False, header_style="bold" if terminal else "")
-        for column in columns:
-            table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(plain(cell)) for cell in row))
-        # Rendered first and then printed: rich would end the process by itself when the output pipe is closed.
-        rendered = io.StringIO()
-        Console(file=rendered, width=None if terminal else _WIDTH, force_terminal=terminal).print(table)
-        print(rendered.getvalue(), end="")  # noqa: T201
+        def styled(text: str, header: bool) -> str:
+            return _styled(text, _BOLD if header else _STYLES.get(text), sys.stdout)
+
+        for line in laid_out(columns, texts, self.width, right, short, styled):
+            print(line)  # noqa: T201
+
+    def fields(self, rows: Mapping[str, str | Sequence[str]]) -> None:
+        """Print names and values for people, without empty values.
+
+        Each item of a list, and what of a value does not fit into a line, goes into a line of its own.
+        """
+        shown = {name: [value] if isinstance(value, str) else value for name, value in rows.items() if value}
+        indent = max(map(len, shown), default=0) + 2
+        for name, values in shown.items():
+            lines = [line for value in values for line in wrapped(plain(value), self.width - indent, whole_words=True)]
+            for start, line in zip_longest((name,), lines, fillvalue=""):
+                self.line(f"{start:{indent}}{line}")
+
+    @property
+    def width(self) -> int:
+        """Characters per line of standard output."""
+        width = os.environ.get("COLUMNS", "")
+        with suppress(OSError, ValueError):  # not a terminal, or a stream in memory
+            width = str(os.get_terminal_size(sys.stdout.fileno()).columns or width)
+        return max(_NARROWEST, int(width)) if width.isdecimal() and int(width) else _WIDTH
 
     def note(self, text: str) -> None:
         """Print a message on stderr."""
         if not self.quiet:
-            print(plain(text), file=sys.stderr)  # noqa: T201
+            _say(text, sys.stderr)
 
     def replayed(self, edits: int) -> None:
         """Report on stderr how many edits were replayed from the ledger, if any."""
         if edits:
-            self.note(f"replayed {edits} edits that were in the ledger but not in the state")
+            verb = "was" if edits == 1 else "were"
+            self.note(f"replayed {counted(edits, 'edit')} that {verb} in the ledger but not in the state")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Show the progress of long work: a bar on a terminal, else a line every 30 s; nothing with `-q`."""
         if self.quiet:
             yield lambda done, total, text: None
-        elif sys.stderr.isatty():
+        elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             with _bar() as report:
                 yield report
         else:
@@ -139,12 +189,24 @@ def finite(value: Any) -> Any:
 @contextmanager
 def _bar() -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    columns = (
+        BarColumn(20),
+        TextColumn("{task.fields[count]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+    )
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=plain(text)[:60])
+        task = bar.add_task("starting", total=None, count="")
+
+        def report(done: int, total: int | None, text: str) -> None:
+            count = f"{done}/{total}" if total else ""
+            bar.tasks[task].total = total  # `update` keeps the former one instead of None
+            bar.update(task, completed=done, total=total, description=plain(text)[:60], count=count)
+
+        yield report
 
 
 def _log_lines(output: Output) -> Progress:
@@ -154,6 +216,6 @@ def _log_lines(output: Output) -> Progress:
         nonlocal last
         if time.monotonic() - last >= LOG_SECONDS:
             last = time.monotonic()
-            output.note(f"{text}: {done}" + (f" of {total}" if total else ""))
+            output.note(f"{text}: {done} of {total}" if total else text)
 
     return report

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,15 +13,22 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.output import ROWS, Output
 from more_cli.errors import UsageError
-from more_cli.store.target import locate
+from more_cli.store.target import Target, locate, sidecar_path
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.revert import RevertReport, RevertRequest
 
 
 def revert(
-    model: opt.ModelFolder,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Edits to revert.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [ID...]",
+            help="Checkpoint folder, and the ids of the edits to revert, in either order. [default: the model of the "
+            "only `*.more` file in this folder]",
+        ),
+    ] = None,
     to: Annotated[int | None, typer.Option(min=0, metavar="N", help="Revert all edits after the N-th.")] = None,
     last: Annotated[int | None, typer.Option(min=1, metavar="K", help="Revert the last K edits.")] = None,
     state: opt.StateFile = None,
@@ -45,8 +55,8 @@ def revert(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.revert import revert as run
 
-    request = _request(ids or [], to, last)
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, ids = locate_among(words or [], state, "more revert MODEL ID...")
+    request, machine = _request(ids, to, last), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
         report = run(target, request, machine, dry_run=dry_run, progress=progress)
     _show_revert(output, report)
@@ -56,11 +66,42 @@ def revert(
         raise typer.Exit(EDITS_FAILED)
 
 
+def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[Target, list[str]]:
+    """Return the state that one of the words names, the first that is a checkpoint folder, and the others: ids.
+
+    Without such a word it is the state that `locate` finds; `usage` says what to type if it finds none.
+
+    Raises:
+        UsageError: no word names a state and the current folder does not, or a word is a path that does not exist.
+    """
+    model = next((word for word in words if _names_model(word)), None)
+    if model is not None:
+        ids = list(words)
+        ids.remove(model)
+        return locate(Path(model), state), ids
+    for word in words:
+        if os.sep in word or "/" in word:
+            what = "a file, not a checkpoint directory" if os.path.exists(word) else "no such directory"
+            raise UsageError(f"{word}: {what}", f"type: {usage}")
+    try:
+        return locate(None, state), list(words)
+    except UsageError as error:
+        names = ", ".join(f"`{word}`" for word in words)
+        taken = f"; {names} {'is' if len(words) == 1 else 'are'} taken as {'an id' if len(words) == 1 else 'ids'}"
+        hint = f"add MODEL, the checkpoint folder: {usage}"
+        raise UsageError(error.message + (taken if words else ""), hint) from None
+
+
+def _names_model(word: str) -> bool:
+    return bool(word) and (os.path.isdir(word) or sidecar_path(Path(word)).is_file())
+
+
 def _request(ids: list[str], to: int | None, last: int | None) -> RevertRequest:
     from more_cli.ops.revert import RevertRequest
 
     if [bool(ids), to is not None, last is not None].count(True) != 1:
-        raise UsageError("`revert` needs exactly one of: ids, --to N, --last K", "for example: more revert MODEL ID")
+        text = "`revert` needs exactly one of: ids, --to N, --last K"
+        raise UsageError(text, "type for example: more revert MODEL ID (`more log MODEL` lists the ids)")
     return RevertRequest(tuple(ids), to, last)
 
 
@@ -71,7 +112,7 @@ def _show_revert(output: Output, report: RevertReport) -> None:
     for note in report.notes:
         output.note(note)
     if report.dry_run:
-        output.line(f"would revert {len(gone)} edits and apply {len(report.again)} again")
+        output.line(f"would revert {counted(len(gone), 'edit')} and apply {len(report.again):,} again")
         _list(output, "would be reverted", gone)
         _list(output, "would be applied again", report.again)
         return
@@ -85,8 +126,9 @@ def _show_revert(output: Output, report: RevertReport) -> None:
         ("edit", "before", "now"),
         [(id, *statuses) for id, statuses in list(report.changed.items())[:ROWS]],
     )
-    again = f", {len(report.again)} applied again" if report.again else ""
-    output.line(f"{len(gone)} edits reverted{again}; {len(report.changed)} others changed their status")
+    again = f", {len(report.again):,} applied again" if report.again else ""
+    others = counted(len(report.changed), "other edit")
+    output.line(f"{counted(len(gone), 'edit')} reverted{again}; the status of {others} changed")
     if report.snapshot is not None:
         output.line(f"the previous state is kept in {report.snapshot} until `more gc`")
     if report.failed:

@@ -11,6 +11,7 @@ from more_cli.evaluation.names import is_locality, metric_of
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
     from more_cli.evaluation.per_edit import EditScores
+    from more_cli.evaluation.probes import ProbeScore
 
 
 def cell(value: Estimate | None) -> str:
@@ -35,6 +36,18 @@ def values_of_edit(scores: EditScores, before: str | None) -> dict[str, Any]:
         "before": before,
         "verdict": scores.verdict,
         "values": scores.values(),
+        "answers": [_answer_values(score) for score in scores.scores],
+    }
+
+
+def _answer_values(score: ProbeScore) -> dict[str, Any]:
+    return {
+        "kind": score.probe.kind,
+        "question": score.probe.query.question,
+        "images": [image.sha256 for image in score.probe.query.images],
+        "expected": score.expected,
+        "answer": score.answer,
+        "holds": score.holds,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -11,14 +12,17 @@ from more_cli.cli import options as opt
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
+    from more_cli.model.backbones import Site
     from more_cli.ops.estimate import Estimate
     from more_cli.ops.init import Plan
     from more_cli.ops.status import StatusReport
-    from more_cli.store.state import StateMeta
+    from more_cli.store.state import SiteRecord, StateMeta
 
 GIB = 1 << 30
+AnySite = TypeVar("AnySite")
 
 
 def status(
@@ -27,7 +31,9 @@ def status(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Also show how much memory editing needs, part by part.")
     ] = False,
-    tokens: Annotated[int | None, typer.Option(min=1, help="With --estimate: tokens of a sequence.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="With --estimate: tokens of a sequence.")
+    ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
@@ -37,6 +43,8 @@ def status(
     verbose: opt.Verbose = 0,
 ) -> None:
     """Show a state or, if there is none, what `init` would choose.
+
+    Sites of one group are shown together; with -v each has a line.
 
     \b
     Examples:
@@ -66,31 +74,98 @@ def _show_status(output: Output, report: StatusReport) -> None:
 
 
 def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
+    from more_cli.store.entry import failed_sentence
+
+    statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items()) or "none yet"
+    output.fields(
+        {
+            "state": str(report.target.sidecar),
+            "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
+            "extensions": report.extensions or "none, as in the paper",
+            "edits": f"{sum(report.statuses.values()):,} ({statuses})",
+            "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
+            "ledger": f"{counted(report.behind, 'line')} not in the state yet" if report.behind else "all in the state",
+            "size": f"state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes",
+        }
+    )
+    output.line()
+    if output.verbose:
+        output.table(
+            ("site", "shape", "rank", "lambda", "keys"),
+            [(site.name, _shape(site), site.rank, _range([site.ridge]), site.keys) for site in meta.sites],
+            numbers=("rank", "lambda", "keys"),
+        )
+    else:
+        output.table(
+            ("sites", "layers", "count", "shape", "rank", "lambda", "keys"),
+            [
+                (
+                    *_alike(sites),
+                    sites[0].rank,
+                    _range([site.ridge for site in sites]),
+                    _range([site.keys for site in sites]),
+                )
+                for sites in _grouped(meta.sites, lambda site: (site.group, site.shape, site.rank))
+            ],
+            numbers=("count", "rank", "lambda", "keys"),
+        )
+    if report.failed:
+        output.note(f"hint: `more edit {report.target.typed} --retry` tries them again; `more log show ID` says why")
     if not report.anchors and meta.recipe.anchors.size:
-        output.note("note: no anchors; `init --anchors FILE` protects answers that must not change")
-    statuses = ", ".join(f"{count} {status}" for status, count in report.statuses.items()) or "none yet"
-    output.line(f"{report.target.sidecar}: recipe {meta.recipe.name}, editor {meta.recipe.editor}")
-    output.line(f"extensions: {', '.join(report.extensions) or 'none, as in the paper'}")
-    output.line(
-        f"edits: {sum(report.statuses.values())} ({statuses}); ledger lines not in the state yet: {report.behind}"
-    )
-    output.line(f"size: state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes")
-    output.table(
-        ("site", "shape", "rank", "lambda", "keys"),
-        [
-            (s.name, f"{s.shape[0]} x {s.shape[1]}", s.rank, f"{s.ridge:.4g}" if s.ridge else "not set", s.keys)
-            for s in meta.sites
-        ],
-        numbers=("rank", "lambda", "keys"),
-    )
+        command = f"`more anchors add {report.target.typed} FILE`"
+        output.note(f"note: no anchors; {command} protects answers that must not change")
 
 
 def _show_plan(output: Output, report: StatusReport, plan: Plan) -> None:
-    output.line(f"no state yet; `more init {report.target.model}` would use recipe {plan.recipe.name} on:")
-    output.table(
-        ("site", "module", "tensor on disk", "shape"),
-        [(site.name, site.module, site.disk_key, f"{site.shape[0]} x {site.shape[1]}") for site in plan.sites],
-    )
+    output.line(f"no state yet; `more init {report.target.typed}` would use recipe {plan.recipe.name} on:")
+    if output.verbose:
+        output.table(
+            ("site", "module", "tensor on disk", "shape"),
+            [(site.name, site.module, site.disk_key, _shape(site)) for site in plan.sites],
+        )
+    else:
+        output.table(
+            ("sites", "layers", "count", "shape"),
+            [_alike(sites) for sites in _grouped(plan.sites, lambda site: (site.group, site.shape))],
+            numbers=("count",),
+        )
+
+
+def _grouped(sites: Sequence[AnySite], kind: Callable[[AnySite], object]) -> list[list[AnySite]]:
+    """Return sites of one kind together, in the order in which each kind first occurs."""
+    groups: dict[object, list[AnySite]] = {}
+    for site in sites:
+        groups.setdefault(kind(site), []).append(site)
+    return list(groups.values())
+
+
+def _alike(sites: Sequence[Site | SiteRecord]) -> tuple[str, str, int, str]:
+    """Return group, layers, number and shape of sites of one shape."""
+    layers = sorted({int(part) for site in sites for part in site.name.split(".")[1:2] if part.isdecimal()})
+    return sites[0].group, _runs(layers), len(sites), _shape(sites[0])
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as runs: `1-7, 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _shape(site: Site | SiteRecord) -> str:
+    return f"{site.shape[0]} x {site.shape[1]}"
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """Return the least and the greatest of some numbers, or the one that all are."""
+    known = sorted({value for value in values if value is not None})
+    if not known:
+        return "not set"
+    return " to ".join(f"{value:.4g}" for value in dict.fromkeys((known[0], known[-1])))
 
 
 def _show_estimate(output: Output, estimate: Estimate) -> None:
@@ -109,6 +184,8 @@ def _values(report: StatusReport) -> dict[str, Any]:
         "state": str(report.target.sidecar) if state else None,
         "edits": state.edits if state else 0,
         "statuses": report.statuses,
+        "asked": report.asked,
+        "failed": [edit._asdict() for edit in report.failed],
         "behind": report.behind,
         "extensions": report.extensions,
         "anchors": report.anchors,

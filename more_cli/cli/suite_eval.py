@@ -10,6 +10,7 @@ from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell, estimate_cells, metrics_values, values_of_edit
 from more_cli.errors import UsageError
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.experiments.report import SuiteReport
@@ -66,7 +67,7 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
     output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
     if calibration := report.reproduce.get("calibration"):
         chosen = ", ".join(calibration["chosen"]) or "as given"
-        tried = f"{calibration['n']} other edits, {len(calibration['tried'])} settings tried"
+        tried = f"{counted(calibration['n'], 'other edit')}, {counted(len(calibration['tried']), 'setting')} tried"
         output.line(f"calibrated on {tried}; best: {chosen}")
     note_resumed(output, report)
     show_gates(output, report.gates)
@@ -76,14 +77,17 @@ def note_resumed(output: Output, report: SuiteReport, editor: str = "") -> None:
     """Report how many steps were read from the cache of an earlier run, if any."""
     if report.resumed:
         prefix = f"{editor}: " if editor else ""
-        output.note(f"{prefix}{report.resumed} steps are from an earlier run; --again measures them again")
+        them = "step is from an earlier run; --again measures it again"
+        if report.resumed > 1:
+            them = "steps are from an earlier run; --again measures them again"
+        output.note(f"{prefix}{report.resumed:,} {them}")
 
 
 def heading(report: SuiteReport) -> str:
     """Return which edits of a suite were run and what locality is compared with."""
     taken = len(report.edits)
     whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 runs all)"
-    return f"{report.suite.name}, {taken} edits{whole}; {report.locality}"
+    return f"{report.suite.name}, {counted(taken, 'edit')}{whole}; {report.locality}"
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from more_cli.cli.options import SUITE
 from more_cli.cli.output import Output
-from more_cli.errors import UsageError
+from more_cli.errors import StateError, UsageError
 from more_cli.store.target import Target, locate, sidecar_path
 
 if TYPE_CHECKING:
@@ -19,29 +20,59 @@ if TYPE_CHECKING:
 
 SuiteName = Annotated[
     str | None,
-    typer.Option(metavar="NAME|FILE", help="Suite to run an editor on, from the untouched base; see `more suites`."),
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Suite to run an editor on, from the untouched base; see `more suites`.",
+        rich_help_panel=SUITE,
+    ),
 ]
-DataRoot = Annotated[Path | None, typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.")]
-EditorName = Annotated[str, typer.Option("--editor", metavar="NAME", help="With --suite: the editor to run.")]
-Limit = Annotated[int, typer.Option(min=0, help="With --suite: only the first N edits; 0 for all.")]
+DataRoot = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.", rich_help_panel=SUITE)
+]
+EditorName = Annotated[
+    str, typer.Option("--editor", metavar="NAME", help="With --suite: the editor to run.", rich_help_panel=SUITE)
+]
+Limit = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, help="With --suite: only the first N edits; 0 for all.", rich_help_panel=SUITE),
+]
 Checkpoints = Annotated[
     str,
-    typer.Option(metavar="1,10,..", help="With --suite: numbers of edits at which `final` and `online` are reported."),
+    typer.Option(
+        metavar="1,10,..",
+        help="With --suite: numbers of edits at which `final` and `online` are reported.",
+        rich_help_panel=SUITE,
+    ),
 ]
 ProtocolNames = Annotated[
     list[str] | None,
-    typer.Option("--protocol", help="With --suite: final, online, lag or single; repeatable. [default: final, online]"),
+    typer.Option(
+        "--protocol",
+        metavar="NAME",
+        help="With --suite: final, online, lag or single; repeatable. [default: final, online]",
+        rich_help_panel=SUITE,
+    ),
 ]
 Lags = Annotated[
-    str, typer.Option(metavar="10,..", help="With --protocol lag: score an edit after this many further edits.")
+    str,
+    typer.Option(
+        metavar="10,..", help="With --protocol lag: score an edit after this many further edits.", rich_help_panel=SUITE
+    ),
 ]
 Cache = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="With --suite: folder that caches base answers and finished runs."),
+    typer.Option(
+        metavar="DIR", help="With --suite: folder that caches base answers and finished runs.", rich_help_panel=SUITE
+    ),
 ]
 Calibrate = Annotated[
     int,
-    typer.Option(metavar="N", min=0, help="With --suite: first try N settings of the editor on the calibration pool."),
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="With --suite: first try N settings of the editor on the calibration pool.",
+        rich_help_panel=SUITE,
+    ),
 ]
 Metrics = Annotated[
     str | None,
@@ -49,16 +80,24 @@ Metrics = Annotated[
         "--metrics",
         metavar="NAME",
         help="With --suite: preset of metrics, e.g. `paper-table`; see `more suites metrics`.",
+        rich_help_panel=SUITE,
     ),
 ]
 Anchors = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="With --suite: JSON Lines file of questions whose answers must not change, for M-ORE."
+        metavar="FILE",
+        help="With --suite: JSON Lines file of questions whose answers must not change, for M-ORE.",
+        rich_help_panel=SUITE,
     ),
 ]
 Again = Annotated[
-    bool, typer.Option("--again", help="With --suite: measure again instead of reading an earlier run from the cache.")
+    bool,
+    typer.Option(
+        "--again",
+        help="With --suite: measure again instead of reading an earlier run from the cache.",
+        rich_help_panel=SUITE,
+    ),
 ]
 
 
@@ -159,11 +198,40 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"`{option} {text}` is not a list of numbers", f"for example {option} 1,10,100") from None
 
 
-def suite_target(output: Output, model: Path | None, state: Path | None) -> Target:
-    """Return model and state of a command; the embedded demo model if none is named and no `*.more` is here."""
-    if model is not None or state is not None or any(Path.cwd().glob("*.more")):
-        return locate(model, state)
-    from more_cli.demo.files import demo_model_dir
+def suite_target(
+    output: Output, suite: Suite, model: Path | None, state: Path | None, *, usage: str = "more eval MODEL --suite NAME"
+) -> Target:
+    """Return model and state of a run on a suite, and say on stderr what was chosen for what was not named.
 
-    output.note("note: no MODEL given and no `*.more` file here; using the embedded demo model")
-    return Target(demo_model_dir(), sidecar_path(demo_model_dir()))
+    Without a model it is the one of the state or of the only `*.more` file here; with no such file, the embedded demo
+    model. Only a suite of questions uses the state. `usage` shows how the command takes its model.
+
+    Raises:
+        UsageError: several `*.more` files are here, or the only one does not lie beside its model.
+        StateError: a state was named and there is none.
+    """
+    from more_cli.suites.load import YesNoSuite
+
+    if model is None and state is None and not any(Path.cwd().glob("*.more")):
+        from more_cli.demo.files import demo_model_dir
+
+        output.note("note: no MODEL given and no `*.more` file here; using the embedded demo model")
+        return Target(demo_model_dir(), sidecar_path(demo_model_dir()))
+    hint = f"name the checkpoint folder: {usage}"
+    try:
+        target = locate(model, state)
+    except UsageError as error:
+        raise UsageError(error.message, hint) from None
+    if model is None and not target.model.is_dir():
+        raise UsageError(f"no model named, and `{target.sidecar}` has no folder `{target.model}` beside it", hint)
+    if not isinstance(suite, YesNoSuite):
+        if model is None:
+            output.note(f"note: no MODEL given; using `{target.model}`, without the edits of its state")
+        return target
+    has_state = target.sidecar.exists()
+    if state is not None and not has_state:
+        raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    if target.model.is_dir():
+        which = f"and its state `{target.sidecar}`" if has_state else f"alone: it has no state `{target.sidecar}`"
+        output.note(f"note: asking `{target.model}` {which}")
+    return target

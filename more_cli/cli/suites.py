@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.help import Command, Group
 from more_cli.cli.output import ROWS, Output, fail
 from more_cli.cli.suite_options import SuiteSource
 from more_cli.errors import DataError
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.suites.check import CheckedFile, SuiteCheck
@@ -22,6 +24,7 @@ EXIT_CODES = """Exit codes: 0 done, the suite can be used; 2 usage or unknown su
 missing or bad."""
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List, check and convert the suites that score editors.",
@@ -45,7 +48,7 @@ ImageRoot = Annotated[
 ]
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", cls=Command, epilog=EXIT_CODES)
 def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
     """List the suites.
 
@@ -64,7 +67,7 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
     output.line("a file of edits (JSON Lines, or records of MMEdit, VLKEB or MMKE-Bench) is a suite too")
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(cls=Command, epilog=EXIT_CODES)
 def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
     """List the metrics, and the presets for `more eval --suite NAME --metrics PRESET`.
 
@@ -101,7 +104,7 @@ def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Ve
     )
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(cls=Command, epilog=EXIT_CODES)
 def show(
     name: Name,
     data_root: DataRoot = None,
@@ -137,7 +140,7 @@ def show(
         output.line(f"{image if isinstance(image, str) else ', '.join(image)}: {asked[0]} -> {asked[1]}")
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(cls=Command, epilog=EXIT_CODES)
 def check(
     name: Name,
     data_root: DataRoot = None,
@@ -181,19 +184,21 @@ def check(
     if not report.is_usable:
         assert report.images is not None
         bad = len(report.images.missing) + len(report.images.unreadable)
-        text = f"{suite.name}: {bad:,} of {report.images.named:,} images are missing or cannot be read"
+        text = f"{suite.name}: {bad:,} of {counted(report.images.named, 'image')} missing or unreadable"
         fail(DataError(text, "put them below the data root, or give their folder with `--image-root DIR`"))
         raise typer.Exit(DataError.exit_code)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(cls=Command, epilog=EXIT_CODES)
 def convert(
     name: Name,
-    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write.", metavar="OUT")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write.", metavar="FILE")] = ...,  # type: ignore[assignment]
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
-    pool: Annotated[PoolName, typer.Option(help="Which edits to write.")] = PoolName.evaluation,
+    pool: Annotated[
+        PoolName, typer.Option(metavar="|".join(PoolName), help="Which edits to write.")
+    ] = PoolName.evaluation,
     force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -214,7 +219,7 @@ def convert(
     done = run(suite, out, pool.value, force=force)
     values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
     output.json("more.suites.convert/1", {**_suite_values(suite), **values})
-    output.line(f"wrote {done.out}: {done.lines:,} lines for `{done.reader}`")
+    output.line(f"wrote {done.out}: {counted(done.lines, 'line')} for `{done.reader}`")
 
 
 def _suite_values(suite: Suite) -> dict[str, Any]:
@@ -237,7 +242,7 @@ def _show_files(output: Output, report: SuiteCheck) -> None:
 def _as_published(file: CheckedFile) -> str:
     if file.measured is None:
         return "unknown"
-    return "yes" if file.is_measured else f"no, the published file has {file.measured.records:,} records"
+    return "yes" if file.is_measured else f"no, the published file has {counted(file.measured.records, 'record')}"
 
 
 def _show_counts(output: Output, report: SuiteCheck) -> None:
@@ -270,7 +275,7 @@ def _show_images(output: Output, report: SuiteCheck) -> None:
         output.line("images were not opened")
         return
     below = f" below {report.image_root}" if report.image_root else ""
-    output.line(f"{report.images.opened:,} of {report.images.named:,} images open{below}")
+    output.line(f"{report.images.opened:,} of {counted(report.images.named, 'image')} open{below}")
     for word, names in (("missing", report.images.missing), ("unreadable", report.images.unreadable)):
         for name in names[:ROWS]:
             output.line(f"{word}: {name}")

@@ -11,6 +11,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
 from more_cli.errors import StateError
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.verify import VerifyReport
@@ -51,7 +52,7 @@ def verify(
     _show_verify(output, report)
     if report.failed:
         names = ", ".join(check.name for check in report.failed)
-        text = f"`{report.subject}` failed {len(report.failed)} of {len(report.checks)} checks: {names}"
+        text = f"`{report.subject}` failed {len(report.failed)} of {counted(len(report.checks), 'check')}: {names}"
         fail(StateError(text, report.failed[0].hint))
         raise typer.Exit(StateError.exit_code)
 

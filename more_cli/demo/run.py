@@ -37,7 +37,7 @@ class DemoReport:
     def answers_at_end(self) -> dict[str, str]:
         """Greedy answer of every edit after the last one: the target if the edit holds."""
         answers = {entry.id: entry.target for entry in self.edit.entries}
-        return answers | {score.probe.edit: score.answer for score in self.evaluation.failing}
+        return answers | {scores.id: scores.shown.answer or "" for scores in self.evaluation.failing}
 
     @property
     def holding(self) -> int:

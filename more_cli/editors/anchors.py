@@ -23,6 +23,7 @@ class Anchor:
     encoded: Encoded
     base: Tensor
     """(K, vocabulary) float32: the base's log-probabilities at the answer's positions."""
+    question: str
 
     @property
     def tokens(self) -> Tensor:
@@ -43,12 +44,12 @@ def make_anchor(runtime: Runtime, query: Query, answer: str | None) -> Anchor:
             tokens = whole.input_ids[whole.target.start :].tolist()
         encoded = runtime.encode(query).followed_by(tokens)
         scored = runtime.score(runtime.batch([encoded]))
-    return Anchor(encoded, scored.log_probabilities()[0][scored.mask[0]].cpu())
+    return Anchor(encoded, scored.log_probabilities()[0][scored.mask[0]].cpu(), query.question)
 
 
 def restore_anchor(runtime: Runtime, query: Query, tokens: Tensor, base: Tensor) -> Anchor:
     """Make an anchor again from its answer's tokens and log-probabilities, without asking the model."""
-    return Anchor(runtime.encode(query).followed_by(tokens.tolist()), base)
+    return Anchor(runtime.encode(query).followed_by(tokens.tolist()), base, query.question)
 
 
 def drift(scored: Scored, anchors: Sequence[Anchor]) -> Tensor:

@@ -51,6 +51,8 @@ class EditContext:
     """The edits before it that stand."""
     recall: Callable[[int], EditRequest] = _no_past
     """Fetches a past edit."""
+    settings: tuple[str, ...] = ()
+    """Changes of the editor's recipe for this edit alone, as KEY=VALUE."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class EditOutcome:
     nll_before: float
     """Mean negative log-likelihood of the target tokens, in nats per token."""
     nll_after: float
-    answer_before: str
+    forced_before: str
     """Most likely token at each target position under teacher forcing, as text."""
-    answer_after: str
+    forced_after: str
     right_after: bool
     """Every target token, the end of sequence included, is the most likely one."""
     writes: int

@@ -14,6 +14,15 @@ Prefix = Literal["own", "gold"]
 """The answer that locality is measured on: the baseline's own greedy answer, or the suite's gold answer."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+WORDS: dict[Kind, str] = {
+    "rel": "the edit",
+    "gen_text": "other words",
+    "gen_image": "other picture",
+    "portability": "follows",
+    "loc_text": "unrelated",
+    "loc_image": "unrelated, picture",
+}
+"""What a probe asks, in tables that people read."""
 HOPS = 4
 """Portability is also reported by hop, `port_1` to `port_4` (VLKEB's); longer chains count in `portability` alone."""
 
@@ -65,6 +74,8 @@ METRICS: dict[str, Metric] = {
 }
 EVERYWHERE_METRICS = ("loc_top1_all", "loc_top10_rank_all")
 """Measured only where `--metrics` asks for them: they need the logits of whole sequences."""
+SUCCESS_METRICS = ("tf_exact", "tf_token_acc", "tf_token_acc_noeos", "gen_exact", "gen_contains")
+"""Metrics that say how far the target is reached: 0 for every target of an edit that was refused."""
 TARGET_METRICS = tuple(name for name in METRICS if not name.startswith("loc_"))
 """Metrics of a probe that has a target."""
 LOCALITY_METRICS = tuple(name for name in METRICS if name.startswith("loc_") and name not in EVERYWHERE_METRICS)

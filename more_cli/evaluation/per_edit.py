@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from more_cli.evaluation.names import WORDS, Kind
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.files import sha256_bytes
-from more_cli.text import canonical_json
+from more_cli.store.entry import FailedEdit, Status
+from more_cli.text import canonical_json, counted
+
+_PHRASES: dict[Kind, str] = {
+    "gen_text": "in other words",
+    "gen_image": "with other pictures",
+    "portability": "that follow",
+}
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,8 @@ class EditScores:
     id: str
     scores: tuple[ProbeScore, ...]
     """At least one."""
+    failed: FailedEdit | None = None
+    """What the ledger says of an edit that does not stand."""
 
     @property
     def rel(self) -> ProbeScore | None:
@@ -30,29 +40,60 @@ class EditScores:
         return self.rel or self.scores[0]
 
     @property
+    def others(self) -> list[ProbeScore]:
+        """Every score but the one shown."""
+        return [score for score in self.scores if score is not self.shown]
+
+    @property
+    def moved(self) -> list[ProbeScore]:
+        """The others whose answer is not the expected one."""
+        return [score for score in self.others if score.holds is False]
+
+    @property
+    def refused(self) -> bool:
+        """Whether the edit was asked for and rolled back."""
+        return self.failed is not None and self.failed.status is Status.REFUSED
+
+    @property
     def good(self) -> bool:
-        """Whether the greedy answer is the target or, where there is none, still the base's."""
-        return self.rel.holds if self.rel else self.shown.values.get("loc_gen_same") == 1.0
+        """Whether the greedy answer is the target or, where there is none, still the base's; never if it was refused.
+
+        A refused edit was not written, so its answer is no merit of the edit.
+        """
+        return not self.refused and self.shown.holds is True
 
     @property
     def verdict(self) -> str:
         """`good` in words."""
+        if self.refused:
+            return "refused"
         words = ("holds", "does not hold") if self.rel else ("unchanged", "changed")
         return words[not self.good]
 
     @property
+    def why(self) -> str:
+        """Status and reason of an edit that does not stand, and that a question without a target changed."""
+        if self.failed is None:
+            return "" if self.rel else self.verdict
+        return f"{self.failed.status}: {self.failed.reason}" if self.failed.reason else str(self.failed.status)
+
+    @property
     def wanted(self) -> str:
         """The target or, where there is none, the base's greedy answer."""
-        target = self.shown.probe.target
-        return self.shown.base_answer if target is None else target
+        return self.shown.expected
 
     @cached_property
     def probes(self) -> str:
         """SHA-256 over questions and targets: runs with the same probes can be compared."""
         return probes_hash(score.probe for score in self.scores)
 
+    def words(self, score: ProbeScore) -> str:
+        """Return what one of its probes asks, in words."""
+        kind = WORDS[score.probe.kind]
+        return f"{kind}, refused" if self.refused and not score.probe.is_locality else kind
+
     def values(self) -> dict[str, list[float]]:
-        """Return the value of every probe by the metric's full name."""
+        """Return the value of every probe by the metric's full name; a probe that was not asked can lack some."""
         found: dict[str, list[float]] = {}
         for score in self.scores:
             for group in score.probe.groups:
@@ -61,12 +102,36 @@ class EditScores:
         return found
 
 
-def by_edit(scores: Iterable[ProbeScore]) -> list[EditScores]:
-    """Group scores by the edit they belong to, in the order in which edits first appear."""
+def by_edit(scores: Iterable[ProbeScore], failed: Iterable[FailedEdit] = ()) -> list[EditScores]:
+    """Group scores by the edit they belong to, in the order in which edits first appear; `failed` do not stand."""
     groups: dict[str, list[ProbeScore]] = {}
     for score in scores:
         groups.setdefault(score.probe.edit, []).append(score)
-    return [EditScores(id, tuple(group)) for id, group in groups.items()]
+    reasons = {edit.id: edit for edit in failed}
+    return [EditScores(id, tuple(group), reasons.get(id)) for id, group in groups.items()]
+
+
+def headline(edits: Sequence[EditScores]) -> str:
+    """Return how many edits hold and, in the same breath, how many of their variants."""
+    own = [scores.good for scores in edits if scores.rel]
+    held = [f"{sum(own):,} of {len(own):,} hold"] if own or not edits else []
+    return "; ".join(filter(None, [*held, variants(edits)]))
+
+
+def variants(edits: Iterable[EditScores]) -> str:
+    """Return how many other questions have the expected answer, such as `47 of 48 in other words`; empty for none."""
+    held: dict[str, list[bool]] = {}
+    for score in (score for scores in edits for score in scores.scores if score.holds is not None):
+        held.setdefault("locality" if score.probe.is_locality else score.probe.kind, []).append(bool(score.holds))
+    parts = [f"{sum(held[kind]):,} of {len(held[kind]):,} {words}" for kind, words in _PHRASES.items() if kind in held]
+    if kept := held.get("locality"):
+        parts.append(f"{kept.count(False):,} of {counted(len(kept), 'unrelated answer')} changed")
+    return ", ".join(parts)
+
+
+def moved(edits: Iterable[EditScores]) -> list[tuple[EditScores, ProbeScore]]:
+    """Return the probes beside the edits themselves whose answer is not the expected one; refused edits come last."""
+    return [(scores, score) for scores in sorted(edits, key=lambda one: one.refused) for score in scores.moved]
 
 
 def probes_hash(probes: Iterable[Probe]) -> str:

@@ -58,17 +58,24 @@ class ProbeScore:
 
     probe: Probe
     values: dict[str, float] = field(default_factory=dict)
-    answer: str = ""
-    """Greedy answer of the edited model, or under teacher forcing when nothing was generated."""
+    answer: str | None = ""
+    """Greedy answer of the edited model, or under teacher forcing when nothing was generated; None if the model could
+    not be asked."""
     base_answer: str = ""
     """Greedy answer of the baseline (locality probes)."""
     logits: Tensor | None = None
     """(K, vocabulary) at the target's positions, if they were asked for."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the greedy answer is the target."""
-        return self.values.get("gen_exact") == 1.0
+    def holds(self) -> bool | None:
+        """Whether the greedy answer is the target or, for locality, the baseline's; None if that was not measured."""
+        value = self.values.get("loc_gen_same" if self.probe.is_locality else "gen_exact")
+        return None if value is None else value == 1.0
+
+    @property
+    def expected(self) -> str:
+        """The target or, for locality, the baseline's greedy answer."""
+        return self.base_answer if self.probe.target is None else self.probe.target
 
 
 @dataclass(frozen=True)

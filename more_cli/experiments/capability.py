@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
-from more_cli.evaluation.gates import Judgement
+from more_cli.evaluation.gates import CHANGE, Judgement
 from more_cli.evaluation.metrics import Estimate, change
 from more_cli.evaluation.probes import BATCH
 from more_cli.model.batches import Query
@@ -82,7 +82,7 @@ class CapabilityReport:
 
 def gate_names(suite: YesNoSuite) -> list[str]:
     """Return every metric name that a gate may use: the change of accuracy, over all questions and by category."""
-    return [f"{suite.name}.accuracy_change", *(f"{suite.name}.{name}.accuracy_change" for name in suite.categories)]
+    return [f"{suite.name}.{CHANGE}", *(f"{suite.name}.{name}.{CHANGE}" for name in suite.categories)]
 
 
 def evaluate_capability(
@@ -124,6 +124,7 @@ def _opened(target: Target, machine: Machine, progress: Progress) -> Iterator[tu
         with session.attached() as replayed:
             yield session.runtime, session.state.meta.edits, replayed
         return
+    progress(0, None, "loading the model")
     runtime = load_runtime(open_checkpoint(target.model), machine)
     with runtime.attached([]):
         yield runtime, None, 0

@@ -12,9 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import DataError
 from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.inputs.records import opened
+from more_cli.settings import plain_problem
 from more_cli.text import shorten
 
-SCHEMA = "more.eval/1"
+SCHEMAS = ("more.eval/1", "more.eval/2")
+"""Of a suite, or of a state in older versions; of a state."""
 MAX_BYTES = 256 << 20
 """Largest result that is read, in bytes."""
 _PLURALS = {"protocol": "protocols", "baseline": "baselines", "prefix": "prefixes of locality"}
@@ -108,8 +110,8 @@ def read_run(path: Path) -> Run:
     if len(raw) > MAX_BYTES:
         raise DataError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", _HINT)
     schema = _parsed(path, raw, _Named).schema_
-    if schema != SCHEMA:
-        raise DataError(f"`{path}` has the schema `{shorten(schema)}`, not `{SCHEMA}`", _HINT)
+    if schema not in SCHEMAS:
+        raise DataError(f"`{path}` has the schema `{shorten(schema)}`, not `{'` or `'.join(SCHEMAS)}`", _HINT)
     run = _parsed(path, raw, Run)
     if len({edit.id for edit in run.per_edit}) < len(run.per_edit):
         raise DataError(f"`{path}` names an edit twice", _HINT)
@@ -122,10 +124,8 @@ def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
     place = shorten(".".join(str(part) for part in detail["loc"]))
-    reason = detail["msg"][:1].lower() + detail["msg"][1:]
-    raise DataError(
-        f"`{path}` is not an output of `more eval --json`: {f'`{place}`: ' if place else ''}{reason}", _HINT
-    )
+    reason = f"{f'`{place}`: ' if place else ''}{plain_problem(detail)}"
+    raise DataError(f"`{path}` is not an output of `more eval --json`: {reason}", _HINT)
 
 
 def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:

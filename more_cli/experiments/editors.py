@@ -19,7 +19,8 @@ from more_cli.editors.none import NoEditor
 from more_cli.editors.training import TrainedEditor, Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
-from more_cli.recipe import apply_setting, pick_recipe, shipped_recipes
+from more_cli.recipe import pick_recipe, shipped_recipes
+from more_cli.settings import apply_setting, refusal
 from more_cli.store.target import Target, sidecar_path
 from more_cli.text import shorten
 
@@ -98,10 +99,8 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         try:
             return editor(tuning.model_validate(values))
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in problem["loc"])
-            known = ", ".join(tuning.model_fields)
-            raise UsageError(f"editor `{editor.name}`: {key}: {problem['msg']}", f"it has {known}") from None
+            listed = f"its keys are {', '.join(tuning.model_fields)}"
+            raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
 
     return make
 

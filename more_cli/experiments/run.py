@@ -152,6 +152,7 @@ class _Task:
 
     def load(self, reproduce: Mapping[str, Any]) -> Runtime:
         """Load the model with the system prompt of the editor's recipe."""
+        self.progress(0, None, "loading the model")
         return load_runtime(self.checkpoint, self.machine, system=str(reproduce["constants"].get("system", "")))
 
 
@@ -327,8 +328,8 @@ def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "nll_before": outcome.nll_before,
         "nll_after": outcome.nll_after,
-        "answer_before": outcome.answer_before,
-        "answer_after": outcome.answer_after,
+        "answer_before": outcome.forced_before,
+        "answer_after": outcome.forced_after,
         "writes": outcome.writes,
         "cost": outcome.cost,
         "looks": {str(number): margin for number, margin in outcome.looks.items()},

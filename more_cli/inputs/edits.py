@@ -19,7 +19,7 @@ from more_cli.errors import DataError, StreamErrors
 from more_cli.files import sha256_bytes
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.images import ImageCache, ImageSource
-from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, opened, records
+from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
 from more_cli.text import canonical_json, shorten
 
 TARGET_CHARACTERS = 2_000
@@ -57,6 +57,18 @@ def _as_list(value: object) -> object:
     if isinstance(value, list):
         return value
     raise ValueError(f"must be a path or a list of paths, got {_shown(value)}")
+
+
+def _as_tags(value: object) -> object:
+    if isinstance(value, dict):
+        return value
+    wanted = "must be an object or a list of strings"
+    if not isinstance(value, list):
+        raise ValueError(f"{wanted}, got {_shown(value)}")
+    for tag in value:
+        if not isinstance(tag, str) or not tag.strip():
+            raise ValueError(f"{wanted}, got {_shown(tag)} in the list")
+    return dict.fromkeys(value, True)
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -105,7 +117,8 @@ class EditLine(_Line):
     image_rephrases: list[str] = []
     locality: list[LocalityProbe] = []
     portability: list[PortabilityProbe] = []
-    tags: dict[str, Any] = {}
+    tags: Annotated[dict[str, Any], BeforeValidator(_as_tags)] = {}
+    """A list of strings becomes an object in which each of them is true."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +196,8 @@ def read_edits(
 ) -> EditStream:
     """Read and check a whole edits file; image paths are relative to ``image_root``, by default the file's folder.
 
-    A file that starts with `[` is read as one JSON array of records.
+    A file that starts with `[` is read as one JSON array of records. Two answers to the same question about the same
+    images are a problem, of the later line.
 
     Raises:
         StreamErrors: there are problems and ``on_error`` is "stop".
@@ -191,7 +205,7 @@ def read_edits(
     """
     images = ImageCache(image_root or path.parent, strict=strict_paths)
     with opened(path) as file:
-        items = list(_checked_edits(records(file, str(path)), images))
+        items = list(_checked_edits(records(file, str(path)), images, whole=True))
     edits = tuple(item for item in items if isinstance(item, Edit))
     problems = tuple(item for item in items if isinstance(item, Problem))
     if not items:
@@ -206,7 +220,7 @@ def iter_edits(
 ) -> Iterator[Edit | Problem]:
     """Check records as they arrive; image paths are relative to ``image_root``, by default the current folder.
 
-    Keeps only ids and hashes of earlier records in memory.
+    A later answer to the same question corrects the earlier one. Only ids and hashes of earlier records stay in memory.
     """
     return _checked_edits(records, ImageCache(image_root or Path(), strict=strict_paths))
 
@@ -236,7 +250,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
             if resolver.problems:
                 continue
             probe = probe if probe.id else resolver.probe(checked, id=probe.content[:16])
-            if clash := _id_conflict(record, seen, probe.id, probe.content):
+            if clash := id_conflict(record, seen, probe.id, probe.content):
                 problems.append(clash)
             elif seen.setdefault(probe.id, (probe.content, record.line))[1] == record.line:
                 probes.append(probe)
@@ -348,29 +362,10 @@ def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | l
     return resolver.problems or edit
 
 
-class Repeats:
-    """Recognises lines of one stream that repeat an earlier line."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, int]] = {}
-        self._latest: dict[str, str] = {}  # subject -> content of the last edit about it
-
-    def admit(self, record: Record, id: str, content: str, subject: str) -> bool | Problem:
-        """Return whether the record is new (a plain repeat is not), or why it cannot be accepted."""
-        if clash := _id_conflict(record, self._seen, id, content):
-            return clash
-        if id not in self._seen:
-            self._seen[id] = content, record.line
-            self._latest[subject] = content
-            return True
-        if self._latest[subject] != content:
-            first = f"repeats line {self._seen[id][1]}, which a later line corrected"
-            return record.wrong(first, "to make it again, give this line an `id` of its own")
-        return False
-
-
-def _checked_edits(records: Iterable[Record], images: ImageCache) -> Iterator[Edit | Problem]:
+def _checked_edits(records: Iterable[Record], images: ImageCache, *, whole: bool = False) -> Iterator[Edit | Problem]:
+    """Check records in their order; with `whole`, a second answer to a question is a problem and no correction."""
     repeats = Repeats()
+    answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
     for record in records:
         line = parse_edit_line(record)
         if not isinstance(line, EditLine):
@@ -380,16 +375,20 @@ def _checked_edits(records: Iterable[Record], images: ImageCache) -> Iterator[Ed
         if not isinstance(edit, Edit):
             yield from edit
             continue
+        before = answered.get(edit.subject, edit)
+        if before.target != edit.target:
+            yield record.wrong(_contradiction(edit, before), "keep one of the two lines")
+            continue
         admitted = repeats.admit(record, edit.id, edit.content, edit.subject)
         if isinstance(admitted, Problem):
             yield admitted
         elif admitted:
+            if whole:
+                answered[edit.subject] = edit
             yield edit
 
 
-def _id_conflict(record: Record, seen: dict[str, tuple[str, int]], id: str, content: str) -> Problem | None:
-    before, line = seen.get(id, (content, 0))
-    if before == content:
-        return None
-    text = f"id `{shorten(id)}` is used in line {line} with other content"
-    return record.wrong(text, "give each edit an id of its own, or leave `id` out")
+def _contradiction(edit: Edit, before: Edit) -> str:
+    about = ("", "picture and ", "pictures and ")[min(len(edit.images), 2)] + "question"
+    targets = f"`{shorten(edit.target, 40)}`, there `{shorten(before.target, 40)}`"
+    return f"gives another answer than line {before.line} to the same {about} ({targets})"

@@ -56,6 +56,8 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
         native["portability"] = _portability(record)
     tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
     own_tags = record.get("tags", {})
+    if isinstance(own_tags, list) and all(isinstance(tag, str) for tag in own_tags):
+        own_tags = dict.fromkeys(own_tags, True)
     native["tags"] = {**own_tags, **tags} if isinstance(own_tags, Mapping) else own_tags
     # Other names are misspelt or unknown: the reader reports them.
     return native | {name: record[name] for name in record if name not in _CONVERTED and name not in tags}

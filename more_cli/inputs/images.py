@@ -154,6 +154,14 @@ class ImageStore:
             self._new_names = False
 
 
+def grey_image() -> ImageSource:
+    """Return a grey picture of 640 x 480 pixels, to try out a model's processor."""
+    file = io.BytesIO()
+    Image.new("RGB", (640, 480), "grey").save(file, "PNG")
+    data = file.getvalue()
+    return ImageSource("a grey picture", None, sha256_bytes(data), data)
+
+
 class ImageCache:
     """Locates images below one root and decodes each file once, even if many lines name it.
 

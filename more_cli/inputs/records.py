@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 import jsonlines
 
 from more_cli.errors import DataError
-from more_cli.text import strict_json
+from more_cli.text import shorten, strict_json
 
 LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
@@ -194,3 +194,33 @@ def _bad_line(name: str, number: int, text: str, hint: str) -> Record:
 
 def _not_utf8(error: UnicodeDecodeError) -> str:
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte {error.start + 1}"
+
+
+class Repeats:
+    """Recognises records of one stream that repeat an earlier one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._latest: dict[str, str] = {}  # subject -> content of the last edit about it
+
+    def admit(self, record: Record, id: str, content: str, subject: str) -> bool | Problem:
+        """Return whether the record is new (a plain repeat is not), or why it cannot be accepted."""
+        if clash := id_conflict(record, self._seen, id, content):
+            return clash
+        if id not in self._seen:
+            self._seen[id] = content, record.line
+            self._latest[subject] = content
+            return True
+        if self._latest[subject] != content:
+            first = f"repeats line {self._seen[id][1]}, which a later line corrected"
+            return record.wrong(first, "to make it again, give this line an `id` of its own")
+        return False
+
+
+def id_conflict(record: Record, seen: Mapping[str, tuple[str, int]], id: str, content: str) -> Problem | None:
+    """Return the problem if a record's id was `seen` before with other content; `seen` maps ids to content and line."""
+    before, line = seen.get(id, (content, 0))
+    if before == content:
+        return None
+    text = f"id `{shorten(id)}` is used in line {line} with other content"
+    return record.wrong(text, "give each edit an id of its own, or leave `id` out")

@@ -65,7 +65,8 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
                 )
             model.tie_weights()
         except Exception as error:  # a config we did not write can make transformers fail in any way
-            raise StateError(f"{path}: {_why_not(checkpoint.config, error)}", _NATIVE) from error
+            what, hint = _why_not(checkpoint.config, error)
+            raise StateError(f"{path}: {what}", hint) from error
     named = checkpoint.config.get("architectures")
     if named and named != [type(model).__name__]:
         what = f"config.json names architectures {named!r}, transformers' own is {type(model).__name__}"
@@ -107,15 +108,23 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _why_not(config: Mapping[str, Any], error: Exception) -> str:
+def _why_not(config: Mapping[str, Any], error: Exception) -> tuple[str, str]:
+    """Return why transformers has no image-text model for a config, and a hint."""
+    model_type = config.get("model_type")
     if "auto_map" in config:
-        return f"model_type {config.get('model_type')!r} needs code from its repository (auto_map)"
+        return f"model_type {model_type!r} needs code from its repository (auto_map)", _NATIVE
     import transformers
+    from transformers.models.auto import modeling_auto as names
 
-    if config.get("model_type") not in transformers.CONFIG_MAPPING:
-        return f"model_type {config.get('model_type')!r} is unknown to transformers {transformers.__version__}"
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        return f"model_type {model_type!r} is unknown to transformers {transformers.__version__}", _NATIVE
+    if model_type not in names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        if model_type in names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            what = f"a language model without a vision tower (model_type {model_type!r})"
+            return what, "pass a vision-language checkpoint: one that answers questions about pictures"
+        return f"model_type {model_type!r} is not an image-text model", _NATIVE
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"transformers cannot build an image-text model from config.json ({reason[:200]})"
+    return f"transformers cannot build an image-text model from config.json ({reason[:200]})", _NATIVE
 
 
 def _finish(

@@ -1,18 +1,44 @@
-"""Loading a checkpoint's processor: tokenizer, image processor and chat template, from local files only."""
+"""A checkpoint's processor: loaded from local files only, and compared with its model before a weight is loaded."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from more_cli.errors import StateError
+import torch
+from torch import Tensor
+
+from more_cli.errors import DataError, StateError
+from more_cli.inputs.images import grey_image
+from more_cli.model.batches import Encoded, Query, collate
+from more_cli.model.keymap import quiet
+from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.vision import stopped_before
+from more_cli.text import counted
+
+if TYPE_CHECKING:
+    from more_cli.model.prompts import Prompter
 
 # How transformers names what is missing: "Package `x` is required", "requires the X library".
 _PACKAGE = re.compile(r"package `([\w-]+)`|requires the ([\w-]+) library")
-_NAMED_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+_PROCESSOR, _IMAGES = "processor_config.json", "preprocessor_config.json"
+_NAMED_IN = (_PROCESSOR, _IMAGES, "tokenizer_config.json")
+_FAILURES = (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError)
+_READ = ("image_sizes", "batch_num_images")
+"""Inputs whose values a model reads before its vision tower runs: they keep their values."""
+_COUNTING = (
+    *("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens", "num_image_tokens"),
+    *("image_seq_length", "image_token"),
+)
+"""What decides how many image tokens a processor puts into a prompt."""
+_PIXELS = "pixel_values"
+_OWN_FILES = "put the processor files that the model was trained with beside its config.json"
 
 
 def load_processor(path: Path) -> Any:
@@ -27,14 +53,119 @@ def load_processor(path: Path) -> Any:
     try:
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
-    except (OSError, ValueError, ImportError, TypeError, KeyError, AttributeError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = re.split(r"(?<=\.)\s", line)[0]  # the rest is transformers' advice on what to install
+    except _FAILURES as error:
+        reason = _reason(error)
         hint = "tokenizer, processor and chat template files of the model must lie beside its config.json"
         if isinstance(error, ImportError):
             package = _PACKAGE.search(reason.lower())
             hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
         raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
+
+
+def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
+    """Check on a grey image that a model can take what its processor makes of it.
+
+    The model runs without values, so one whose shapes depend on values is not checked.
+
+    Args:
+        path: The checkpoint's folder, for messages.
+        model: On the meta device.
+        prompter: Has the processor.
+
+    Raises:
+        StateError: the processor fails, makes images of another size, or puts in another number of image tokens.
+    """
+    try:
+        sample = prompter.encode(Query((grey_image(),), "What is it?"))
+    except DataError:  # longer than the context, for example: a matter of each question
+        return
+    except (*_FAILURES, IndexError, RuntimeError) as error:
+        hint = f"{_OWN_FILES}; is `patch_size` missing in {_PROCESSOR}?"
+        raise StateError(f"`{path}`: the processor fails on an image: {_reason(error)}", hint) from None
+    tried = _tried(model, sample, prompter.eos)
+    size = _tower_size(model)
+    if tried.misfit and size and _tried(model, _resized(sample, size), prompter.eos).seen:
+        made = _spelled(sample.extras[_PIXELS].shape[-2:])
+        what = f"makes images of {made} pixels, the vision tower in config.json takes {_spelled(size)}"
+        raise StateError(f"`{path / _image_file(path)}` {what}", _OWN_FILES)
+    if tried.features is not None:
+        tokens = int((sample.input_ids == getattr(model.config, "image_token_id", -1)).sum())
+        what = f"the processor puts {counted(tokens, 'image token')} into a prompt, the model in config.json"
+        keys = ", ".join(f"`{key}`" for key in _COUNTING if hasattr(prompter.processor, key))
+        raise StateError(f"`{path}`: {what} has {tried.features}", f"compare {keys} in {_PROCESSOR} with config.json")
+
+
+@dataclass
+class _Tried:
+    """How far a prompt came through a model without values."""
+
+    seen: bool = False
+    """The vision tower took the image."""
+    misfit: bool = False
+    """The vision tower did not take the image's shape."""
+    features: int | None = None
+    """Number of image features, if the prompt has another number of places for them."""
+
+
+def _tried(model: Any, sample: Encoded, pad: int) -> _Tried:
+    """Run a prompt through a model without values: to the first text layer, or to the first value that is read."""
+    found, backbone = _Tried(), find_backbone(model)
+    inputs = collate([sample], pad).inputs
+    inputs |= {name: value.to("meta") for name, value in inputs.items() if name not in _READ}
+
+    def saw(*_: object) -> None:
+        found.seen = True
+
+    def compare(places: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        features = named.get("image_features")
+        if isinstance(features, Tensor):
+            try:  # the model's own comparison, with the real tokens
+                places(sample.input_ids[None], **{name: _blank(value) for name, value in named.items()})
+            except ValueError:
+                found.features = features.numel() // features.shape[-1]
+        return places(*given, **named)
+
+    with ExitStack() as undo:
+        undo.enter_context(quiet())
+        undo.enter_context(stopped_before(model.get_submodule(text_layers(model, backbone)[0])))
+        undo.callback(model.get_submodule(backbone.vision_tower).register_forward_hook(saw).remove)
+        for module in model.modules():
+            if places := getattr(module, "get_placeholder_mask", None):
+                module.get_placeholder_mask = partial(compare, places)
+                undo.callback(delattr, module, "get_placeholder_mask")
+        try:
+            model.eval()(**inputs, use_cache=False)
+        except Exception as error:  # a model without values can fail in any way
+            shapes = isinstance(error, ValueError | RuntimeError) and not isinstance(error, NotImplementedError)
+            found.misfit = shapes and not found.seen and _PIXELS in inputs and "meta" not in str(error)
+    return found
+
+
+def _blank(value: Any) -> Any:
+    return torch.zeros(()).expand(value.shape) if isinstance(value, Tensor) else value
+
+
+def _tower_size(model: Any) -> tuple[int, int] | None:
+    """Return height and width of the images that config.json describes; None if it does not."""
+    size = getattr(getattr(model.config, "vision_config", None), "image_size", None)
+    if isinstance(size, int):
+        return size, size
+    return (size[0], size[1]) if isinstance(size, list | tuple) and len(size) == 2 else None
+
+
+def _resized(sample: Encoded, size: tuple[int, int]) -> Encoded:
+    """Return a sample whose images have another size."""
+    pixels = sample.extras[_PIXELS]
+    return replace(sample, extras={**sample.extras, _PIXELS: pixels.new_empty(*pixels.shape[:-2], *size)})
+
+
+def _spelled(size: Sequence[int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _image_file(path: Path) -> str:
+    """Return the file that says how images are prepared, as transformers chooses it."""
+    return _PROCESSOR if "image_processor" in _read(path / _PROCESSOR) else _IMAGES
 
 
 @cache
@@ -88,6 +219,11 @@ def _processor_class(path: Path) -> type[Any]:
             f"transformers has no processor {name!r}" if name else f"no processor for model_type {model_type!r}"
         )
     return without_video(processor_class_from_name(name))
+
+
+def _reason(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.split(r"(?<=\.)\s", line)[0]  # the rest is transformers' advice on what to install
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.prefix import PrefixCache
-from more_cli.model.processors import load_processor
+from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import Prompter
 from more_cli.model.structure import (
     find_backbone,
@@ -33,6 +33,9 @@ from more_cli.model.structure import (
     text_layers,
 )
 from more_cli.model.vision import VisionCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -304,7 +307,7 @@ def load_runtime(
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
     Raises:
-        StateError: the files do not make a model.
+        StateError: the files do not make a model, or the processor does not fit it.
         ResourceError: it does not fit into memory.
     """
     from transformers import AutoModelForImageTextToText
@@ -313,6 +316,7 @@ def load_runtime(
     disable_progress_bar()  # commands show their own
     machine = machine or Machine()
     blueprint = meta_model(checkpoint)
+    prompter = load_fitting_prompter(checkpoint, blueprint, system=system)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
     try:
@@ -335,10 +339,26 @@ def load_runtime(
         reason = str(error).strip().splitlines()[0]
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
     model.requires_grad_(False).eval()
-    return Runtime(model, load_prompter(checkpoint, system=system), checkpoint)
+    return Runtime(model, prompter, checkpoint)
 
 
-def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
+def load_fitting_prompter(
+    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = ""
+) -> Prompter:
+    """Load what turns questions into tokens, and check that the model can take what it makes of an image.
+
+    `blueprint` is the model without weights, if the caller has it.
+
+    Raises:
+        StateError: processor or chat template are missing, do not load, or do not fit the model.
+    """
+    blueprint = blueprint or meta_model(checkpoint)
+    prompter = load_prompter(checkpoint, blueprint, system=system)
+    require_fit(checkpoint.path, blueprint, prompter)
+    return prompter
+
+
+def load_prompter(checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "") -> Prompter:
     """Load what turns questions into tokens, without weights.
 
     Raises:
@@ -346,7 +366,7 @@ def load_prompter(checkpoint: Checkpoint, *, system: str = "") -> Prompter:
     """
     with quiet():
         processor = load_processor(checkpoint.path)
-    config = meta_model(checkpoint).config
+    config = (blueprint or meta_model(checkpoint)).config
     text = config.get_text_config(decoder=True)
     return Prompter(
         processor,

@@ -15,6 +15,8 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.records import Problem
 from more_cli.store.entry import ProbeEntry
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import StateMeta
 from more_cli.text import canonical_json
 
 if TYPE_CHECKING:  # the stored files are read without torch
@@ -27,19 +29,43 @@ FILE = "anchors.jsonl"
 _RESTORE = "restore it from a backup, or make the state again"
 
 
-def keep_anchors(folder: Path, questions: Sequence[Probe]) -> None:
-    """Write anchors and their images into a state's folder."""
+def keep_anchors(folder: Path, questions: Sequence[Probe], *, first: bool = False) -> str:
+    """Write a set of anchors and their images into a state's folder, and return its digest.
+
+    The `first` set is the one that a state was made with; a later set holds all anchors of the one before, then more.
+    """
+    digest = anchors_digest(questions)
     store = ImageStore(folder / "images")
     for item in questions:
         if item.image is not None:
             store.put(item.image.read())
     store.sync()
-    with disk_errors(folder), replacing(folder / FILE) as scratch:
+    path = folder / FILE if first else later_file(folder, digest)
+    with disk_errors(path), replacing(path) as scratch:
         scratch.write_bytes(_as_lines(questions))
+    return digest
+
+
+def later_file(folder: Path, digest: str) -> Path:
+    """Return the file of a set of anchors that was not the first."""
+    return folder / f"anchors-{digest[:16]}.jsonl"
+
+
+def anchors_of(folder: Path, meta: StateMeta) -> list[Probe]:
+    """Return the anchors that a state holds now, by its ledger, which is read only if anchors were added.
+
+    Raises:
+        StateError: their file, or the ledger, is missing or damaged.
+    """
+    digest = meta.anchors
+    if any(folder.glob("anchors-*.jsonl")):
+        ledger = Ledger(folder)
+        digest = ledger.anchors_at(len(ledger.history)) or digest
+    return load_anchors(folder, digest) if digest else []
 
 
 def anchors_digest(questions: Sequence[Probe]) -> str:
-    """Return the SHA-256 of the file that `keep_anchors` writes."""
+    """Return the SHA-256 of the file that holds this set."""
     return sha256_bytes(_as_lines(questions))
 
 
@@ -52,18 +78,19 @@ def _as_lines(questions: Sequence[Probe]) -> bytes:
 
 
 def load_anchors(folder: Path, digest: str) -> list[Probe]:
-    """Read the anchors of a state.
+    """Read the set of anchors with this digest.
 
     Raises:
-        StateError: the file is missing, or has changed since the state was made.
+        StateError: the file is missing, or has changed since it was written.
     """
-    path, store = folder / FILE, ImageStore(folder / "images")
+    later, store = later_file(folder, digest), ImageStore(folder / "images")
+    path = later if later.exists() else folder / FILE
     try:
         data = path.read_bytes()
     except OSError as error:
         raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
     if sha256_bytes(data) != digest:
-        raise StateError(f"`{path}` has changed since the state was made", _RESTORE)
+        raise StateError(f"`{path}` has changed since it was written", _RESTORE)
     try:
         lines: list[ProbeEntry] = list(jsonlines.Reader(io.BytesIO(data), loads=ProbeEntry.model_validate_json))
     except jsonlines.InvalidLineError:

@@ -13,7 +13,7 @@ from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import load_prompter
-from more_cli.ops.anchors import identities, load_anchors, overlap
+from more_cli.ops.anchors import anchors_of, identities, overlap
 from more_cli.ops.init import Inputs, plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
@@ -46,8 +46,7 @@ class EditCheck:
         if not self.target.sidecar.exists():
             recipe = plan(self.target, self.recipe, self.settings).recipe
             return identities(Inputs().questions(recipe))
-        digest = load_meta(self.target.sidecar).anchors
-        return identities(load_anchors(self.target.folder, digest) if digest else ())
+        return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))
 
     def load(self) -> None:
         """Read everything now: model files must not be read in a thread while a model runs in another."""

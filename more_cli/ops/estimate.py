@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
 
 from more_cli.checkpoint.reader import FLOATS, Checkpoint
 from more_cli.core import basis
 from more_cli.errors import ResourceError
-from more_cli.files import sha256_bytes
-from more_cli.inputs.images import ImageSource
+from more_cli.inputs.images import grey_image
 from more_cli.model.activations import Activations
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
@@ -24,6 +21,7 @@ from more_cli.model.machine import GIB, Machine
 from more_cli.model.runtime import load_prompter
 from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord
+from more_cli.text import counted
 
 LIBRARIES = 500 << 20
 """Bytes of Python, torch and transformers, as measured."""
@@ -101,12 +99,17 @@ def estimate(
     A, B, P = _site_bytes(sites, recipe)
     images = samples * (sample.bytes + _features(model, sample))
     of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
+    held = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
     parts = (
         Part("weights", sum(size * weight.numel() for weight in model.parameters()), f"in {_name(model.dtype)}"),
         Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
         Part("writes", COPIES * B, "gradients, steps, and copies of B"),
-        Part("passes", activations.bytes(most * length, "backward") + logits, f"{most} of {samples} samples at a time"),
-        Part("images", images + of_anchors, f"of {samples} samples" + (f" and {anchors} anchors" if anchors else "")),
+        Part(
+            "passes",
+            activations.bytes(most * length, "backward") + logits,
+            f"{most} of {counted(samples, 'sample')} at a time",
+        ),
+        Part("images", images + of_anchors, f"of {' and '.join(held)}"),
         Part("libraries", LIBRARIES, "Python, torch, transformers"),
     )
     return Estimate(parts, machine.free(), length, samples, B + P)
@@ -143,10 +146,7 @@ def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
 
 def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:
     """Return an encoded question about one grey image."""
-    file = io.BytesIO()
-    Image.new("RGB", (640, 480), "grey").save(file, "PNG")
-    image = ImageSource("a grey image", None, sha256_bytes(file.getvalue()), file.getvalue())
-    return load_prompter(checkpoint, system=recipe.system).encode(Query((image,), QUESTION), "a short answer")
+    return load_prompter(checkpoint, system=recipe.system).encode(Query((grey_image(),), QUESTION), "a short answer")
 
 
 def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:

@@ -1,9 +1,13 @@
-"""`more eval`: score the current state on every edit that stands with its probes, or on a file of questions."""
+"""`more eval`: score the current state on every edit that was asked for with its probes, or on a file of questions.
+
+An edit that was refused is scored like the others, so that its answers are known, but it counts as failed.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,8 @@ from typing import Any
 from more_cli.errors import DataError
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
-from more_cli.evaluation.names import all_groups, metric_of
-from more_cli.evaluation.per_edit import EditScores, by_edit
+from more_cli.evaluation.names import METRICS, SUCCESS_METRICS, all_groups, metric_of
+from more_cli.evaluation.per_edit import EditScores, by_edit, headline
 from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_probes
@@ -22,7 +26,9 @@ from more_cli.ops.anchors import identities, identity
 from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import FailedEdit, Status, failed_sentence
 from more_cli.store.target import Target
+from more_cli.text import counted
 
 STATE = "state"
 """Source of the probes when no file is given."""
@@ -38,7 +44,9 @@ class EvalReport:
     source: str
     """`state`, or the name of the probes file."""
     edits: int = 0
-    """Edits that stand and were scored."""
+    """Edits that were asked for, refused ones included; all of them were scored."""
+    failed: list[FailedEdit] = field(default_factory=list)
+    """Those that do not stand by the ledger, in order."""
     replayed: int = 0
     protocol: str = "final"
     baseline: str = "base"
@@ -61,17 +69,24 @@ class EvalReport:
     @property
     def per_edit(self) -> list[EditScores]:
         """The scores by edit, or by question of the probes file."""
-        return by_edit(self.scores)
+        return by_edit(self.scores, self.failed)
 
     @property
     def scope(self) -> str:
         """What was scored, in words."""
-        return f"{self.edits} edits" if self.source == STATE else f"{len(self.per_edit)} questions of {self.source}"
+        if self.source == STATE:
+            return counted(self.edits, "edit")
+        return f"{counted(len(self.per_edit), 'question')} of {self.source}"
 
     @property
     def headline(self) -> str:
         """The verdict in words."""
-        return f"{sum(scores.good for scores in self.per_edit)} of {len(self.per_edit)} hold"
+        return headline(self.per_edit)
+
+    @property
+    def failed_sentence(self) -> str:
+        """Which edits do not stand, on one line; empty if all do."""
+        return failed_sentence(self.failed, self.edits) if self.failed else ""
 
     @property
     def listed(self) -> dict[str, Estimate]:
@@ -84,27 +99,31 @@ class EvalReport:
         return [score for score in self.scores if score.probe.kind == "rel"]
 
     @property
-    def failing(self) -> list[ProbeScore]:
-        """Edits (or questions with an answer) whose greedy answer is not the target."""
-        return [score for score in self.rel if not score.holds]
+    def failing(self) -> list[EditScores]:
+        """Edits (or questions with an answer) that do not hold: their greedy answer is not the target, or refused."""
+        return [scores for scores in self.per_edit if scores.rel and not scores.good]
 
 
 def evaluate_state(
     target: Target, machine: Machine, progress: Progress = no_progress, *, ask_base: bool = False
 ) -> EvalReport:
-    """Score every edit that stands, with its probes, after all edits (protocol `final`).
+    """Score every edit that was asked for, with its probes, after all edits (protocol `final`).
 
-    With `ask_base` the untouched base answers the edits' questions as well.
+    Edits that were reverted or superseded do not count. A refused edit counts as failed: whatever the model answers
+    now, the `SUCCESS_METRICS` of its targets are 0; its locality, `target_nll` and `gen_stops` are as measured. A
+    question of it that cannot be turned into a prompt has no answer, and these zeros alone. A not-learnt edit was
+    written, and counts by what is measured. With `ask_base` the untouched base answers the edits' questions as well.
 
     Raises:
         StateError: no state, or one that does not fit its base.
     """
     session = open_session(target, machine, progress)
-    standing = session.ledger.standing()
-    probes = [probe for entry in standing for probe in probes_of(session.ledger.edit_of(entry))]
-    report = _run(session, STATE, probes, progress, ask_base)
-    report.edits = len(standing)
-    report.first_forgotten = report.failing[0].probe.edit if report.failing else None
+    asked, failed = session.ledger.asked(), session.ledger.failed()
+    probes = [probe for entry in asked for probe in probes_of(session.ledger.edit_of(entry))]
+    refused = {edit.id for edit in failed if edit.status is Status.REFUSED}
+    report = _run(session, STATE, probes, progress, ask_base, refused)
+    report.edits, report.failed = len(asked), failed
+    report.first_forgotten = next((scores.id for scores in report.failing), None)
     return report
 
 
@@ -144,7 +163,12 @@ def evaluate_probes(
 
 
 def _run(
-    session: Session, source: str, probes: Sequence[Probe], progress: Progress, ask_base: bool = False
+    session: Session,
+    source: str,
+    probes: Sequence[Probe],
+    progress: Progress,
+    ask_base: bool = False,
+    refused: Collection[str] = (),
 ) -> EvalReport:
     report = EvalReport(session.target, source, reproduce=_reproduce(session))
     if not probes:
@@ -152,22 +176,18 @@ def _run(
     started = time.monotonic()
     with session.attached() as replayed:
         report.replayed = replayed
-        report.scores = run_probes(
-            session.runtime,
-            session.editor,
-            probes,
-            on_progress=lambda done, total: progress(done, total, "scoring probes"),
-        )
+        asked = [probe for probe in probes if probe.edit not in refused or _is_prompt(session, probe)]
+        scored = {id(score.probe): score for score in _scored(session, asked, progress, "scoring probes")}
+        report.scores = [scored.get(id(probe)) or ProbeScore(probe, answer=None) for probe in probes]
         if ask_base:
-            edits = [probe for probe in probes if probe.kind == "rel"]
+            edits = [probe for probe in asked if probe.kind == "rel"]
             with session.runtime.base():
-                answers = run_probes(
-                    session.runtime,
-                    session.editor,
-                    edits,
-                    on_progress=lambda done, total: progress(done, total, "asking the base"),
-                )
-            report.base_answers = {score.probe.edit: score.answer for score in answers}
+                answers = _scored(session, edits, progress, "asking the base")
+            report.base_answers = {score.probe.edit: score.answer or "" for score in answers}
+    for score in report.scores:
+        if score.probe.edit in refused and not score.probe.is_locality:
+            # It was not written: what the model says by itself is no success of the edit.
+            score.values |= dict.fromkeys(SUCCESS_METRICS, 0.0)
     report.seconds = time.monotonic() - started
     report.estimates = summarise(report.scores)
     if source == STATE:
@@ -175,13 +195,28 @@ def _run(
     return report
 
 
+def _scored(session: Session, probes: Sequence[Probe], progress: Progress, what: str) -> list[ProbeScore]:
+    return run_probes(
+        session.runtime, session.editor, probes, on_progress=lambda done, total: progress(done, total, what)
+    )
+
+
+def _is_prompt(session: Session, probe: Probe) -> bool:
+    """Return whether a probe can be turned into a prompt; that is why some edits were refused."""
+    with suppress(DataError):
+        session.runtime.encode(probe.query, probe.target)
+        return True
+    return False
+
+
 def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
-    """Return every metric of every probe kind with its interval, by full name."""
+    """Return every metric of every probe kind with its interval, by full name, over the probes that have it."""
     estimates = {}
     for group in all_groups():
-        chosen = [score for score in scores if group in score.probe.groups]
-        for name in chosen[0].values if chosen else ():
-            estimates[f"{group}.{name}"] = estimate([score.values[name] for score in chosen])
+        chosen = [score.values for score in scores if group in score.probe.groups]
+        for name in METRICS:
+            if values := [measured[name] for measured in chosen if name in measured]:
+                estimates[f"{group}.{name}"] = estimate(values)
     return estimates
 
 

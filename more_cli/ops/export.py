@@ -24,9 +24,10 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import CARD, provenance, write_provenance
+from more_cli.ops.provenance import CARD, asked_and_failed, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.state import SiteRecord
 from more_cli.store.target import Target
 from more_cli.text import canonical_json
@@ -47,6 +48,11 @@ class ExportReport:
     modules: list[str] = field(default_factory=list)
     """Modules in the adapter, or disk keys in the delta, as read back from the result."""
     edits: int = 0
+    """Edits in it."""
+    asked: int = 0
+    """Edits that were asked for."""
+    failed: list[FailedEdit] = field(default_factory=list)
+    """Those of them that do not stand."""
     replayed: int = 0
 
 
@@ -70,11 +76,14 @@ def export(
     if session.behind:
         with session.attached():
             pass
-    report.edits = len(session.ledger.standing())
+    ledger = session.ledger
+    report.edits, report.asked, report.failed = len(ledger.standing()), len(ledger.asked()), ledger.failed()
     B = {record.name: session.editor.state_dict()[f"{record.name}.B"] for record in session.editor.records}
     written = [record for record in session.editor.records if bool(B[record.name].any())]
     if not written:
-        raise StateError(f"`{target.sidecar}` has no edits to export", "apply some with `more edit`")
+        why = f": {failed_sentence(report.failed, report.asked)}" if report.failed else ""
+        hint = "`more edit MODEL --retry` tries them again" if report.failed else "apply some with `more edit`"
+        raise StateError(f"`{target.sidecar}` has no edits to export{why}", hint)
     if format == "delta":
         report.modules = _export_delta(session, out, written, B, force)
     else:
@@ -156,8 +165,9 @@ def _export_delta(
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
     if out.exists() and not force:
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
+    about = canonical_json(provenance(session) | asked_and_failed(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
-        for block in _delta_bytes(written, B, canonical_json(provenance(session))):
+        for block in _delta_bytes(written, B, about):
             file.write(block)
     with safe_open(out, framework="pt") as file:
         keys = sorted(file.keys())

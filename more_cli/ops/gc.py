@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from more_cli.files import disk_errors
-from more_cli.ops.anchors import load_anchors
+from more_cli.ops.anchors import anchors_of, later_file
 from more_cli.ops.revert import drafts
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
@@ -61,10 +61,12 @@ def _removable(target: Target) -> dict[str, int]:
 
 def _unneeded(target: Target) -> Iterator[Path]:
     state, named = load_state(target.sidecar), set[str]()
-    replay_start(state, Ledger(target.folder, lambda entry: named.update(_images(entry))), target.sidecar)
-    anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
-    named |= {anchor.image.sha256 for anchor in anchors if anchor.image}
     folder = target.folder
+    ledger = Ledger(folder, lambda entry: named.update(_images(entry)))
+    replay_start(state, ledger, target.sidecar)
+    named |= {anchor.image.sha256 for anchor in anchors_of(folder, state.meta) if anchor.image}
+    held = {later_file(folder, digest) for digest in ledger.anchors}
+    yield from (path for path in folder.glob("anchors-*.jsonl") if path not in held)
     yield from snapshots_folder(folder).glob("*")
     yield from (folder / "cache").glob("*")
     yield from drafts(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
@@ -16,7 +17,7 @@ from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import load_prompter, load_runtime
+from more_cli.model.runtime import load_fitting_prompter, load_runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, identities, keep_anchors, overlap
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
@@ -27,6 +28,9 @@ from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import State, StateMeta, load_state, save_state
 from more_cli.store.target import Target
+from more_cli.text import counted
+
+USE_OF_ANCHORS = "--set anchors.size=8 --set anchors.keys=true"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Plan:
     sites: list[Site]
     refusals: list[Refusal]
     key_method: str
+    model: Any = field(repr=False)
+    """The model without weights."""
     notices: list[str] = field(default_factory=list)
 
 
@@ -70,7 +76,7 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
-    return Plan(checkpoint, chosen, sites, refusals, keys.how, _notices(checkpoint, chosen, sites))
+    return Plan(checkpoint, chosen, sites, refusals, keys.how, model, _notices(checkpoint, chosen, sites))
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,14 @@ def initialise(
     anchors' keys, and P absorbs these keys.
 
     Raises:
-        StateError: the checkpoint cannot be edited, or another state exists.
+        StateError: the checkpoint cannot be edited, its processor does not fit it, or another state exists.
         StreamErrors: the file of anchors or of corrections has problems.
     """
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
     if questions and not chosen.recipe.anchors.used:
-        hint = "drop --anchors, or add --set anchors.size=8 --set anchors.keys=true"
+        hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
         raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
     anchors = identities(questions)
     raise_all(problem for edit in corrections if (problem := overlap(edit, anchors)))
@@ -128,7 +134,7 @@ def initialise(
         if existing := _existing(target, chosen, state.meta, corrections):
             return existing
         if questions:
-            keep_anchors(target.folder, questions)
+            keep_anchors(target.folder, questions, first=True)
         if questions or corrections:
             machine = machine or Machine()
             _prepare(target, chosen, state, questions, corrections, machine=machine, progress=progress)
@@ -149,11 +155,14 @@ def _prepare(
     meta = state.meta
     needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(questions))
     require(needed, chosen.checkpoint)
+    progress(0, None, "loading the model")
     runtime = load_runtime(chosen.checkpoint, machine, system=meta.recipe.system, reserve=needed.beside_weights)
     anchors: list[Anchor] = []
     if questions:
         with runtime.attached([]):
-            anchors = ask_anchors(runtime, questions, anchors_cache(target, meta, machine))
+            anchors = ask_anchors(
+                runtime, questions, target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
+            )
     if corrections:
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
@@ -168,7 +177,7 @@ def _fresh(chosen: Plan) -> State:
     meta = StateMeta(
         base=fingerprint(chosen.checkpoint, [site.disk_key for site in chosen.sites]),
         recipe=chosen.recipe,
-        template=load_prompter(chosen.checkpoint).template,
+        template=load_fitting_prompter(chosen.checkpoint, chosen.model).template,
         sites=editor.records,
         digest=START,
     )
@@ -195,18 +204,21 @@ def _existing(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequen
     }
     if not any(differs.values()):
         return InitReport(target, chosen, existing.parameters, created=False, state=existing.meta)
+    other = next(name for name in differs if differs[name])
+    add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
-        f"`{target.sidecar}` exists, with another {next(name for name in differs if differs[name])} "
-        f"({existing.meta.edits} edits)",
-        "start a new state with --state FILE, or move the old one and its `.d` folder away",
+        f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'edit')})",
+        f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:
     model_type = checkpoint.config.get("model_type")
     unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
-    capped = {site.shape[1] for site in sites if basis.usable_rank(recipe.rank, site.shape[1]) < recipe.rank}
+    widths = {site.shape[1] for site in sites}
+    usable = {width: basis.usable_rank(recipe.rank, width) for width in sorted(widths)}
     return (unlisted if model_type not in FAMILIES else []) + [
-        f"rank {recipe.rank} is capped at {basis.usable_rank(recipe.rank, width)} where sites have {width} inputs"
-        for width in sorted(capped)
+        f"rank {recipe.rank} is capped at {rank} where sites have {counted(width, 'input')}"
+        for width, rank in usable.items()
+        if rank < recipe.rank
     ]

@@ -43,6 +43,8 @@ class Line:
 
     entry: Entry
     now: Status
+    retried: bool = False
+    """Whether a later line tries the edit again."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,11 @@ def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogRepo
         StateError: there is no ledger, or it is damaged.
     """
     matching: list[tuple[int, str, Status]] = []
+    retries: dict[str, int] = {}
 
     def note(entry: Entry) -> None:
+        if entry.retry:
+            retries[entry.id] = entry.seq
         if chosen.matches(entry):
             matching.append((entry.seq, entry.id, entry.status))
 
@@ -93,7 +98,11 @@ def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogRepo
         matching = [line for line in matching if now.get(line[1], line[2]) in chosen.statuses]
     shown = {number for number, _, _ in (matching if limit is None else matching[max(0, len(matching) - limit) :])}
     rest = ledger.entries[min(shown, default=1) - 1 :] if shown else ()
-    lines = [Line(entry, now.get(entry.id, entry.status)) for entry in rest if entry.seq in shown]
+    lines = [
+        Line(entry, now.get(entry.id, entry.status), retries.get(entry.id, 0) > entry.seq)
+        for entry in rest
+        if entry.seq in shown
+    ]
     return LogReport(target, ledger.head, len(ledger.entries), len(matching), lines)
 
 

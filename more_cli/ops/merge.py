@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.patching import Copied, Patch, copy_patched
 from more_cli.checkpoint.reader import open_checkpoint
-from more_cli.errors import UsageError
+from more_cli.errors import FailedEditsError, UsageError
 from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
 from more_cli.ops.provenance import PROVENANCE, write_provenance
 from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import FailedEdit, failed_sentence
+from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
 
@@ -47,6 +49,8 @@ class MergeOptions:
     """Hard-link shards without a site instead of copying them."""
     sha256: bool = False
     """Store in `more.json` the hash of every shard that was written, beside those of the edited tensors."""
+    require_all: bool = False
+    """Write nothing unless every edit that was asked for stands."""
     dry_run: bool = False
     """Write nothing."""
 
@@ -61,6 +65,11 @@ class MergeReport:
     left_out: list[str] = field(default_factory=list)
     """Files of the base that were not copied: other copies of the weights, without the edits."""
     edits: int = 0
+    """Edits folded in."""
+    asked: int = 0
+    """Edits that were asked for."""
+    failed: list[FailedEdit] = field(default_factory=list)
+    """Those of them that do not stand."""
     replayed: int = 0
     verification: Verification | None = None
     dry_run: bool = False
@@ -85,6 +94,7 @@ def merge(
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
         UsageError: `out` is the base, or exists and may not be replaced.
+        FailedEditsError: an edit does not stand, and all are required.
         ResourceError: not enough disk.
     """
     options = options or MergeOptions()
@@ -92,6 +102,8 @@ def merge(
         raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
     checkpoint = open_checkpoint(target.model)
     meta = load_meta(target.sidecar)  # raises before anything is copied
+    if options.require_all:
+        _require_all(Ledger(target.folder))
     report = MergeReport(target, out, dry_run=options.dry_run, shards=len(checkpoint.shards))
     report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
 
@@ -99,7 +111,10 @@ def merge(
     def ready() -> _Ready:
         made = _prepare(target, machine, options, progress)
         report.folds, report.replayed = made.folds, made.replayed
-        report.edits = len(made.session.ledger.standing())
+        ledger = made.session.ledger
+        if options.require_all:
+            _require_all(ledger)  # again: another process may have added a line
+        report.edits, report.asked, report.failed = len(ledger.standing()), len(ledger.asked()), ledger.failed()
         return made
 
     if options.dry_run:
@@ -135,6 +150,12 @@ def merge(
 
         report.verification = verify_merged(ready().session, out, ready().live)
     return report
+
+
+def _require_all(ledger: Ledger) -> None:
+    if failed := ledger.failed():
+        hint = "`more edit MODEL --retry` tries them again; without --require-all they do not stop the merge"
+        raise FailedEditsError(failed_sentence(failed, len(ledger.asked())), hint)
 
 
 @dataclass(frozen=True)

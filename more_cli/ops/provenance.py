@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sha256_file, write_new
-from more_cli.text import canonical_json, plain, shorten, strict_json
+from more_cli.store.entry import failed_sentence
+from more_cli.text import canonical_json, counted, plain, shorten, strict_json
 
-if TYPE_CHECKING:  # needs torch
-    from more_cli.ops.session import Session
+if TYPE_CHECKING:
+    from more_cli.ops.session import Session  # needs torch
+    from more_cli.store.ledger import Ledger
 
 PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
@@ -36,10 +38,15 @@ def provenance(session: Session) -> dict[str, Any]:
         "digest": meta.digest,
         "ledger_head": session.ledger.head,
         "base": meta.base,
-        "anchors": meta.anchors,
+        "anchors": session.anchors_digest,
         "recipe": meta.recipe.canonical(),
         "versions": versions(session.machine),
     }
+
+
+def asked_and_failed(ledger: Ledger) -> dict[str, Any]:
+    """Return how many edits were asked for, and those of them that do not stand, as JSON values."""
+    return {"asked": len(ledger.asked()), "failed": [edit._asdict() for edit in ledger.failed()]}
 
 
 def write_provenance(
@@ -57,7 +64,7 @@ def write_provenance(
     """
     before = session.target.model / PROVENANCE
     with disk_errors(folder):
-        values = provenance(session) | more
+        values = provenance(session) | asked_and_failed(session.ledger) | more
         values["statuses"] = _counts(session)
         values["files"] = dict(files)
         values["previous"] = sha256_file(before) if before.is_file() else None
@@ -77,17 +84,20 @@ def _counts(session: Session) -> dict[str, int]:
 
 
 def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
-    meta, standing = session.state.meta, len(session.ledger.standing())
+    meta, ledger, standing = session.state.meta, session.ledger, len(session.ledger.standing())
+    written = f"{counted(standing, 'correction')} {'was' if standing == 1 else 'were'} written into {what} with M-ORE."
+    if failed := ledger.failed():
+        written += f"\n\n{_code(failed_sentence(failed, len(ledger.asked())))}; `{PROVENANCE}` has the reasons."
     rows = {
         "base": f"{_code(session.target.model.resolve().name)}, headers {meta.base['headers'][:16]}",
         "recipe": _code(meta.recipe.name),
         "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
         **facts,
-        "ledger head": session.ledger.head[:16],
+        "ledger head": ledger.head[:16],
     }
     table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     return (
-        f"## Corrected with more\n\n{standing} corrections were written into {what} with M-ORE.\n\n"
+        f"## Corrected with more\n\n{written}\n\n"
         f"| what | value |\n|---|---|\n{table}\n"
         f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and "
         "the versions; `more verify` on this folder compares them.\n"

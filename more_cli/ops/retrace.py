@@ -10,12 +10,11 @@ from torch import Tensor
 
 from more_cli.errors import StateError
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import ask_anchors
 from more_cli.ops.session import Session, take_over, versions
 from more_cli.progress import Progress
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
-from more_cli.store.state import State, state_bytes, unedited
+from more_cli.store.state import RESTORE, State, state_bytes, unedited
 from more_cli.store.target import Target
 
 TOLERANCE = 0.01
@@ -38,8 +37,7 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
     gap, tensor = max(_gaps(again, state), default=(0.0, "the header"))
     off = f"{tensor} is off by {gap:.2g} of its norm"
     if machine.place == "cpu" and not changed:
-        hint = "delete the state and run `more edit` again: the ledger beside it replays every edit"
-        raise StateError(f"{what} another state on the same machine: {off}", hint)
+        raise StateError(f"{what} another state on the same machine: {off}", RESTORE)
     where = f"on another machine ({', '.join(changed)})" if changed else "on a GPU"
     if gap > TOLERANCE or not _same_edits(again, state):
         hint = "compare on a machine with the versions and the number of threads that the ledger records"
@@ -49,17 +47,11 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
 
 def _applied_again(target: Target, state: State, machine: Machine, progress: Progress) -> State:
     session = Session(target, unedited(state.meta), machine, progress)
-    runtime, editor = session.runtime, session.editor
-    anchors = []
-    if session.anchors:
-        with TemporaryDirectory() as folder, runtime.attached([]):
-            anchors = ask_anchors(runtime, session.anchors, Path(folder, "anchors"))
-    with editor.attach(runtime):
-        if anchors:
-            editor.settle(anchors)
-            editor.hold(anchors)
-        session.replay(until=state.meta.edits)
-    take_over(session.state, editor)
+    with TemporaryDirectory() as folder:
+        session.cache = Path(folder)
+        with session.attached(replay=False):
+            session.replay(until=state.meta.edits)
+    take_over(session.state, session.editor)
     return session.state
 
 

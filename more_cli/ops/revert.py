@@ -16,7 +16,8 @@ from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, open_session, versions
+from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
+from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
@@ -122,7 +123,7 @@ def _planned(session: Session, request: RevertRequest) -> RevertReport:
     plan = Plan(gone, kept, remaining[kept:])
     start = nearest_state(session.state, ledger, kept).meta.edits
     lines = list(ledger.history.kinds())
-    again = [lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"]
+    again = list(dict.fromkeys(lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"))
     if plan.again or start < kept:
         _check_images(ledger, remaining)
     return RevertReport(session.target, plan, again, replayed=kept - start)
@@ -130,7 +131,7 @@ def _planned(session: Session, request: RevertRequest) -> RevertReport:
 
 def _gone(ledger: Ledger, request: RevertRequest) -> list[str]:
     """Return the edits to revert, in the order of the history."""
-    edits = [id for kind, id in ledger.history.kinds() if kind == "edit"]
+    edits = list(dict.fromkeys(id for kind, id in ledger.history.kinds() if kind == "edit"))  # one tried again: once
     if request.to is not None or request.last is not None:
         first = request.to if request.to is not None else len(edits) - (request.last or 0)
         if not 0 <= first <= len(edits):
@@ -149,7 +150,7 @@ def _gone(ledger: Ledger, request: RevertRequest) -> list[str]:
 def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
     """Return the places of the history that a run without these edits would have.
 
-    A consolidation ends a run; it goes if all edits of that run go.
+    A consolidation ends a run; it goes if all edits of that run go. Anchors stay.
     """
     places: list[int] = []
     some_go = some_stay = False
@@ -159,6 +160,8 @@ def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
             some_go |= id in gone
             if id in gone:
                 continue
+        elif kind == "anchors":
+            pass
         elif some_go and not some_stay:
             continue
         else:
@@ -206,9 +209,11 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
             if place < len(own.history):
                 draft.repeat(own.history[place])
             elif old.kind == "consolidate":
-                draft.commit_consolidation(plan.place(old.since))
+                commit_consolidation(draft, plan.place(old.since))
+            elif old.kind == "anchors":
+                commit_anchors(draft, old.content, old.anchors)
             else:
-                draft.commit_edit(own.edit_of(old), old.description(), joint=old.joint)
+                commit_edit(draft, own.edit_of(old), old.description(), Try.of(old))
             if due():
                 draft.save()
         # Not after an error, which may have struck inside a write: then the draft stays as last saved.

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from more_cli import __version__
 from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.clock import timed
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
-from more_cli.errors import DataError, UsageError
+from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.anchors import ask_anchors, cache_name, load_anchors
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, load_anchors
 from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
 from more_cli.progress import Progress, no_progress
@@ -36,6 +37,27 @@ SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""
 
 
+@dataclass(frozen=True)
+class Try:
+    """How one edit is applied."""
+
+    joint: bool = False
+    """Only its key is absorbed: the next consolidation writes it together with others."""
+    retry: bool = False
+    """It failed before and is tried again."""
+    settings: tuple[str, ...] = ()
+    """Changes of the recipe for this try alone, as KEY=VALUE."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """Return how the edit of a ledger line was applied."""
+        return cls(entry.joint, entry.retry, tuple(entry.settings))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of its ledger line."""
+        return {"joint": self.joint, "retry": self.retry, "settings": list(self.settings)}
+
+
 class Session:
     """A state with its ledger; the model is loaded on first use."""
 
@@ -47,6 +69,8 @@ class Session:
         self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
+        self._refused: dict[str, tuple[str, str]] = {}
+        """Subject and content of the refused edits that no later edit contradicts, by id."""
         self.unwritten: int | None = None
         """Place of the first edit of a batch that no consolidation has written yet."""
         self.ledger = Ledger(target.folder, self._on_line, name=target.ledger_name)
@@ -57,7 +81,15 @@ class Session:
             self._rebuild_memory()
         self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
         self._runtime: Runtime | None = None
-        self.anchors = load_anchors(target.folder, state.meta.anchors) if state.meta.anchors else []
+        self.cache = target.folder / "cache"
+        """Folder of what can be computed again."""
+        digest = self.ledger.anchors_at(self.state.meta.edits) or state.meta.anchors
+        self.anchors = load_anchors(target.folder, digest) if digest else []
+
+    @property
+    def anchors_digest(self) -> str | None:
+        """Digest of the anchors that are held now; None without anchors."""
+        return anchors_digest(self.anchors) if self.anchors else None
 
     @property
     def behind(self) -> int:
@@ -76,6 +108,7 @@ class Session:
             meta = self.state.meta
             needed = estimate(self.checkpoint, meta.sites, meta.recipe, self.machine, anchors=len(self.anchors))
             require(needed, self.checkpoint)
+            self.progress(0, None, "loading the model")
             self._runtime = load_runtime(
                 self.checkpoint, self.machine, system=meta.recipe.system, reserve=needed.beside_weights
             )
@@ -93,11 +126,27 @@ class Session:
         """
         with self.editor.attach(self.runtime):
             if self.anchors and (writing or self.behind or self.unsettled):
-                cache = anchors_cache(self.target, self.state.meta, self.machine)
-                if fresh := self.unsettled:
-                    self._saved = ""
-                self.editor.hold(ask_anchors(self.runtime, self.anchors, cache), fresh=fresh)
+                self._hold()
             yield self.replay() if replay else 0
+
+    def _hold(self) -> None:
+        """Let the editor hold the anchors; on a state without keys, P absorbs theirs first."""
+        if fresh := self.unsettled:
+            self._saved = ""
+        self.editor.hold(self._ask(), fresh=fresh)
+
+    def _ask(self) -> list[Anchor]:
+        meta, digest = self.state.meta, anchors_digest(self.anchors)
+        return ask_anchors(self.runtime, self.anchors, self.cache / anchors_cache(meta, digest, self.machine))
+
+    def take_anchors(self, digest: str) -> None:
+        """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
+        known = len(self.anchors)
+        self.anchors = load_anchors(self.target.folder, digest)
+        if self.unsettled:
+            self._hold()
+        else:
+            self.editor.hold(self._ask(), absorb_from=known)
 
     def consolidate(self, since: int) -> Consolidated:
         """Write the edits from place `since` on again where they do not hold."""
@@ -111,13 +160,17 @@ class Session:
 
     def _rebuild_memory(self) -> None:
         """Rebuild the memory after a revert, when a place in the history is no longer a line number."""
-        self.memory, self.unwritten = Memory(self._recall), None
+        self.memory, self._refused, self.unwritten = Memory(self._recall), {}, None
         for place, entry in enumerate(self.ledger.history[: self.state.meta.edits], 1):
             self._remember(place, entry)
 
     def _remember(self, place: int, entry: Entry) -> None:
-        if entry.kind == "edit" and entry.status is not Status.REFUSED:
-            self.memory.add(place, entry.subject, entry.content)
+        if entry.kind == "edit" and entry.status is Status.REFUSED:
+            self._refused[entry.id] = entry.subject, entry.content
+        elif entry.kind == "edit":
+            for id in (entry.id, *self._refused_about(entry)):
+                self._refused.pop(id, None)
+            self.memory.add(place, entry.subject, entry.content, retry=entry.retry)
             if entry.joint and self.unwritten is None:
                 self.unwritten = place
         if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
@@ -142,8 +195,10 @@ class Session:
         """Apply the first entry of the history that the state lacks."""
         if entry.kind == "consolidate":
             self.consolidate(entry.since)
+        elif entry.kind == "anchors":
+            self.take_anchors(entry.content)
         elif entry.status is not Status.REFUSED:  # a refused edit changed nothing
-            self._learn(self.ledger.edit_of(entry), joint=entry.joint)
+            self.learn(self.ledger.edit_of(entry), Try.of(entry))
         self.count(entry)
 
     def count(self, entry: Entry) -> None:
@@ -162,48 +217,29 @@ class Session:
         self.outdated = False
         self._saved = self.state.meta.digest
 
-    def apply(self, edit: Edit, *, joint: bool = False) -> EditOutcome:
-        """Let the editor learn one correction or, if `joint`, accept it for the next consolidation.
+    def learn(self, edit: Edit, attempt: Try) -> EditOutcome:
+        """Let the editor learn one correction or, if the try is joint, accept it for the next consolidation.
 
-        An edit that cannot be turned into a prompt is refused with the reason.
+        Raises:
+            DataError: the edit cannot be turned into a prompt; the model is as it was.
         """
-        try:
-            return self._learn(edit, joint=joint)
-        except DataError as error:
-            return EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+        number = self.state.meta.edits + 1
+        context = self.memory.context(number, edit.subject, edit.content, retry=attempt.retry)
+        context = replace(context, settings=attempt.settings)
+        return (self.editor.admit if attempt.joint else self.editor.edit)(EditRequest.of(edit), context)
 
-    def commit_edit(self, edit: Edit, kept: Mapping[str, Any], *, joint: bool) -> Entry:
-        """Apply one edit and append its ledger line: what is `kept` of the edit, and what was measured."""
-        started = time.monotonic()
-        outcome = self.apply(edit, joint=joint)
-        measured = _measured(outcome) | {"joint": joint}
-        if joint:
-            measured |= dict.fromkeys(("nll_after", "answer_after", "right_after"))  # it is written later
-        wall_ms = round(1000 * (time.monotonic() - started), 1)
-        entry = self.ledger.append({**kept, **measured, "wall_ms": wall_ms, "versions": versions(self.machine)})
-        self.count(entry)
-        return entry
+    def contradicted(self, edit: Edit) -> list[str]:
+        """Return the ids of the edits that an edit supersedes if it is not refused."""
+        places = self.memory.contradicted(edit.subject, edit.content)
+        return [self.ledger.history[place - 1].id for place in places] + self._refused_about(edit)
 
-    def commit_consolidation(self, since: int) -> Entry:
-        """Consolidate the edits from place `since` on, and append a ledger line about it."""
-        self.progress(0, None, "consolidating")
-        started = time.monotonic()
-        done = self.consolidate(since)
-        entry = self.ledger.append(
-            {
-                "kind": "consolidate",
-                "id": f"consolidation-{len(self.ledger.history) + 1}",
-                "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
-                "since": since,
-                "writes": done.writes,
-                "cost": done.cost,
-                "looks": list(done.looks.items()),
-                "wall_ms": round(1000 * (time.monotonic() - started), 1),
-                "versions": versions(self.machine),
-            }
-        )
-        self.count(entry)
-        return entry
+    def _refused_about(self, edit: Edit | Entry) -> list[str]:
+        """Return the ids of the refused edits about the same images and question with another target."""
+        return [
+            id
+            for id, (subject, content) in self._refused.items()
+            if subject == edit.subject and content != edit.content
+        ]
 
     def machine_notes(self) -> list[str]:
         """Return what differs from the machine of the last edit, because a replay may then differ in its bytes."""
@@ -212,10 +248,6 @@ class Session:
         before, now = self.ledger.entries[-1].versions, versions(self.machine)
         changed = [f"{key} {before[key]} -> {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
         return [f"differs from the last edit's machine: {', '.join(changed)}"] if changed else []
-
-    def _learn(self, edit: Edit, *, joint: bool) -> EditOutcome:
-        context = self.memory.context(self.state.meta.edits + 1, edit.subject, edit.content)
-        return (self.editor.admit if joint else self.editor.edit)(EditRequest.of(edit), context)
 
 
 def open_session(target: Target, machine: Machine, progress: Progress = no_progress) -> Session:
@@ -242,13 +274,9 @@ def versions(machine: Machine) -> dict[str, str]:
     }
 
 
-def anchors_cache(target: Target, meta: StateMeta, machine: Machine) -> Path:
-    """Return the file that caches the base's answers to a state's anchors."""
-    return (
-        target.folder
-        / "cache"
-        / cache_name(meta.anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
-    )
+def anchors_cache(meta: StateMeta, anchors: str | None, machine: Machine) -> str:
+    """Return the name of the file that caches the base's answers to the set of anchors with this digest."""
+    return cache_name(anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
 
 
 def take_over(state: State, editor: MoreEditor) -> None:
@@ -257,22 +285,6 @@ def take_over(state: State, editor: MoreEditor) -> None:
     state.meta.sites = editor.records
     for site in state.meta.sites:
         state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
-
-
-def _measured(outcome: EditOutcome) -> dict[str, object]:
-    return {
-        "status": Status(outcome.status),
-        "reason": outcome.reason,
-        "nll_before": outcome.nll_before,
-        "nll_after": outcome.nll_after,
-        "answer_before": outcome.answer_before,
-        "answer_after": outcome.answer_after,
-        "right_after": outcome.right_after,
-        "writes": outcome.writes,
-        "sites": list(outcome.sites),
-        "cost": outcome.cost,
-        "looks": list(outcome.looks.items()),
-    }
 
 
 class Every:

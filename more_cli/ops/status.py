@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
-from more_cli.ops.anchors import load_anchors
+from more_cli.ops.anchors import anchors_of
 from more_cli.ops.base import open_base
 from more_cli.recipe import Recipe
+from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
+from more_cli.text import counted
 
 if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is needed
     from more_cli.model.machine import Machine
@@ -30,7 +32,11 @@ class StatusReport:
     state: StateMeta | None
     plan: Plan | None = None
     """Without a state, what `init` would choose, and why other modules cannot be edited."""
-    statuses: dict[str, int] = field(default_factory=dict)
+    statuses: dict[Status, int] = field(default_factory=dict)
+    asked: int = 0
+    """Edits that were asked for."""
+    failed: list[FailedEdit] = field(default_factory=list)
+    """Those of them that do not stand."""
     behind: int = 0
     sidecar_bytes: int = 0
     ledger_bytes: int = 0
@@ -66,14 +72,14 @@ def extensions(recipe: Recipe, anchors: int) -> list[str]:
         names.append("the key of every token in P")
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
-        names.append(f"written until it holds ({limit}, at most {recipe.max_steps} writes)")
+        names.append(f"written until it holds ({limit}, at most {counted(recipe.max_steps, 'write')})")
     if recipe.guard:
         names.append("guard")
     if recipe.rehearsal.size:
         names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors:
         keys = ", their keys in P" if recipe.anchors.keys else ""
-        names.append(f"{anchors} anchors, {recipe.anchors.size} per write{keys}")
+        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
     return names
 
 
@@ -106,13 +112,16 @@ def status(target: Target) -> StatusReport:
     checkpoint = open_base(target, state)
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
+    counts = Counter(ledger.statuses().values())
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
         state=meta,
-        statuses=dict(sorted(Counter(ledger.statuses().values()).items())),
+        statuses={status: counts[status] for status in Status if counts[status]},
+        asked=len(ledger.asked()),
+        failed=ledger.failed(),
         behind=len(ledger.history) - meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
-        anchors=len(load_anchors(target.folder, meta.anchors)) if meta.anchors else 0,
+        anchors=len(anchors_of(target.folder, meta)),
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
     )

@@ -146,7 +146,7 @@ def _verify_state(report: VerifyReport, machine: Machine, progress: Progress) ->
     state = report.run("state", lambda: _state(target))
     ledger = report.run("ledger", lambda: _ledger(target, named))
     report.run("digest", lambda: _digest(target, state(), ledger()))
-    report.run("anchors", lambda: _anchors(target, state(), named))
+    report.run("anchors", lambda: _anchors(target, state(), ledger(), named))
     report.run("images", lambda: _images(target.folder / "images", named, deep, progress))
     base = report.run("base", lambda: _base(target, state()))
     report.run("basis", lambda: _basis(state(), base()))
@@ -206,14 +206,14 @@ def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
     return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
 
 
-def _anchors(target: Target, state: State, named: dict[str, Named]) -> tuple[str, None]:
-    if state.meta.anchors is None:
-        return "none", None
-    anchors = load_anchors(target.folder, state.meta.anchors)
-    for number, anchor in enumerate(anchors, 1):
-        if anchor.image is not None:
-            named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
-    return f"{len(anchors)}, unchanged since the state was made", None
+def _anchors(target: Target, state: State, ledger: Ledger, named: dict[str, Named]) -> tuple[str, None]:
+    first = [state.meta.anchors] if state.meta.anchors else []
+    sets = [load_anchors(target.folder, digest) for digest in (*first, *ledger.anchors)]
+    for anchors in sets:  # each holds those of the one before, so the numbers stay
+        for number, anchor in enumerate(anchors, 1):
+            if anchor.image is not None:
+                named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
+    return f"{len(sets[-1])}, unchanged since they were added" if sets else "none", None
 
 
 def _images(folder: Path, named: dict[str, Named], deep: bool, progress: Progress) -> tuple[str, None]:

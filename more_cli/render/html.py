@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from more_cli.evaluation.gates import Judgement
-from more_cli.evaluation.per_edit import EditScores
+from more_cli.evaluation.per_edit import EditScores, variants
+from more_cli.evaluation.probes import ProbeScore
 from more_cli.render.markup import Markup, element, joined
 from more_cli.render.page import Page, Table
 from more_cli.render.style import STYLE
 from more_cli.render.thumbnails import Thumbnails
+from more_cli.text import counted
 
 GALLERY = 200
-"""Most edits shown; those that do not hold come first."""
+"""Most edits shown; those that do not hold, or whose other answers moved, come first."""
 PICTURES = 4
 """Most images shown of one edit."""
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_VARIANTS = {
-    "gen_text.gen_exact": "rephrases",
-    "gen_image.gen_exact": "other images",
-    "portability.gen_exact": "portability",
-    "loc_text.loc_gen_same": "unrelated text kept",
-    "loc_image.loc_gen_same": "unrelated images kept",
-}
 
 
 def html(page: Page) -> str:
@@ -47,6 +42,8 @@ def html(page: Page) -> str:
 
 def _sections(page: Page) -> Iterator[Markup]:
     yield element("p", page.headline, class_="lead")
+    if page.failed:
+        yield element("p", page.failed, class_="lead bad")
     yield element("p", f"{page.scope}, {page.reading}, 95 % intervals")
     if page.gates:
         yield _section("Gates", _gates(page.gates))
@@ -76,34 +73,37 @@ def _gates(gates: Sequence[Judgement]) -> Markup:
 
 
 def _gallery(page: Page) -> Markup:
-    shown = sorted(page.edits, key=lambda scores: scores.good)[:GALLERY]
+    shown = sorted(page.edits, key=lambda scores: (scores.good, not scores.moved))[:GALLERY]
     thumbnails = Thumbnails()
     note = f"{len(shown)} of {len(page.edits)}, " if len(shown) < len(page.edits) else ""
+    order = "edits that do not hold first, then those with other answers that moved"
     return _section(
         "Gallery",
-        element("p", f"{note}edits that do not hold first; `before` is the answer of the untouched base"),
+        element("p", f"{note}{order}; `before` is the answer of the untouched base"),
         element("div", *(_card(page, scores, thumbnails) for scores in shown), class_="gallery"),
     )
 
 
 def _card(page: Page, scores: EditScores, thumbnails: Thumbnails) -> Markup:
     shown = scores.shown
-    before = page.before.get(scores.id, shown.base_answer)
+    before = page.before.get(scores.id, None if scores.rel else shown.base_answer)
     answers = {"before": before, "target": shown.probe.target, "after": shown.answer}
     return element(
         "article",
         _pictures(scores, thumbnails),
         element("h3", scores.id, " ", _verdict(scores.verdict, scores.good)),
+        *([element("p", scores.why, class_="why")] if scores.failed else []),
         element("p", shown.probe.query.question),
         element("dl", *(_term(name, text) for name, text in answers.items() if text is not None)),
-        _variants(scores),
+        *_others(scores, thumbnails),
         class_="good" if scores.good else "bad",
     )
 
 
 def _pictures(scores: EditScores, thumbnails: Thumbnails) -> Markup:
     images = scores.shown.probe.query.images
-    uris = [thumbnails.uri(image) for image in images[:PICTURES]]
+    # The images of a question that could not be asked may be what was wrong with it.
+    uris = [thumbnails.uri(image) for image in images[:PICTURES] if scores.shown.answer is not None]
     pictures = [element("img", src=uri, alt=f"image of {scores.id}") for uri in uris if uri]
     left = len(images) - len(pictures)
     rest = [element("span", f"{left} more not shown" if pictures else "image not shown")] if left else []
@@ -111,15 +111,41 @@ def _pictures(scores: EditScores, thumbnails: Thumbnails) -> Markup:
 
 
 def _term(name: str, text: str) -> Markup:
-    return joined(element("dt", name), element("dd", text or "(nothing)"))
+    return joined(element("dt", name), element("dd", _shown(text)))
 
 
-def _variants(scores: EditScores) -> Markup:
-    values = scores.values()
-    parts = [
-        f"{label} {sum(values[name]):.0f}/{len(values[name])}" for name, label in _VARIANTS.items() if name in values
+def _shown(answer: str | None) -> str:
+    return "(not asked)" if answer is None else answer or "(nothing)"
+
+
+def _others(scores: EditScores, thumbnails: Thumbnails) -> Iterator[Markup]:
+    """Yield the answers to an edit's other questions; those that are as expected have to be opened."""
+    if not scores.others:
+        return
+    yield element("p", variants([scores]), class_="variants")
+    if scores.moved:
+        cells = (joined(scores.words(score), _small(scores, score, thumbnails)) for score in scores.moved)
+        yield _answers(cells, scores.moved)
+    if held := [score for score in scores.others if score.holds]:
+        summary = element("summary", f"{counted(len(held), 'other answer')} as expected")
+        yield element("details", summary, _answers(map(scores.words, held), held))
+
+
+def _answers(asked: Iterable[str], shown: Sequence[ProbeScore]) -> Markup:
+    rows = [
+        (what, score.probe.query.question, _shown(score.expected), _shown(score.answer))
+        for what, score in zip(asked, shown, strict=True)
     ]
-    return element("p", ", ".join(parts), class_="variants") if parts and scores.rel else joined()
+    return _table(("asked", "question", "expected", "answer now"), rows)
+
+
+def _small(scores: EditScores, score: ProbeScore, thumbnails: Thumbnails) -> Markup:
+    """Return the picture that a question is about, if it is another one than the edit's."""
+    images = score.probe.query.images
+    if not images or score.answer is None or images == scores.shown.probe.query.images:
+        return joined()
+    uri = thumbnails.uri(images[0])
+    return element("img", src=uri, alt=f"image of {scores.id}") if uri else joined()
 
 
 def _verdict(text: str, good: bool) -> Markup:

@@ -29,7 +29,8 @@ def junit_xml(page: Page) -> str:
         case = _case(suite, str(found.gate), "more.gates", 0.0)
         if not found.met:
             _fail(case, "gate missed", f"measured {found.reason}", "")
-    _close(suite)
+    warnings = [f"{found.gate}: {found.reason}" for found in page.gates if found.warning]
+    _close(suite, "\n".join(map(plain, warnings)))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
@@ -57,19 +58,20 @@ def _suite(
     return suite
 
 
-def _close(suite: Element) -> None:
-    # The schema requires both, at the end.
-    SubElement(suite, "system-out")
+def _close(suite: Element, out: str = "") -> None:
+    # The schema requires both, at the end, and gives a case that passes no place for a warning.
+    SubElement(suite, "system-out").text = out
     SubElement(suite, "system-err")
 
 
 def _edit_case(suite: Element, scores: EditScores, page: Page, seconds: float) -> None:
     question, answer = scores.shown.probe.query.question, scores.shown.answer
+    said = "the model was not asked" if answer is None else f"answered `{answer}`, not `{scores.wanted}`"
     case = _case(suite, f"{scores.id}: {shorten(plain(question))}", "more.edits", seconds)
     if not scores.good:
-        lines = [f"question: {question}", f"wanted: {scores.wanted}", f"answer: {answer}"]
+        lines = [f"question: {question}", f"wanted: {scores.wanted}", f"answer: {'' if answer is None else answer}"]
         lines += [f"before: {page.before[scores.id]}"] if scores.id in page.before else []
-        message = f"answered `{answer}`, not `{scores.wanted}`"
+        message = f"{said}; {scores.why}" if scores.failed else said
         _fail(case, scores.verdict, message, "\n".join(map(plain, lines)))
 
 

@@ -1,7 +1,7 @@
 """The content of a report: the only thing that renderers know.
 
-Text from users and models is in `subject`, `scope`, `edits`, `before`, `properties` and the first cell of a row; all
-other text is ours.
+Text from users and models is in `subject`, `scope`, `failed`, `edits`, `before`, `properties` and the first cell of a
+row; all other text is ours.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Page:
     """How much of it was measured."""
     reading: str
     """How to read the numbers: protocol and baseline."""
+    failed: str = ""
+    """Which edits that were asked for do not stand, in one sentence; empty if all do."""
     gates: Sequence[Judgement] = ()
     tables: Sequence[Table] = ()
     edits: Sequence[EditScores] = ()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
 from more_cli.evaluation.paired import Difference
+from more_cli.evaluation.per_edit import headline
 from more_cli.experiments.capability import CapabilityReport
 from more_cli.experiments.compare_editors import EditorComparison
 from more_cli.experiments.report import SuiteReport
@@ -14,6 +15,7 @@ from more_cli.ops.evaluate import EvalReport, by_age
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Curve
 from more_cli.suites.yes_no import YesNoScore
+from more_cli.text import counted
 
 _ESTIMATE = ("value", "95 % interval", "kind", "n")
 _AGES = "rel.gen_exact, grouped by how many edits came after"
@@ -30,6 +32,7 @@ def of_state(report: EvalReport) -> Page:
         headline=report.headline,
         scope=report.scope,
         reading=f"protocol {report.protocol}, locality against {report.baseline}",
+        failed=report.failed_sentence,
         gates=report.gates,
         tables=tables,
         edits=report.per_edit,
@@ -52,8 +55,8 @@ def of_suite(report: SuiteReport) -> Page:
     return Page(
         command="more eval --suite",
         subject=f"{report.suite.name}, {report.editor}",
-        headline=f"{sum(scores.good for scores in edits)} of {len(edits)} hold",
-        scope=f"{report.suite.name}, editor {report.editor}, {len(edits)} edits",
+        headline=headline(edits),
+        scope=f"{report.suite.name}, editor {report.editor}, {counted(len(edits), 'edit')}",
         reading=f"{report.headline} unless noted otherwise, {report.locality}",
         gates=report.gates,
         tables=list(_suite_tables(report)),
@@ -77,6 +80,7 @@ def of_capability(report: CapabilityReport) -> Page:
     moved = f"change of accuracy {found.value:+.3f} ({_interval(found, '+')})" if found else "no state to compare with"
     shown = {"base": report.base} | ({"edited": report.state} if report.state else {})
     scores = [(name, which, of.categories[name]) for name in report.base.categories for which, of in shown.items()]
+    after = f"the untouched base and the state after {counted(report.edits, 'edit')}"
     rows = [
         (
             name,
@@ -107,7 +111,7 @@ def of_capability(report: CapabilityReport) -> Page:
         subject=f"{report.suite.name}, {report.target.model.resolve().name}",
         headline=f"accuracy {(report.state or report.base).accuracy:.3f}, {moved}",
         scope=report.suite.name,
-        reading=f"the untouched base and the state after {report.edits} edits" if found else "the untouched base",
+        reading=after if found else "the untouched base",
         gates=report.gates,
         tables=tables,
         reproduce=report.reproduce,
@@ -147,7 +151,7 @@ def of_comparison(found: EditorComparison) -> Page:
         command="more compare",
         subject=f"{first.suite.name}: {', '.join(reports)}",
         headline=", ".join(f"{editor} {_holding(report)}" for editor, report in reports.items()),
-        scope=f"{first.suite.name}, {len(first.edits)} edits",
+        scope=f"{first.suite.name}, {counted(len(first.edits), 'edit')}",
         reading=first.locality,
         tables=[
             *tables[:1],

@@ -14,6 +14,7 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: .5rem 0 0; }
 p { margin: .25rem 0; }
 .lead { font-size: 1.25rem; }
+.lead.bad, .why { color: var(--bad); }
 .scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line);
@@ -33,7 +34,7 @@ svg .grid { stroke: var(--line); fill: none; }
 svg .line { stroke: var(--bar); stroke-width: 2; fill: none; }
 svg .dot { fill: var(--paper); stroke: var(--ink); stroke-width: 1.5; }
 figcaption { color: var(--faint); font-size: .875rem; margin-bottom: .25rem; }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 14rem), 1fr)); gap: 1rem; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 article { background: var(--card); border-top: 3px solid var(--good); padding: .75rem; }
 article.bad { border-color: var(--bad); }
 .pictures { display: flex; flex-wrap: wrap; gap: .25rem; min-height: 9rem; align-items: center; }
@@ -44,5 +45,9 @@ dd { margin: 0; }
 .verdict { font-weight: 600; }
 .verdict.good { color: var(--good); }
 .verdict.bad { color: var(--bad); }
-.variants { font-size: .875rem; }
+.variants, .why, article summary, article table { font-size: .875rem; }
+article summary { margin-top: .25rem; }
+article table { table-layout: fixed; width: 100%; }
+article th, article td { white-space: normal; overflow-wrap: anywhere; padding-right: .5rem; vertical-align: top; }
+td img { display: block; max-height: 3rem; }
 """

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
@@ -78,7 +78,7 @@ class Entry(_Strict):
     Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.
     A "consolidate" line says that the edits from place `since` on were checked again and the wrong ones written
     together. A "revert" line undoes the edits `ids`: the history is cut before place `since`, and the next `redone`
-    lines repeat the later edits without them.
+    lines repeat the later edits without them. An "anchors" line says that later writes hold another set of anchors.
     """
 
     seq: Annotated[int, Field(ge=1)]
@@ -86,12 +86,12 @@ class Entry(_Strict):
     check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the line with this field empty; empty in lines of older versions. It protects the last line, whose
     hash no other line holds."""
-    kind: Literal["edit", "revert", "consolidate"] = "edit"
+    kind: Literal["edit", "revert", "consolidate", "anchors"] = "edit"
     id: str
     status: Status
     reason: str = ""
     content: Sha256 = START
-    """Hash of images, question and target; `subject` is the hash of images and question."""
+    """Hash of images, question and target, or of the set of anchors; `subject` is the hash of images and question."""
     subject: Sha256 = START
     images: list[Sha256] = []
     question: str = ""
@@ -108,9 +108,19 @@ class Entry(_Strict):
     nll_before: float | None = None
     """Nats per token; None if not measured or not finite. The same holds for `nll_after`."""
     nll_after: float | None = None
-    answer_before: str | None = None
-    answer_after: str | None = None
+    greedy_before: str | None = None
+    """What the model says, greedily; it ends in `...` where it was cut off. None in lines of older versions. The same
+    holds for `greedy_after`."""
+    greedy_after: str | None = None
+    forced_before: str | None = Field(None, validation_alias=AliasChoices("forced_before", "answer_before"))
+    """Most likely token at each position of the target, given the target before it; `answer_before` in lines of older
+    versions. The same holds for `forced_after`."""
+    forced_after: str | None = Field(None, validation_alias=AliasChoices("forced_after", "answer_after"))
     right_after: bool | None = None
+    retry: bool = False
+    """An edit that failed before is tried again: this line takes the place of its earlier ones."""
+    settings: list[str] = []
+    """Changes of the recipe for this try alone, as KEY=VALUE."""
     joint: bool = False
     """Only its key was absorbed: the next consolidation writes it together with others."""
     writes: Count = 0
@@ -123,6 +133,8 @@ class Entry(_Strict):
     since: Count = 0
     ids: list[str] = []
     redone: Count = 0
+    anchors: Count = 0
+    """Number of anchors in the set of an "anchors" line."""
     wall_ms: float | None = None
     time: str
     """UTC, ISO 8601."""

@@ -35,7 +35,7 @@ from more_cli.store.entry import (
     read_entry,
     with_checksum,
 )
-from more_cli.store.ledger_lines import LINE_BYTES, ById, Entries, LineRef, Revert
+from more_cli.store.ledger_lines import LINE_BYTES, ById, Entries, LineRef, Revert, statuses_of
 from more_cli.text import canonical_json
 
 
@@ -62,6 +62,7 @@ class Ledger:
         self._history: list[LineRef] = []
         self._by_id: dict[str, LineRef] = {}
         self._right_after: dict[int, set[int]] = {}  # place of a consolidation -> places of the edits it left right
+        self._anchors: dict[int, str] = {}  # place of an "anchors" line -> digest of the set
         self._reverts: list[Revert] = []
         self._missing = 0  # lines that the last revert still lacks
         self.entries = Entries(self.path, self._refs)
@@ -174,6 +175,15 @@ class Ledger:
         """The last revert line, if there is one."""
         return self.entries[self._reverts[-1].line.seq - 1] if self._reverts else None
 
+    @property
+    def anchors(self) -> list[str]:
+        """Digests of the sets that "anchors" lines in force added, oldest first; each set holds the one before."""
+        return list(self._anchors.values())
+
+    def anchors_at(self, place: int) -> str | None:
+        """Return the digest of the last anchors that a line up to this place of the history added; None for none."""
+        return next((digest for at, digest in reversed(self._anchors.items()) if at <= place), None)
+
     def statuses(self) -> dict[str, Status]:
         """Return the status of every id as of the last line.
 
@@ -181,21 +191,7 @@ class Ledger:
         that one was itself refused or reverted. An edit that was not learnt becomes learnt once a consolidation left
         it right.
         """
-        statuses = dict.fromkeys(self._by_id, Status.REVERTED)
-        right = set[int]().union(*self._right_after.values())
-        for place, ref in enumerate(self._history, 1):
-            if ref.kind == "edit":
-                learnt_later = ref.status is Status.NOT_LEARNT and place in right
-                statuses[ref.id] = Status.LEARNT if learnt_later else ref.status
-        later: dict[bytes, set[bytes]] = {}
-        for ref in reversed(self._history):
-            if ref.kind != "edit" or ref.status is Status.REFUSED:
-                continue
-            contents = later.setdefault(ref.subject, set())
-            if contents - {ref.content}:
-                statuses[ref.id] = Status.SUPERSEDED
-            contents.add(ref.content)
-        return statuses
+        return statuses_of(self._history, self._by_id, set[int]().union(*self._right_after.values()))
 
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
@@ -209,7 +205,7 @@ class Ledger:
         """Return the edits that were asked for and do not stand."""
         statuses = self.statuses()
         lines = self._latest(set(Status) - set(FAILED))
-        return [FailedEdit(entry.id, statuses[entry.id], entry.reason) for entry in lines]
+        return [FailedEdit(entry.id, statuses[entry.id], entry.reason or _late_reason(entry)) for entry in lines]
 
     def _latest(self, without: Collection[Status]) -> Entries:
         """Return the last line of every edit in force whose status is not one of `without`."""
@@ -265,8 +261,10 @@ class Ledger:
 
     def _load(self, on_line: Callable[[Entry], None] | None, end: int | None = None) -> None:
         """Read the file, or its whole lines up to the byte `end`."""
-        for part in (self._refs, self._history, self._by_id, self._right_after, self._reverts, self.reverted):
+        for part in (self._refs, self._history, self._by_id, self._right_after, self._anchors):
             part.clear()
+        self._reverts.clear()
+        self.reverted.clear()
         self.head, self._size, self._missing = START, 0, 0
         # The next line holds the hash of a line, so its own checksum, which costs more, is compared in two cases only:
         # there is no next line, or two lines do not match and the changed one must be named.
@@ -317,6 +315,8 @@ class Ledger:
             self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
             self._right_after[len(self._history)] = {place for place, margin in entry.looks if margin > 0}
+        if entry.kind == "anchors":
+            self._anchors[len(self._history)] = entry.content
         self.head = sha256_bytes(line)
         self._size += len(line)
 
@@ -325,6 +325,7 @@ class Ledger:
         del self._history[entry.since - 1 :]
         self._reverts.append(Revert(ref, entry.since, removed))
         self._right_after = {place: right for place, right in self._right_after.items() if place < entry.since}
+        self._anchors = {place: digest for place, digest in self._anchors.items() if place < entry.since}
         self._missing = entry.redone
         self.reverted |= {old.id for old in removed if old.kind == "edit"}
         self.has_reverts = True
@@ -349,6 +350,10 @@ class Ledger:
             cut(self._fd, self._size)
             self._torn = 0
         return self._fd
+
+
+def _late_reason(entry: Entry) -> str:
+    return "still wrong after its batch was written" if entry.joint else ""
 
 
 def content_digest(entries: Iterable[Entry]) -> str:

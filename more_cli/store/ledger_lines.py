@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -91,3 +91,27 @@ class ById(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._refs)
+
+
+def statuses_of(history: Sequence[LineRef], ids: Iterable[str], right: Collection[int]) -> dict[str, Status]:
+    """Return the status of every id; `right` are the places of edits that a consolidation left right.
+
+    See `Ledger.statuses`.
+    """
+    statuses = dict.fromkeys(ids, Status.REVERTED)
+    for place, ref in enumerate(history, 1):
+        if ref.kind == "edit":
+            learnt_later = ref.status is Status.NOT_LEARNT and place in right
+            statuses[ref.id] = Status.LEARNT if learnt_later else ref.status
+    later: dict[bytes, set[bytes]] = {}
+    judged = set[str]()  # the last line of an edit that was tried again counts
+    for ref in reversed(history):
+        if ref.kind != "edit":
+            continue
+        contents = later.setdefault(ref.subject, set())
+        if ref.id not in judged and contents - {ref.content}:
+            statuses[ref.id] = Status.SUPERSEDED
+        judged.add(ref.id)
+        if ref.status is not Status.REFUSED:
+            contents.add(ref.content)
+    return statuses

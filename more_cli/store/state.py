@@ -22,6 +22,7 @@ from more_cli.checkpoint.reader import TensorEntry, read_header
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.recipe import Recipe
+from more_cli.settings import plain_problem
 from more_cli.store.entry import START
 from more_cli.text import canonical_json
 
@@ -178,7 +179,7 @@ def load_state(path: Path) -> State:
         file.seek(0)
         data = file.readall()
         if (meta.schema_version > 1 or meta.checksum) and not _matches_checksum(data, meta.checksum):
-            raise StateError(f"`{path}` is damaged: it does not match its checksum", _RESTORE)
+            raise StateError(f"`{path}` is damaged: it does not match its checksum", RESTORE)
         tensors = load(data)
     state = State(meta)
     for site in meta.sites:
@@ -187,7 +188,11 @@ def load_state(path: Path) -> State:
     return state
 
 
-_RESTORE = "delete it and run `more edit` again: the ledger beside it replays every edit"
+RESTORE = (
+    "move it away and run `more init MODEL` with the options of the first time (--recipe, --set, --anchors, "
+    "--calibrate), or copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
+)
+"""Hint for a state that is damaged: the ledger beside it holds every edit."""
 _ZEROS = "0" * 64
 _CHECKSUM = rb"\"checksum\":\""
 """The bytes before the checksum: JSON inside a string of the header's JSON."""
@@ -205,7 +210,7 @@ def _reported_as_damage(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StateError(f"`{path}` is damaged: {reason}", _RESTORE) from None
+        raise StateError(f"`{path}` is damaged: {reason}", RESTORE) from None
 
 
 def _matches_checksum(data: bytes, checksum: str) -> bool:
@@ -229,9 +234,9 @@ def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) 
     stored = {entry.key: (entry.dtype, entry.shape) for entry in entries}
     for name, (dtype, shape) in wanted.items():
         if stored.pop(name, None) != (dtype, shape):
-            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", _RESTORE)
+            raise StateError(f"`{path}` is damaged: `{name}` is not {shape} {dtype}", RESTORE)
     if stored:
-        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(stored))}`", _RESTORE)
+        raise StateError(f"`{path}` is damaged: unknown tensor `{next(iter(stored))}`", RESTORE)
 
 
 def _read_meta(path: Path, metadata: Any) -> StateMeta:
@@ -249,7 +254,7 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise StateError(f"`{path}` is damaged: {where}: {first['msg']}", _RESTORE) from None
+        raise StateError(f"`{path}` is damaged: {where}: {plain_problem(first)}", RESTORE) from None
 
 
 def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
@@ -257,7 +262,7 @@ def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
     tensor = tensors[name]
     if not bool(torch.isfinite(tensor).all()):
-        raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", _RESTORE)
+        raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", RESTORE)
     # The copy is in memory aligned by torch. safetensors leaves tensors at odd addresses, where a matrix product rounds
     # differently, so that an edit after a restart would give other bytes.
     return tensor.clone()

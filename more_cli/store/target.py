@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,12 @@ class Target:
 
     model: Path
     sidecar: Path
+
+    @property
+    def typed(self) -> str:
+        """What a user types to name both in a command."""
+        state = "" if self.sidecar == sidecar_path(self.model) else f" --state {shlex.quote(str(self.sidecar))}"
+        return f"{shlex.quote(str(self.model))}{state}"
 
     @property
     def folder(self) -> Path:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import overload
 
 from more_cli.files import sha256_file
-from more_cli.inputs.edits import Edit, EditLine, Repeats, parse_edit_line, raise_all, resolve_edit
+from more_cli.inputs.edits import Edit, EditLine, parse_edit_line, raise_all, resolve_edit
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.images import ImageCache
-from more_cli.inputs.records import Problem, Record, opened, records
+from more_cli.inputs.records import Problem, Record, Repeats, opened, records
 from more_cli.text import canonical_json
 
 _TRIMMED = ("question", "target", "rephrases", "locality", "portability")

@@ -5,6 +5,7 @@ A virtual environment puts this program first on PATH, so `more notes.txt` and `
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 import sys
@@ -12,21 +13,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (
-    *("init", "edit", "eval", "compare", "merge", "export", "status", "demo", "suites"),
-    *("log", "verify", "revert", "gc", "bench"),
+    *("demo", "recipes", "init", "edit", "anchors", "revert", "eval", "compare", "bench", "suites"),
+    *("merge", "export", "status", "log", "verify", "gc"),
 )
 """Listed here so that paging imports nothing; a test compares the list with the real commands."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 GUARD = "MORE_CLI_HANDED_OVER"
 """Environment variable that is set for the pager, so that two installations of this program never call each other."""
+_WITH_VALUE = ("-n", "--lines")
+"""Options of the pager that take the next word."""
+_CLOSENESS = 0.75
+"""From this share of equal letters on (0 to 1), a word is a typo of a command."""
 
 
 def wants_pager(arguments: Sequence[str], piped: bool) -> bool:
     """Return whether the user wants the pager: a file to show, or only options while input is piped in."""
-    words = [word for word in arguments if not word.startswith(("-", "+"))]
-    if any(word in OURS for word in arguments) or (words and words[0] in COMMANDS):
+    if any(word in OURS for word in arguments):
         return False
-    return any(Path(word).is_file() for word in words) if words else piped
+    before = (None, *arguments)
+    words = [
+        word
+        for word, option in zip(arguments, before, strict=False)
+        if not word.startswith(("-", "+")) and option not in _WITH_VALUE
+    ]
+    return _is_file(words[0]) if words else piped
+
+
+def _is_file(word: str) -> bool:
+    """Return whether a word names a file; a bare word that is a command, or nearly one, does not."""
+    if os.path.splitext(word)[1] or os.path.dirname(word):
+        return os.path.isfile(word)
+    return not difflib.get_close_matches(word, COMMANDS, 1, _CLOSENESS) and os.path.isfile(word)
 
 
 def is_piped() -> bool:

@@ -70,7 +70,7 @@ def measure(model: Path) -> dict[str, Any]:
 
         def write() -> None:
             loss = runtime.backward(runtime.score(batch, record=True).nll().mean())
-            editor.sites.write(editor.sites.snapshot(), editor.sites.steps(loss))
+            editor.sites.write(editor.sites.snapshot(), editor.sites.steps(loss, editor.recipe))
 
         ways: dict[str, Callable[[], float]] = {
             "the editor's write": lambda: _timed(runtime, write),

@@ -96,6 +96,8 @@ def test_people_see_a_table(world: World) -> None:
     assert result.code == 0, result.err
     for words in ("4 edits, 4 writes", "edits a second", "backward", "edit / floor of its writes"):
         assert words in result.out
+    (latency,) = [row for row in result.out.splitlines() if row.startswith("latency")]
+    assert (latency.count(" ms"), "%" in latency) == (4, False), "as a share of the median it could be below -100 %"
 
 
 def test_the_embedded_model_brings_its_edits_and_anchors_only_to_a_recipe_that_uses_them() -> None:

@@ -88,6 +88,36 @@ def test_no_config(base: Path) -> None:
     assert "no config.json" in refused(base).message
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architectures": ["LlavaLlamaForCausalLM"]},
+        {"architectures": [7, "LlavaQwenForCausalLM"]},
+        {"model_type": "llava_mistral", "architectures": None},
+        {"mm_vision_tower": "openai/clip-vit-large-patch14-336", "architectures": "LlavaNext"},
+    ],
+)
+def test_original_llava(base: Path, change: dict[str, object]) -> None:
+    tiny.set_config(base, **change)
+    error = refused(base)
+    assert "a checkpoint of LLaVA's own code" in error.message
+    assert "convert_llava_weights_to_hf.py" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "into"),
+    [
+        ('{"base_model_name_or_path": "llava-hf/llava-1.5-7b-hf"}', "'llava-hf/llava-1.5-7b-hf'"),
+        ('{"base_model_name_or_path": "\\u001b[2J"}', "'�[2J'"),
+        ("{}", "its base"),
+        ("{", "its base"),
+    ],
+)
+def test_an_adapter_names_its_base(tmp_path: Path, content: str, into: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(content)
+    assert refused(tmp_path).hint.startswith(f"merge it into {into} first")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"a": 1, "a": 2}', "[" * 100_000])
 def test_broken_config(base: Path, text: str) -> None:
     (base / "config.json").write_bytes(text.encode("latin-1"))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer.main
 from PIL import Image
 
 from more_cli import __version__
+from more_cli.cli.app import app
 from more_cli.cli.output import Output
+from more_cli.recipe import load_recipe, shipped_recipes
 from more_cli.store.state import load_state
 from support import tiny
 from support.helpers import LEARNING, QUESTION, QUICK, World, line, run, spelled, tree
@@ -49,7 +55,7 @@ def test_every_command_prints_one_json_object_and_nothing_else(world: World) -> 
     for command, result in in_order(world, "--json").items():
         assert result.code == 0
         assert result.out.count("\n") == 1
-        assert result.json["schema"] == f"more.{command}/1"
+        assert result.json["schema"] == f"more.{command}/{2 if command in ('edit', 'eval') else 1}"
 
 
 def test_quiet_is_silent_and_keeps_json_and_errors(world: World) -> None:
@@ -64,11 +70,36 @@ def test_for_people_there_are_tables_without_escape_codes(world: World, monkeypa
     results = in_order(world)
     assert "wrote" in results["init"].out
     assert "2 applied, 0 skipped (already in the ledger); of this stream: 2 learnt" in results["edit"].out
-    assert "edits: 2 (2 learnt); ledger lines not in the state yet: 0" in results["status"].out
+    assert "edits       2 (2 learnt)\nledger      all in the state\n" in results["status"].out
     assert "rel.tf_exact" in results["eval"].out
     assert "merged 2 edits into out; all other bytes equal the base's" in results["merge"].out
     shown = [*results.values(), run("--help"), run("edit", "--help"), run("edit", "--nonsense")]
     assert not any("\x1b" in result.out + result.err for result in shown)
+
+
+def test_the_demo_ends_with_its_variants_and_a_next_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state of one edit in place of the demo's 24, in a folder whose name a shell would split."""
+    from more_cli.demo import run as made
+    from more_cli.model.machine import Machine
+    from more_cli.ops.edit import EditReport
+    from more_cli.ops.evaluate import evaluate_state
+    from more_cli.store.entry import Status
+    from more_cli.store.ledger import Ledger
+    from more_cli.store.target import locate
+
+    run("edit", world.model, world.write([line(0, rephrases=["a colour ?"])]), *EASY)
+    target = locate(world.model, None)
+    edit = EditReport(target, entries=Ledger(world.folder).entries, statuses={"e1": Status.LEARNT})
+    merge = SimpleNamespace(verification=None, out=world.root)
+    report = made.DemoReport(world.root / "my demo", None, edit, evaluate_state(target, Machine()), merge, 1.0)
+    monkeypatch.setattr(made, "run_demo", lambda *_, **__: report)
+    lines = run("demo", world.root / "my demo").out.splitlines()
+    held = "1 of 1 right when applied; 1 of 1 still hold after all 1; [01] of 1 in other words"
+    assert any(re.fullmatch(held, row) for row in lines)
+    assert lines[-1] == (
+        f"next: more eval '{world.root}/my demo/llava' --report demo.html shows every answer; "
+        "docs/tutorial.md corrects your own model"
+    )
 
 
 def test_text_of_a_record_cannot_steer_the_terminal(world: World) -> None:
@@ -94,6 +125,109 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, f"after {time.monotonic() - started:.1f} s: {done.stderr}"
     assert "Exit codes: 0 done" in " ".join(done.stdout.split())
+
+
+def headings(text: str) -> dict[str, list[str]]:
+    """Return the first words of the lines below each heading of a help text."""
+    found: dict[str, list[str]] = {}
+    for row in text.partition("\n  Exit codes:")[0].splitlines():
+        if row.endswith(":") and not row.startswith(" "):
+            found[row[:-1]] = []
+        elif found and row.startswith("  ") and row[2:3] not in ("", " "):
+            found[next(reversed(found))].append(row.split()[0].rstrip(","))
+    return found
+
+
+def test_commands_are_grouped_by_what_one_wants() -> None:
+    groups = headings(run("--help").out)
+    assert groups["Start"] == ["demo", "recipes"]
+    assert groups["Correct"] == ["init", "edit", "anchors", "revert"]
+    assert groups["Measure"] == ["eval", "compare", "bench", "suites"]
+    assert groups["Ship"] == ["merge", "export"]
+    assert groups["Audit"] == ["status", "log", "verify", "gc"]
+    assert set(groups) == {"Start", "Correct", "Measure", "Ship", "Audit", "Options"}
+
+
+def test_options_of_eval_are_grouped_by_what_they_belong_to() -> None:
+    groups = headings(run("eval", "--help").out)
+    assert list(groups) == [
+        *("Arguments", "State", "Report and gates", "A suite", "Recipe", "Images", "Where it runs", "Output")
+    ]
+    assert groups["State"] == ["--probes", "--state"]
+    assert {"--gate", "--report", "--junit"} <= set(groups["Report and gates"])
+    assert groups["Where it runs"] == ["--device", "--dtype", "--device-map", "--memory"]
+    assert groups["Output"] == ["--json", "-q", "-v", "-h"]
+    assert list(headings(run("gc", "--help").out)) == ["Arguments", "Options"]
+
+
+def leaves(group: Any, *words: str) -> Iterator[Any]:
+    """Yield every command with its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, *words, name)
+        else:
+            yield pytest.param((*words, name), command, id=" ".join((*words, name)))
+
+
+@pytest.mark.parametrize(("words", "command"), list(leaves(typer.main.get_command(app))))
+def test_help_names_every_value_in_a_plain_word(words: tuple[str, ...], command: Any) -> None:
+    shown = run(*words, "--help")
+    assert (shown.code, shown.err) == (0, "")
+    usage = " ".join(shown.out.partition("\n\n")[0].split())
+    assert usage.startswith(f"Usage: more {' '.join(words)} [OPTIONS]")
+    assert not any(sign in usage for sign in ("[[", "]]", "{", "<"))
+    assert not any(sign in shown.out for sign in ("range>", "<path>", "<str>", "<int", "<float", "<list", "x>="))
+    with_values = [each for each in command.params if not getattr(each, "is_flag", False) and each.name != "verbose"]
+    assert [each.name for each in with_values if not each.metavar] == []
+
+
+def test_required_and_optional_arguments_in_a_usage_line() -> None:
+    assert run("merge", "--help").out.startswith("Usage: more merge [OPTIONS] [MODEL] -o DIR\n")
+    assert run("init", "--help").out.startswith("Usage: more init [OPTIONS] MODEL\n")
+    assert run("compare", "--help").out.startswith("Usage: more compare [OPTIONS] [EDITOR]...\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("more re", {"recipes", "revert"}),
+        ("more log ", {"list", "show"}),
+        ("more log model --stat", {"--state", "--status"}),
+        ("more recipes sh", {"show"}),
+        ("more edit --on-error s", {"stop", "skip"}),
+    ],
+)
+def test_shells_complete_commands_options_and_values(typed: str, expected: set[str]) -> None:
+    asked = {"_MORE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "more_cli"], env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == expected
+
+
+def test_recipes_are_listed() -> None:
+    listed = run("recipes", "list", "--json").json
+    assert listed["schema"] == "more.recipes.list/1"
+    assert {recipe["name"]: recipe["model_types"] for recipe in listed["recipes"]} == {
+        name: list(load_recipe(name).backbones) for name in shipped_recipes()
+    }
+    assert all(recipe["description"] for recipe in listed["recipes"])
+    shown = run("recipes", "list").out
+    assert all(name in shown for name in shipped_recipes())
+
+
+def test_a_recipe_is_shown_with_what_it_extends_and_with_settings(world: World) -> None:
+    Path("own.toml").write_text('extends = "default"\nmargin = 3.5\n')
+    shown = run("recipes", "show", "own.toml", "--set", "rehearsal.size=5", "--json").json
+    assert (shown["schema"], shown["name"]) == ("more.recipes.show/1", "own")
+    values = {key["key"]: key["value"] for key in shown["keys"]}
+    assert (values["margin"], values["rehearsal.size"], values["top_k"]) == (3.5, 5, None)
+    assert values["default.lambda_rel"] == load_recipe("default").default.ridge_rel
+    text = run("recipes", "show", "own.toml").out
+    assert "\nmargin = 3.5\n    Logits, > 0, by which every target token must lead the best other token" in text
+    assert "\ntop_k is not set\n" in text
+    bad = run("recipes", "show", "default", "--set", "eta=1")
+    assert (bad.code, bad.err.splitlines()[0]) == (2, "error: recipe `default`: there is no key `eta`")
 
 
 def test_version() -> None:
@@ -144,7 +278,7 @@ def test_status_without_a_state_says_what_init_would_choose(world: World) -> Non
     before = tree(world.root)
     shown = run("status", world.model)
     assert "no state yet" in shown.out
-    assert "multi_modal_projector.linear_1" in shown.out
+    assert "projector" in shown.out
     assert tree(world.root) == before
 
 
@@ -237,8 +371,8 @@ def test_an_edit_that_is_right_already_is_spared_but_not_written(world: World) -
 
 
 def test_a_superseded_edit_leaves_the_scores(world: World) -> None:
-    world.write([line(0), line(1), line(0, id="better", target="b")])
-    done = run("edit", world.model, "edits.jsonl", *LEARNING, "--json")
+    corrected = world.write([line(0), line(1), line(0, id="better", target="b")])
+    done = world.edit(*LEARNING, "--json", edits="-", stdin=corrected.read_bytes())
     assert (done.code, done.json["counts"]) == (0, {"learnt": 2, "superseded": 1})
     scored = run("eval", world.model, "--json").json
     assert scored["edits"] == 2
@@ -278,7 +412,7 @@ def test_eval_does_not_work_on_a_stale_state(world: World) -> None:
     fresh = run("eval", world.model, "--json")
     world.sidecar.write_bytes(stale)
     replayed = run("eval", world.model, "--json")
-    assert "replayed 1 edits that were in the ledger but not in the state" in replayed.err
+    assert "replayed 1 edit that was in the ledger but not in the state" in replayed.err
     assert replayed.json["metrics"] == fresh.json["metrics"]
     assert run("status", world.model, "--json").json["behind"] == 1
 
@@ -318,7 +452,9 @@ def test_stored_images_outlive_the_originals(world: World) -> None:
     assert run("eval", world.model, "--json").json["replayed"] == 2
 
 
-@pytest.mark.parametrize("command", [("--help",), ("--version",), ("status", "model"), ("log", "model")])
+@pytest.mark.parametrize(
+    "command", [("--help",), ("--version",), ("status", "model"), ("log", "model"), ("recipes", "show", "default")]
+)
 def test_what_needs_no_weights_starts_without_torch(world: World, command: tuple[str, ...]) -> None:
     world.edits(1)
     assert world.edit(*QUICK).code in (0, 3)

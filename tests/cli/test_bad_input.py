@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -66,32 +67,89 @@ def stream(world: World, *lines: Any) -> Argv:
 # --- the command line ---
 
 
-@case(2, "error: no such option: --colour", "hint: see `more edit --help`")
+@case(2, "error: no such option `--colour`\nhint: see `more edit --help`\n")
 def unknown_option(world):
     return edit(world, "--colour", "red")
 
 
-@case(2, "error: no such command 'edits'")
+@case(2, "error: no such option `--gat`\nhint: did you mean `--gate`?\n")
+def mistyped_option(world):
+    return "eval", world.model, "--gat", "rel.gen_exact>=1"
+
+
+@case(2, "error: no such option `--json`\nhint: options come after the command: more COMMAND --json")
+def option_before_the_command(world):
+    return "--json", "status", world.model
+
+
+@case(2, "error: option `--limit` requires an argument\nhint: see `more edit --help`\n")
+def option_without_its_value(world):
+    return edit(world, "--limit")
+
+
+@case(2, "error: no such command `edti`\nhint: did you mean `edit`?\n")
+def mistyped_command(world):
+    return "edti", world.model
+
+
+@case(2, "error: no such command `frobnicate`\nhint: see `more --help`\n")
 def unknown_command(world):
-    return ("edits",)
+    return ("frobnicate",)
 
 
-@case(2, "error: missing argument 'EDITS'")
+@case(2, "error: no such command `logs`\nhint: did you mean `log`? `more ./logs` shows the file\n")
+def file_named_nearly_like_a_command(world):
+    (world.root / "logs").touch()
+    return ("logs",)
+
+
+@case(2, "error: no such command `lst`\nhint: did you mean `list`?\n")
+def mistyped_command_of_a_group(world):
+    return "suites", "lst"
+
+
+@case(2, "error: no such command `shwo`\nhint: did you mean `show`?\n")
+def mistyped_command_of_the_log(world):
+    return "log", "shwo", "e1"
+
+
+@case(5, "no ledger at `")
+def model_that_is_named_like_a_command_of_the_log(world):
+    (world.root / "lists").mkdir()
+    return "log", "lists"
+
+
+@case(2, "error: missing argument `MODEL`\nhint: type: more init [OPTIONS] MODEL; see `more init --help`\n")
 def missing_argument(world):
-    return "edit", world.model
+    return ("init",)
 
 
-@case(2, "error: missing option '--out'")
+@case(2, "error: unexpected argument `more`\nhint: type: more eval [OPTIONS] [MODEL]; see `more eval --help`\n")
+def too_many_arguments(world):
+    return "eval", world.model, "more"
+
+
+@case(2, "error: missing option `--out` / `-o`\nhint: type: more merge [OPTIONS] [MODEL] -o DIR; ")
 def merge_without_a_folder(world):
     return "merge", world.model
 
 
-@case(2, "error: invalid value for '--limit'")
+@case(2, "error: `--limit` must be at least 1, not `0`\nhint: see `more edit --help`\n")
 def limit_of_nothing(world):
     return edit(world, "--limit", 0)
 
 
-@case(2, "'--on-error'", "'maybe'")
+@case(2, "error: `--limit` must be a whole number, not `ten`")
+def limit_in_words(world):
+    return edit(world, "--limit", "ten")
+
+
+@case(2, "error: `--status`: `green` is not one of `learnt`, `not-learnt`")
+def unknown_status(world):
+    return "log", world.model, "--status", "green"
+
+
+@case(2, "error: `--on-error`: `maybe` is not one of `stop`, `skip`")
 def unknown_choice(world):
     return edit(world, "--on-error", "maybe")
 
@@ -106,7 +164,7 @@ def unknown_dtype(world):
     return edit(world, "--dtype", "int4")
 
 
-@case(2, "no recipe `lava`", "shipped recipes: ", "llava")
+@case(2, "no recipe `lava`\nhint: did you mean `llava`? shipped recipes: ")
 def unknown_recipe(world):
     return "init", world.model, "--recipe", "lava"
 
@@ -122,9 +180,60 @@ def setting_without_a_value(world):
     return "init", world.model, "--set", "rank"
 
 
-@case(2, "rang", "rank")
+@case(2, "error: `--set =3` has no key\nhint: write --set key=value")
+def setting_without_a_key(world):
+    return "init", world.model, "--set", "=3"
+
+
+@case(
+    2,
+    "error: recipe `llava`: `rank` cannot be `0`; it takes a whole number >= 1\n"
+    "error: recipe `llava`: there is no key `rang`\n"
+    "hint: for example --set rank=512; `more recipes show llava` lists all keys\n",
+)
 def settings_that_do_not_pass(world):
     return "init", world.model, "--set", "rang=3", "--set", "rank=0"
+
+
+@case(
+    2,
+    "error: recipe `llava`: there is no key `eta`\n"
+    "hint: did you mean `default.step`? `more recipes show llava` lists all keys\n",
+)
+def setting_of_a_key_by_its_name_in_the_paper(world):
+    return "init", world.model, "--set", "eta="
+
+
+@case(2, "error: recipe `llava`: `rank` has no value; it takes a whole number >= 1\nhint: for example --set rank=512;")
+def empty_setting(world):
+    return "init", world.model, "--set", "rank="
+
+
+@case(2, "error: `--set rank.size=3`: `rank` is no table\nhint: write --set rank=value\n")
+def setting_inside_a_number(world):
+    return "init", world.model, "--set", "rank.size=3"
+
+
+@case(2, "own.toml: `margin` cannot be `wide`; it takes a number > 0\nhint: for example margin = 1; ")
+def value_of_an_own_recipe(world):
+    (world.root / "own.toml").write_text('margin = "wide"')
+    return "init", world.model, "--recipe", world.root / "own.toml"
+
+
+@case(
+    2, "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? its keys are steps, rate, decay, stop\n"
+)
+def setting_of_another_editor(world):
+    return "eval", world.model, "--suite", "e-vqa", "--editor", "ft-l", "--set", "rat=1", "-q"
+
+
+@case(
+    2,
+    "`recipes show` needs the name of a recipe\nhint: there are authors-blip2, ",
+    "example: more recipes show default",
+)
+def recipe_without_a_name(world):
+    return "recipes", "show"
 
 
 @case(2, "no model named, and no `*.more` file here")
@@ -258,7 +367,22 @@ def missing_field(world):
 
 @case(4, "edits.jsonl:2: id `e1` is used in line 1 with other content")
 def id_used_twice(world):
-    return stream(world, line(0, target="other"))
+    return stream(world, line(1, id="e1"))
+
+
+@case(
+    4,
+    "edits.jsonl:3: gives another answer than line 1 to the same picture and question (`g`, there `r`)",
+    "hint: keep one of the two lines",
+)
+def two_answers_to_one_question(world):
+    return stream(world, line(1), line(0, id="other", target="g"))
+
+
+@case(4, "edits.jsonl:2: gives another answer than line 1 to the same question (`b`, there `a`)")
+def two_answers_to_a_question_without_a_picture(world):
+    world.write([{"question": "who ?", "target": target} for target in "ab"])
+    return edit(world, "--dry-run")
 
 
 @case(4, "edits.jsonl:1: id `e1` is in the ledger with other content")
@@ -310,6 +434,11 @@ def images_that_are_none(world):
 @case(4, "edits.jsonl:2", "edits.jsonl:21:", "error: and 5 more")
 def every_problem_is_listed(world):
     return stream(world, *(line(1, target="") for _ in range(25)))
+
+
+@case(4, "edits.jsonl:2: `tags` must be an object or a list of strings, got 3 in the list")
+def tags_that_are_none(world):
+    return stream(world, line(1, tags=["night", 3]))
 
 
 @case(4, "file not found: `none.jsonl`")
@@ -366,7 +495,7 @@ def another_model(world):
     return "merge", other, "-o", "out"
 
 
-@case(5, "model.more` is damaged", "the ledger beside it replays every edit")
+@case(5, "model.more` is damaged", "hint: move it away and run `more init MODEL` with the options of the first time")
 def truncated_sidecar(world):
     run("init", world.model)
     world.sidecar.write_bytes(world.sidecar.read_bytes()[:-50])
@@ -412,6 +541,12 @@ def another_recipe_for_init(world):
     return "init", world.model, "--set", "rank=4"
 
 
+@case(5, "exists, with another recipe (1 edit)")
+def another_recipe_for_init_after_an_edit(world):
+    run(*edit(world, "--limit", 1))
+    return "init", world.model, "--set", "rank=4"
+
+
 @case(5, "ledger.jsonl:1: line is damaged")
 def damaged_ledger(world):
     run(*edit(world))
@@ -426,6 +561,45 @@ def shortened_ledger(world):
     first = (world.folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)[0]
     (world.folder / "ledger.jsonl").write_bytes(first)
     return "status", world.model
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_what_is_said_about_a_damaged_state_restores_it(world: World, from_snapshot: bool) -> None:
+    world.edits(3)
+    anchors = world.write([{"image": "img/white.png", "question": "what is it ?"}], "anchors.jsonl")
+    first = "init", world.model, *QUICK, "--set", "anchors.size=1", "--set", "anchors.keys=true", "--anchors", anchors
+    assert run(*first).code == 0
+    edited = "edit", world.model, "edits.jsonl", "--snapshot-every", 2
+    assert run(*edited).code in (0, 3)
+    whole = world.sidecar.read_bytes()
+    world.sidecar.write_bytes(whole[:-50])
+    assert "copy the newest file of its `.d/snapshots` there" in run("status", world.model).err
+    world.sidecar.rename(world.root / "damaged")
+    if from_snapshot:
+        shutil.copy(max((world.folder / "snapshots").iterdir()), world.sidecar)
+    else:
+        assert run(*first).code == 0
+    again = run(*edited, "--json")
+    assert again.code in (0, 3), again.err
+    assert (again.json["applied"], again.json["replayed"]) == (0, 1 if from_snapshot else 3)
+    assert world.sidecar.read_bytes() == whole
+    assert run("verify", world.model).code == 0
+
+
+def test_the_later_of_two_answers_is_skipped(world: World) -> None:
+    world.write([line(0), line(0, id="other", target="g"), line(1, tags=["night", "fleet-a"])])
+    done = run(*edit(world, "--on-error", "skip", "--json"))
+    assert done.code in (0, 3), done.err
+    assert [entry["id"] for entry in world.entries()] == ["e1", "e2"]
+    assert world.entries()[1]["tags"] == {"night": True, "fleet-a": True}
+    assert len(done.json["problems"]) == 1
+
+
+def test_a_pipe_may_correct_itself(world: World) -> None:
+    world.write([line(0), line(0, id="other", target="g")])
+    done = world.edit(*QUICK, edits="-", stdin=(world.root / "edits.jsonl").read_bytes())
+    assert done.code in (0, 3), done.err
+    assert [entry["id"] for entry in world.entries()] == ["e1", "other"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a second process")

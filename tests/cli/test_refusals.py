@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.smolvlm import processing_smolvlm
 
 from support import tiny
@@ -58,6 +58,111 @@ def without_processor(folder: Path, model_type: str, **parts: Any) -> Path:
     return folder
 
 
+# ------------------------------------------------------------------------------------------------ other formats
+
+
+def holding(folder: Path, **files: str) -> Path:
+    """Write a folder with these files; `__` in a name stands for a dot."""
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content)
+    return folder
+
+
+@case(5, "a language model without a vision tower (model_type 'llama')", "hint: pass a vision-language checkpoint")
+def text_only(root: Path) -> Argv:
+    text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=500, **text)).save_pretrained(
+        root / "model"
+    )
+    tiny.make_processor().tokenizer.save_pretrained(root / "model")
+    return "init", "model"
+
+
+@case(
+    5,
+    "model: a PEFT adapter (adapter_config.json), not a whole checkpoint",
+    "hint: merge it into 'llava-hf/llava-1.5-7b-hf' first, with peft's merge_and_unload",
+)
+def adapter(root: Path) -> Argv:
+    base = '{"base_model_name_or_path": "llava-hf/llava-1.5-7b-hf"}'
+    holding(root / "model", adapter_config__json=base, adapter_model__safetensors="", README__md="")
+    return "init", "model"
+
+
+@case(5, "model: a PEFT adapter (adapter_config.json)", "hint: merge it into its base first")
+def adapter_beside_a_config(root: Path) -> Argv:
+    holding(root / "model", adapter_config__json="{}", adapter_model__safetensors="", config__json="{}")
+    return "status", "model"
+
+
+GGUF = "made for llama.cpp, which cannot be edited"
+MADE_FROM = "hint: pass the folder of the safetensors checkpoint that the GGUF file was made from"
+
+
+@case(5, f"model.gguf: a GGUF file, {GGUF}", MADE_FROM)
+def gguf_file(root: Path) -> Argv:
+    (root / "model.gguf").write_text("GGUF")
+    return "init", "model.gguf"
+
+
+@case(5, f"model/q4.gguf: a GGUF file, {GGUF}", MADE_FROM)
+def gguf_folder(root: Path) -> Argv:
+    holding(root / "model", q4__gguf="GGUF", mmproj__json="", config__json="{}")
+    return "init", "model"
+
+
+@case(
+    5,
+    "model: a checkpoint of LLaVA's own code (LlavaLlamaForCausalLM), not of transformers",
+    "hint: convert it with convert_llava_weights_to_hf.py of transformers' repository",
+)
+def original_llava(root: Path) -> Argv:
+    config = {"model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"], "mm_projector_type": "mlp2x_gelu"}
+    holding(root / "model", config__json=json.dumps(config), pytorch_model__bin="", mm_projector__bin="")
+    return "init", "model"
+
+
+@case(5, "model.safetensors: a file, not a checkpoint directory", "hint: pass the folder it lies in: model")
+def weights_file(root: Path) -> Argv:
+    return "init", tiny.tiny_llava(root / "model").relative_to(root) / tiny.SINGLE
+
+
+@case(5, "model.more: a state, not a checkpoint directory", "hint: name it with --state; MODEL is the checkpoint")
+def state_file(root: Path) -> Argv:
+    (root / "model.more").touch()
+    return "status", "model.more"
+
+
+@case(5, "model: an empty directory", "hint: pass the folder that holds config.json")
+def empty_folder(root: Path) -> Argv:
+    holding(root / "model")
+    return "init", "model"
+
+
+@case(
+    5,
+    "model: no config.json, and only pickled weights (pytorch_model.bin), never loaded",
+    "hint: save the whole model once with transformers' save_pretrained",
+)
+def pickles_without_a_config(root: Path) -> Argv:
+    holding(root / "model", pytorch_model__bin="")
+    return "init", "model"
+
+
+@case(5, "run: no config.json", "hint: did you mean `run/checkpoint-20`?")
+def folder_of_a_run(root: Path) -> Argv:
+    for number in (10, 20):
+        holding(root / f"run/checkpoint-{number}", config__json="{}")
+    return "init", "run"
+
+
+@case(5, "hub: no config.json", "hint: did you mean `hub/snapshots/a1b2`?")
+def folder_of_the_hub(root: Path) -> Argv:
+    holding(root / "hub/snapshots/a1b2", config__json="{}")
+    return "init", "hub"
+
+
 # ------------------------------------------------------------------------------------------------ processors
 
 
@@ -92,6 +197,49 @@ def llama4(root: Path) -> Argv:
 def smolvlm(root: Path) -> Argv:
     tiny_family(root / "model", "smolvlm")
     return "init", "model"
+
+
+SIZES = "processor_config.json` makes images of 48 x 48 pixels, the vision tower in config.json takes 28 x 28"
+OWN_FILES = "hint: put the processor files that the model was trained with beside its config.json"
+
+
+def other_pixels(root: Path) -> Path:
+    """Write a LLaVA whose processor makes larger images than its vision tower takes, and edits for it."""
+    world = World(root, text_layers=1)
+    world.edits(1)
+    file = world.model / "processor_config.json"
+    file.write_text(file.read_text().replace("28", "48"))
+    return world.model
+
+
+@case(5, SIZES, OWN_FILES)
+def other_pixels_at_init(root: Path) -> Argv:
+    return "init", other_pixels(root)
+
+
+@case(5, SIZES, OWN_FILES)
+def other_pixels_at_edit(root: Path) -> Argv:
+    return "edit", other_pixels(root), "edits.jsonl"
+
+
+@case(5, SIZES, OWN_FILES)
+def other_pixels_in_a_dry_run(root: Path) -> Argv:
+    return "edit", other_pixels(root), "edits.jsonl", "--dry-run"
+
+
+@case(5, SIZES, OWN_FILES)
+def other_pixels_of_a_model_without_a_state(root: Path) -> Argv:
+    return "eval", other_pixels(root), "--suite", "edits.jsonl", "--editor", "none"
+
+
+@case(
+    5, "the processor puts 16 image tokens into a prompt, the model in config.json has 4", "hint: compare `patch_size`"
+)
+def other_image_tokens(root: Path) -> Argv:
+    folder = tiny.tiny_llava(root / "model", text_layers=1)
+    file = folder / "processor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"patch_size": 7}))
+    return "init", folder
 
 
 # ------------------------------------------------------------------------------------------------ sites

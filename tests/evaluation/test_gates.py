@@ -52,7 +52,7 @@ def test_an_interval_has_two_ends_to_gate_on() -> None:
 def test_what_was_not_measured_and_what_is_not_finite_is_missed() -> None:
     (found,) = judge([parse_gate("gen_image.gen_exact>=0")], NINETEEN_OF_TWENTY)
     assert (found.met, found.actual) == (False, None)
-    assert found.reason == "nothing was measured: there are no `gen_image` probes"
+    assert found.reason == "nothing was measured: no edit has `image_rephrases`"
     broken = {"rel.target_nll": Estimate(math.nan, math.nan, math.nan, 3, "bootstrap")}
     assert not met("rel.target_nll<=5", broken)
     assert not met("rel.target_nll>=5", broken)
@@ -68,6 +68,10 @@ def test_what_was_not_measured_and_what_is_not_finite_is_missed() -> None:
         ("rel.gen_exact>=95%", "`95%` is not a number", "0.95 for 95 %"),
         ("rel.gen_exact>=nan", "`nan` is not a number", ""),
         ("rel.gen_exact>=inf", "`inf` is not a number", ""),
+        ("rel.gen_exact>=95", "`--gate rel.gen_exact>=95`: `95` is outside 0 to 1", "fractions: write 0.95 for 95 %"),
+        ("rel.gen_exact.low>=99.5", "`99.5` is outside 0 to 1", "write 0.995 for 99.5 %"),
+        ("loc_text.loc_flip<=-0.1", "`-0.1` is outside 0 to 1", "0.95 for 95 %"),
+        ("rel.target_nll<=-1", "`-1` is below 0", "nats per token"),
         ("rel.gen_exat>=0.9", "there is no metric `rel.gen_exat`", "did you mean `rel.gen_exact`"),
         ("gen_stops>=0.9", "there is no metric `gen_stops`", "`rel.gen_stops` or `gen_text.gen_stops`"),
         ("loc_text.gen_exact>=0.9", "there is no metric", "`gen_text.gen_exact`"),
@@ -82,6 +86,37 @@ def test_what_cannot_be_read_is_refused_with_what_was_meant(text: str, message: 
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "threshold", "within"),
+    [
+        ("rel.gen_exact@online", "1", True),
+        ("rel.gen_exact@online@10", "2", False),
+        ("rel.target_nll@online", "2", True),
+        ("mme.accuracy_change", "-0.05", True),
+        ("mme.color.accuracy_change", "-5", False),
+    ],
+)
+def test_every_metric_has_its_range(name: str, threshold: str, within: bool) -> None:
+    if within:
+        assert parse_gate(f"{name}>={threshold}", [name]).threshold == float(threshold)
+        return
+    with pytest.raises(UsageError) as caught:
+        parse_gate(f"{name}>={threshold}", [name])
+    assert f"`{threshold}` is outside " in caught.value.message
+
+
+def test_an_interval_over_few_samples_is_a_warning_and_a_miss_if_strict() -> None:
+    few, enough = ({"rel.gen_exact": estimate([1.0] * n)} for n in (9, 10))
+    (found,) = judge([parse_gate("rel.gen_exact.low>=0.5")], few)
+    assert (found.met, found.warning) == (True, "an interval over 9 samples is unsure, at least 10 are needed")
+    assert found.reason.endswith(f"n 9; warning: {found.warning}")
+    strict = parse_gate("rel.gen_exact.low>=0.5", strict=True)
+    assert [found.met for found in judge([strict], few)] == [False]
+    assert [(found.met, found.warning) for found in judge([strict], enough)] == [(True, "")]
+    (value,) = judge([parse_gate("rel.gen_exact>=0.5", strict=True)], few)
+    assert (value.met, value.warning) == (True, "")
+
+
 def test_every_missed_gate_has_its_line() -> None:
     texts = ["rel.gen_exact>=0.95", "rel.gen_exact.low>=0.95", "gen_text.gen_exact>=0.5"]
     found = judge([parse_gate(text) for text in texts], NINETEEN_OF_TWENTY)
@@ -91,7 +126,7 @@ def test_every_missed_gate_has_its_line() -> None:
     assert caught.value.exit_code == 6
     assert caught.value.message.splitlines() == [
         "gate missed: rel.gen_exact.low>=0.95: 0.95, 95 % interval 0.763869 to 0.991119, n 20",
-        "error: gate missed: gen_text.gen_exact>=0.5: nothing was measured: there are no `gen_text` probes",
+        "error: gate missed: gen_text.gen_exact>=0.5: nothing was measured: no edit has `rephrases`",
     ]
 
 
@@ -103,3 +138,23 @@ def test_only_the_likelihood_is_no_share() -> None:
 def test_what_only_a_suite_measures_is_said() -> None:
     (found,) = judge([parse_gate("loc_text.loc_top1_all>=0.9")], NINETEEN_OF_TWENTY)
     assert (found.met, found.reason) == (False, "nothing was measured: `--suite` with `--metrics all` measures it")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "of_probes"),
+    [
+        ("rel.gen_exact", "there are no edits", False),
+        ("gen_text.gen_exact", "no edit has `rephrases`", False),
+        ("portability.gen_exact", "no edit has `portability`", False),
+        ("port_2.gen_exact", 'no edit has `portability` with `"hop": 2`', False),
+        ("loc_text.loc_gen_same", "no edit has `locality` without `image`", False),
+        ("loc_image.loc_gen_same", "no edit has `locality` with `image`", False),
+        ("rel.gen_exact", "no line of the file has an `answer`", True),
+        ("loc_text.loc_gen_same", "no line of the file is without `answer` and `image`", True),
+        ("loc_image.loc_gen_same", "no line of the file has an `image` and no `answer`", True),
+        ("gen_text.gen_exact", "a file of `--probes` gives rel, loc_text, loc_image only", True),
+    ],
+)
+def test_a_gate_on_what_was_not_measured_names_the_field_to_add(name: str, field: str, of_probes: bool) -> None:
+    (found,) = judge([parse_gate(f"{name}>=0")], {}, of_probes=of_probes)
+    assert (found.met, found.reason) == (False, f"nothing was measured: {field}")

@@ -67,6 +67,8 @@ def test_a_comparison_worked_by_hand(tmp_path: Path) -> None:
     assert (text["first"], text["second"], text["difference"], text["n"]) == (0.25, 0.5, 0.25, 2)
     # Resampling {1, 0, 0, 0} four times: no 1 in 32 % of samples, three or more in 5 %, all four in 0.4 %.
     assert (rel["low"], rel["high"]) == (0.0, 0.75)
+    newer = paired(a, result(tmp_path / "newer.json", second, schema="more.eval/2"), "--json")
+    assert newer.json["metrics"] == found["metrics"], "scores of a state have another schema since refused ones count"
     shown = paired(a, b).out
     assert "4 edits in both, protocol final, locality against base" in shown
     assert "the runs differ in: recipe" in shown
@@ -133,7 +135,7 @@ def test_runs_that_measured_something_else_are_refused(
         (b"[1]", "is not an output of `more eval --json`"),
         (b"{}", "is not an output of `more eval --json`: `schema`: field required"),
         (b"\xff\xfe{\x00}\x00", "is not an output of `more eval --json`"),
-        (b'{"schema": "more.eval/2"}', "has the schema `more.eval/2`, not `more.eval/1`"),
+        (b'{"schema": "more.eval/3"}', "has the schema `more.eval/3`, not `more.eval/1` or `more.eval/2`"),
         (b'{"schema": "more.edit/1"}', "has the schema `more.edit/1`"),
         (
             b'{"schema": "more.eval/1", "source": "state"}',
@@ -155,7 +157,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, raw: bytes, said: str) -> 
 def test_an_edit_named_twice_and_a_value_that_is_no_number_are_refused(tmp_path: Path) -> None:
     good = result(tmp_path / "a.json", ONE)
     one = {"id": "e1", "probes": "", "values": {"rel.gen_exact": ["1"]}}
-    assert "valid number" in paired(good, result(tmp_path / "b.json", ONE, per_edit=[one])).err
+    assert "must be a number" in paired(good, result(tmp_path / "b.json", ONE, per_edit=[one])).err
     assert (
         "names an edit twice" in paired(good, result(tmp_path / "c.json", ONE, per_edit=[one | {"values": {}}] * 2)).err
     )

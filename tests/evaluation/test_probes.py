@@ -9,7 +9,8 @@ import torch
 from more_cli.editors.base import EditContext
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.evaluation.names import Yardstick
-from more_cli.evaluation.probes import Probe, ask, probes_of, run_probes
+from more_cli.evaluation.per_edit import by_edit
+from more_cli.evaluation.probes import Probe, ProbeScore, ask, probes_of, run_probes
 from more_cli.model.batches import Query
 from more_cli.ops.evaluate import by_age, summarise
 from support.editing import an_edit, picture, recipe, requests
@@ -63,6 +64,19 @@ def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:
     assert set(found) >= {"rel.tf_exact", "gen_text.target_nll", "gen_image.tf_token_acc", "loc_text.loc_expkl_answer"}
     assert "rel.gen_exact" not in found
     assert found["gen_text.tf_exact"].n == 2
+
+
+def test_a_metric_that_some_probes_lack_counts_where_it_was_measured() -> None:
+    """The second probe was never asked: it failed, but it has no likelihood."""
+    probe = Probe("e", "rel", Query((), "what ?"), "7")
+    scores = [ProbeScore(probe, {"gen_exact": 1.0, "target_nll": 2.0}), ProbeScore(probe, {"gen_exact": 0.0}, None)]
+    found = summarise(scores)
+    assert {name: (value.value, value.n) for name, value in found.items()} == {
+        "rel.target_nll": (2.0, 1),
+        "rel.gen_exact": (0.5, 2),
+    }
+    (edit,) = by_edit(scores)
+    assert edit.values() == {"rel.gen_exact": [1.0, 0.0], "rel.target_nll": [2.0]}
 
 
 def test_retention_is_grouped_by_the_edits_that_came_after() -> None:

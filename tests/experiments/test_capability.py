@@ -59,6 +59,47 @@ def test_a_state_is_scored_beside_its_base_and_left_as_it_is(world: World) -> No
     assert "perception: 0.0 -> " in shown.out
 
 
+def test_what_was_chosen_is_said_in_one_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    world.edits(1)
+    suite = ("eval", "--suite", "mme", "--data-root", "mme")
+    alone = run(*suite, "--json", world.model)
+    assert alone.err.splitlines()[-1] == f"note: asking `{world.model}` alone: it has no state `{world.sidecar}`"
+    assert alone.json["state"] is None
+    world.edit("--set", "max_steps=1")
+    for words in ((), (world.model,), ("--state", world.sidecar)):
+        chosen = run(*suite, "--json", *words)
+        assert chosen.err.splitlines()[-1] == f"note: asking `{world.model}` and its state `{world.sidecar}`"
+        assert chosen.json["state"] == str(world.sidecar)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said", "hint"),
+    [
+        (("model", "--state", "typo.more"), 5, "no state at `typo.more`", "name an existing `.more` file"),
+        (
+            ("--state", "typo.more"),
+            2,
+            "no model named, and `typo.more` has no folder `typo`",
+            "more eval MODEL --suite",
+        ),
+        ((), 2, "several `*.more` files are here: a.more, b.more", "more eval MODEL --suite NAME"),
+        (("model", "--gate", "mme.accuracy_change>=0"), 2, "needs a state", "more edit MODEL EDITS"),
+        (("model", "--gate", "mme.accuracy_change>=-5"), 2, "`-5` is outside -1 to 1", "write -0.05 for -5 %"),
+    ],
+)
+def test_what_is_missing_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str, hint: str
+) -> None:
+    monkeypatch.chdir(world.root)
+    for name in ("a.more", "b.more"):
+        (world.root / name).touch()
+    refused = run("eval", *words, "--suite", "mme", "--data-root", "mme")
+    assert (refused.code, refused.out) == (code, "")
+    assert said in refused.err
+    assert hint in refused.err.partition("hint: ")[2]
+
+
 def test_a_change_is_a_paired_difference_by_hand() -> None:
     result = change([0.5, -0.5, 0.0, 0.0])
     assert (result.value, result.n, result.interval) == (0.0, 4, "bootstrap")

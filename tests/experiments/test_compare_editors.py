@@ -89,6 +89,7 @@ def test_editors_are_scored_by_a_preset(world: World) -> None:
 
 
 def test_the_tables_have_final_and_online(world: World) -> None:
+    side_by_side(world, "none", "ft-l", *QUICK_FT)
     shown = side_by_side(world, "none", "ft-l", *QUICK_FT)
     lines = shown.out.splitlines()
     assert lines[0].endswith("edits, 3 edits; locality against the base; editors none, ft-l")
@@ -118,7 +119,7 @@ def test_an_interrupted_comparison_resumes(world: World) -> None:
     ("words", "said"),
     [
         (("none", "moer"), "did you mean `more`"),
-        (("none", "ft-l", "--set", "ft-l:rank=3"), "`ft-l`: rank"),
+        (("none", "ft-l", "--set", "ft-l:rank=3"), "`ft-l`: there is no key `rank`"),
         (("none", "ft-l", "--set", "rate=3"), "names none of the editors"),
         (("none", "ft-l", "--set", "ft-m:rate=3"), "names none of the editors"),
         (("none", "none"), "`none` is named twice"),
@@ -133,6 +134,16 @@ def test_what_cannot_be_compared_is_named_before_anything_runs(
     refused = side_by_side(world, *words)
     assert (refused.code, refused.out) == (2, "")
     assert said in refused.err
+
+
+def test_several_states_ask_for_the_argument_that_compare_has(world: World, tmp_path: Path, monkeypatch) -> None:
+    for name in ("a.more", "b.more"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    refused = run("compare", "none", "ft-l", "--suite", world.root / "edits.jsonl")
+    assert refused.code == 2
+    assert "several `*.more` files are here: a.more, b.more" in refused.err
+    assert "hint: name the checkpoint folder: more compare EDITOR... --suite NAME --model DIR" in refused.err
 
 
 def test_a_suite_without_edits_is_refused(world: World, tmp_path: Path) -> None:

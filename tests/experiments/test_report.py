@@ -145,7 +145,14 @@ def test_the_line_of_the_plot_is_online_so_far(world: World, scored: Result) -> 
 def test_markdown_has_the_protocols_and_what_does_not_hold(world: World, scored: Result) -> None:
     raw = text(world, "out.md")
     holding = sum(edit["verdict"] == "holds" for edit in scored.json["per_edit"])
-    assert raw.startswith(f"### more eval --suite: {holding} of 3 hold\n")
+    said = [said for edit in scored.json["per_edit"] for said in edit["answers"]]
+    changed = sum(one["holds"] is False for one in said if one["kind"].startswith("loc"))
+    words = sum(one["holds"] for one in said if one["kind"] == "gen_text")
+    assert raw.startswith(
+        f"### more eval --suite: {holding} of 3 hold; {words} of 1 in other words, "
+        f"{changed} of 4 unrelated answers changed\n"
+    )
+    assert scored.json["schema"] == "more.eval/1"
     protocols = raw.split("#### Protocols by checkpoint")[1]
     (row,) = [row for row in protocols.splitlines() if row.startswith("| `rel.gen_exact` |")]
     assert [float(cell) for cell in row.split("|")[2:-1]] == pytest.approx(

@@ -83,6 +83,11 @@ def test_a_line_becomes_an_edit(root: Path) -> None:
     assert edit.tags == {"day": 1, "deep": [{"er": None}]}
 
 
+def test_tags_may_be_a_list_of_strings(root: Path) -> None:
+    assert one(root, tags=["night", "fleet-a", "night"]).tags == {"night": True, "fleet-a": True}
+    assert one(root, tags=[]).tags == {}
+
+
 def test_the_default_id_is_the_hash_of_image_bytes_question_and_target(root: Path) -> None:
     edit = one(root)
     image = sha256_bytes((root / "img" / "1.png").read_bytes())
@@ -111,8 +116,8 @@ def test_text_is_stripped_at_its_ends_and_else_kept(root: Path) -> None:
 
 def test_byte_order_mark_crlf_and_blank_lines(root: Path) -> None:
     text = json.dumps(LINE).encode()
-    path = stream(root, b"\xef\xbb\xbf" + text + b"\r", b"", b"  \r", text.replace(b"tram", b"bus") + b"\r")
-    assert [(edit.target, edit.line) for edit in read_edits(path).edits] == [("a tram", 1), ("a bus", 4)]
+    path = stream(root, b"\xef\xbb\xbf" + text + b"\r", b"", b"  \r", text.replace(b"What", b"Who") + b"\r")
+    assert [(edit.question, edit.line) for edit in read_edits(path).edits] == [("What is it?", 1), ("Who is it?", 4)]
     path.write_bytes(path.read_bytes().rstrip())  # no newline at the end
     assert len(read_edits(path).edits) == 2
 
@@ -159,7 +164,12 @@ def test_image_root_and_data_uris(root: Path) -> None:
             {"portability": [{"question": "x", "answer": "y", "hop": 0}]},
             "`portability[0].hop` must be a whole number from 1, got 0",
         ),
-        ({"tags": []}, "`tags` must be an object, got a list"),
+        ({"tags": 3}, "`tags` must be an object or a list of strings, got 3"),
+        ({"tags": None}, "`tags` must be an object or a list of strings, got null"),
+        ({"tags": "night"}, '`tags` must be an object or a list of strings, got "night"'),
+        ({"tags": ["night", 3]}, "`tags` must be an object or a list of strings, got 3 in the list"),
+        ({"tags": ["night", {}]}, "`tags` must be an object or a list of strings, got an object in the list"),
+        ({"tags": [" "]}, '`tags` must be an object or a list of strings, got " " in the list'),
         ({"id": 17}, "`id` must be a string, got 17"),
         ({"id": ""}, '`id` must be 1 to 200 printable characters, got ""'),
         ({"id": "x" * 201}, f'`id` must be 1 to 200 printable characters, got "{"x" * 38}…'),
@@ -198,7 +208,7 @@ def test_every_problem_of_a_file_is_listed_and_the_first_twenty_shown(root: Path
 
 
 def test_skip_applies_the_rest(root: Path) -> None:
-    path = stream(root, LINE, {"target": ""}, "nonsense", {**LINE, "target": "a bus"})
+    path = stream(root, LINE, {"target": ""}, "nonsense", {**LINE, "question": "And this?"})
     found = read_edits(path, on_error="skip")
     assert [edit.line for edit in found.edits] == [1, 4]
     assert (found.skipped, len(found.problems)) == (2, 3)
@@ -209,14 +219,53 @@ def test_the_same_line_twice_is_one_edit(root: Path) -> None:
 
 
 def test_an_id_with_other_content_is_a_problem(root: Path) -> None:
-    lines = [{**LINE, "id": "a"}, {**LINE, "id": "b"}, {**LINE, "id": "a", "target": "a bus"}]
+    lines = [{**LINE, "id": "a"}, {**LINE, "id": "b"}, {**LINE, "id": "a", "question": "And this?"}]
     assert problems(root, *lines) == ["3: id `a` is used in line 1 with other content"]
 
 
-def test_going_back_to_an_earlier_answer_is_not_lost_in_silence(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("image", "about"),
+    [
+        ("img/1.png", "picture and question"),
+        (["img/1.png", "img/2.png"], "pictures and question"),
+        (None, "question"),
+    ],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_two_answers_to_one_question_contradict_each_other(
+    root: Path, image: object, about: str, as_array: bool
+) -> None:
+    red, blue = ({**LINE, "image": image, "target": target} for target in ("red", "blue"))
+    other = {**LINE, "image": "img/3.png"}
+    lines = [blue, other, {**red, "id": "own"}, {**blue, "id": "again"}, blue]
+    path = stream(root, *([json.dumps(lines)] if as_array else lines))
+    with pytest.raises(StreamErrors) as caught:
+        read_edits(path)
+    said = f"{path}:3: gives another answer than line 1 to the same {about} (`red`, there `blue`)"
+    assert caught.value.problems == [said]
+    assert caught.value.hint == "keep one of the two lines"
+    kept = read_edits(path, on_error="skip")
+    assert ([edit.line for edit in kept.edits], kept.skipped) == ([1, 2, 4], 1)
+
+
+def test_a_line_that_is_left_out_contradicts_nothing(root: Path) -> None:
+    clash = {**LINE, "id": "a", "question": "And this?", "target": "a bus"}
+    path = stream(root, {**LINE, "id": "a"}, clash, {**clash, "id": "b", "target": "a train"})
+    kept = read_edits(path, on_error="skip")
+    assert ([edit.line for edit in kept.edits], kept.skipped) == ([1, 3], 1)
+
+
+def test_in_a_pipe_a_later_answer_corrects_the_earlier_one(root: Path) -> None:
     bus = {**LINE, "target": "a bus"}
-    assert problems(root, LINE, bus, LINE) == ["3: repeats line 1, which a later line corrected"]
-    assert len(read_edits(stream(root, LINE, bus, {**LINE, "id": "again"})).edits) == 3
+
+    def piped(*lines: dict[str, Any]) -> list[Edit | Problem]:
+        source = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        return list(iter_edits(records.lines(source, "x"), root))
+
+    assert [item.target for item in piped(LINE, bus) if isinstance(item, Edit)] == ["a tram", "a bus"]
+    # Going back to the earlier answer is not lost in silence.
+    assert str(piped(LINE, bus, LINE)[2]) == "x:3: repeats line 1, which a later line corrected"
+    assert len(piped(LINE, bus, {**LINE, "id": "again"})) == 3
 
 
 def refuse(*_: object) -> None:
@@ -275,7 +324,7 @@ def test_each_image_is_decoded_once(root: Path, monkeypatch: pytest.MonkeyPatch)
     real = images.decode_image
     monkeypatch.setattr(images, "decode_image", lambda data, name: decoded.append(name) or real(data, name))
     probe = {"image": "img/2.png", "question": "Q?"}
-    read_edits(stream(root, *[{**LINE, "target": str(n), "locality": [probe]} for n in range(50)]))
+    read_edits(stream(root, *[{**LINE, "question": str(n), "locality": [probe]} for n in range(50)]))
     assert sorted(decoded) == ["img/1.png", "img/2.png"]
 
 
@@ -386,6 +435,14 @@ def test_mmke_keeps_its_other_questions_as_tags() -> None:
     assert native["tags"] == {"pred": "car", **extra}
     assert native["portability"][0]["image"] == "img/4.png"  # type: ignore[index]
     EditLine.model_validate(native)
+
+
+def test_foreign_records_may_have_a_list_of_tags(root: Path) -> None:
+    (edit,) = read_edits(stream(root, {**MMEDIT_RECORD, "tags": ["night"]})).edits
+    assert edit.tags == {"night": True, "pred": "car"}
+    assert problems(root, {**MMEDIT_RECORD, "tags": [3]}) == [
+        "1: `tags` must be an object or a list of strings, got 3 in the list"
+    ]
 
 
 def test_foreign_records_are_checked_as_strictly(root: Path) -> None:

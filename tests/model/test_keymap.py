@@ -146,11 +146,13 @@ def test_meta_model_holds_no_weights_and_asks_nobody(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model_type": "llava_llama"}, "unknown to transformers"),
+        ({"model_type": "my_vlm"}, "unknown to transformers"),
         ({"model_type": "my_vlm", "auto_map": {"AutoConfig": "evil.Config"}}, "code from its repository"),
         ({"model_type": None}, "unknown to transformers"),
-        ({"model_type": "llama"}, "image-text"),
-        ({"architectures": ["LlavaLlamaForCausalLM"]}, "LlavaLlamaForCausalLM"),
+        ({"model_type": "llama"}, r"a language model without a vision tower \(model_type 'llama'\)"),
+        ({"model_type": "vit"}, "model_type 'vit' is not an image-text model"),
+        ({"model_type": ["llava"]}, "unknown to transformers"),
+        ({"architectures": ["LlavaNextForConditionalGeneration"]}, "LlavaNextForConditionalGeneration"),
         ({"text_config": {"model_type": "llama", "hidden_size": "many"}}, "config.json"),
         ({"text_config": 7}, "config.json"),
         ({"architectures": "LlavaForConditionalGeneration2"}, "architectures"),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 from transformers import CLIPImageProcessorPil, LlavaOnevisionProcessor, LlavaProcessor, Qwen2VLProcessor
 from transformers import Qwen3VLProcessor as Qwen3
 
+from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import StateError
 from more_cli.model.processors import load_processor, without_video
+from more_cli.model.runtime import load_fitting_prompter
 from support import tiny
-from support.tiny_processors import qwen_processor
+from support.tiny_families import FAMILIES, tiny_family
+from support.tiny_processors import qwen_processor, spells_numbers
 
 
 def as_published(folder: Path, image_processor: str) -> Path:
@@ -89,3 +95,83 @@ def test_without_files_there_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="the processor does not load: no processor for model_type None") as caught:
         load_processor(tmp_path)
     assert "config.json" in caught.value.hint
+
+
+# --- processor and model ---
+
+WITH_PROCESSOR = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
+FIXED = ["llava", "llava_next", "llava_onevision", "blip-2", "blip-2 t5", "instructblip", "paligemma", "gemma3"]
+FIXED += ["mllama"]
+"""Families whose vision tower takes images of one size."""
+
+
+def doubled(value: Any) -> Any:
+    """The options of an image processor, with every size twice as large."""
+    if isinstance(value, dict):
+        return {key: doubled(part) for key, part in value.items()}
+    return 2 * value if isinstance(value, int) and value % 28 == 0 else value
+
+
+def family(folder: Path, name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = lambda whole: whole) -> Path:
+    """Write a checkpoint of a family whose processor's options were changed."""
+    (tiny_family if name in FAMILIES else tiny.tiny_llava)(folder, family=name)
+    file = folder / "processor_config.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    return folder
+
+
+def fit(folder: Path) -> None:
+    with spells_numbers():
+        load_fitting_prompter(open_checkpoint(folder))
+
+
+@pytest.mark.parametrize("name", WITH_PROCESSOR)
+def test_the_processor_of_every_family_fits(tmp_path: Path, name: str) -> None:
+    fit(family(tmp_path, name))
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_images_that_the_vision_tower_does_not_take(tmp_path: Path, name: str) -> None:
+    family(tmp_path, name, lambda whole: whole | {"image_processor": doubled(whole["image_processor"])})
+    side = 56 if name == "gemma3" else 28
+    sizes = f"makes images of {2 * side} x {2 * side} pixels, the vision tower in config.json takes {side} x {side}"
+    with pytest.raises(StateError, match=re.escape(f"`{tmp_path / 'processor_config.json'}` {sizes}")) as caught:
+        fit(tmp_path)
+    assert "put the processor files that the model was trained with" in caught.value.hint
+
+
+def test_the_file_that_prepares_images_is_named(tmp_path: Path) -> None:
+    family(tmp_path, "llava", lambda whole: whole | {"image_processor": doubled(whole["image_processor"])})
+    as_published(tmp_path, "CLIPImageProcessor")
+    (tmp_path / "processor_config.json").write_text('{"patch_size": 14}')
+    with pytest.raises(StateError, match=r"/preprocessor_config\.json` makes images of 56 x 56 pixels"):
+        fit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "tokens", "features"),
+    [
+        ("llava", "patch_size", 7, "16 image tokens", 4),
+        ("llava", "num_additional_image_tokens", 0, "3 image tokens", 4),
+        ("llava", "vision_feature_select_strategy", "full", "5 image tokens", 4),
+        ("llava_onevision", "num_image_tokens", 9, "37 image tokens", 24),
+        ("gemma3", "image_seq_length", 9, "9 image tokens", 4),
+        ("internvl", "image_seq_length", 9, "9 image tokens", 1),
+    ],
+)
+def test_another_number_of_image_tokens_than_the_model_has_features(
+    tmp_path: Path, name: str, option: str, value: object, tokens: str, features: int
+) -> None:
+    family(tmp_path, name, lambda whole: whole | {option: value})
+    said = f"the processor puts {tokens} into a prompt, the model in config.json has {features}"
+    with pytest.raises(StateError, match=re.escape(f"`{tmp_path}`: {said}")) as caught:
+        fit(tmp_path)
+    assert f"`{option}`" in caught.value.hint
+
+
+def test_a_processor_that_fails_on_an_image(tmp_path: Path) -> None:
+    """Published before transformers kept the size of patches with the processor."""
+    family(tmp_path, "llava", lambda whole: whole | {"patch_size": None})
+    with pytest.raises(StateError, match="the processor fails on an image: unsupported operand") as caught:
+        fit(tmp_path)
+    assert "is `patch_size` missing in processor_config.json?" in caught.value.hint

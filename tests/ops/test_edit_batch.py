@@ -30,7 +30,7 @@ def test_a_batch_is_written_together(world: World) -> None:
     assert done.json["counts"] == {"learnt": 5}
     assert done.json["consolidation"]["writes"] > 0
     *edits, last = world.entries()
-    assert [(entry["joint"], entry["writes"], entry["answer_after"]) for entry in edits] == [(True, 0, None)] * 5
+    assert [(entry["joint"], entry["writes"], entry["greedy_after"]) for entry in edits] == [(True, 0, None)] * 5
     assert (last["kind"], last["since"]) == ("consolidate", 1)
     assert {site["keys"] for site in run("status", world.model, "--json").json["sites"]} == {5}
     assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
@@ -96,14 +96,14 @@ def test_a_recipe_names_its_anchors(world: World) -> None:
     state = world.root / "own.more"
     done = run("init", world.model, "--recipe", folder / "own.toml", "--state", state)
     assert done.code == 0, done.err
-    assert "1 anchors" in done.out
+    assert "1 anchor\n" in done.out
     assert "held.jsonl" not in state.read_bytes()[:100_000].decode(errors="replace")
     again = run("init", world.model, "--recipe", folder / "own.toml", "--state", state)
     assert "already exists, unchanged" in again.out
     created = world.root / "created.more"
     world.write([line(0)], "one.jsonl")
     world.edit("--state", created, "--recipe", folder / "own.toml", edits=world.root / "one.jsonl")
-    assert "1 anchors, 2 per write" in run("status", world.model, "--state", created).out
+    assert "1 anchor (2 per write)" in run("status", world.model, "--state", created).out
     world.write([line(1, locality=[{"question": "A photo  of"}])], "clash.jsonl")
     fresh = ("--state", world.root / "fresh.more", "--recipe", folder / "own.toml")
     clash = world.edit(*fresh, edits=world.root / "clash.jsonl")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,13 @@ def test_every_edit_has_its_line_and_the_stream_its_end(world: World, undisturbe
     result, (*edits, end) = streamed(world, tmp_path / "s.more", *FIVE)
     assert (result.code, end["schema"], end["applied"], end["counts"]) == (3, "more.edit.end/1", 5, {"not-learnt": 5})
     assert [(e["schema"], e["id"], e["line"], e["status"], e["new"]) for e in edits] == [
-        ("more.edit.result/1", f"e{number}", number, "not-learnt", True) for number in range(1, 6)
+        ("more.edit.result/2", f"e{number}", number, "not-learnt", True) for number in range(1, 6)
     ]
     ledger = world.entries(tmp_path / "s.more")
-    for key in ("answer_before", "answer_after", "nll_before", "nll_after", "writes", "wall_ms"):
+    for key in ("forced_before", "forced_after", "nll_before", "nll_after", "writes", "wall_ms"):
         assert [edit[key] for edit in edits] == [entry[key] for entry in ledger]
+    for moment in ("before", "after"):
+        assert [edit[f"answer_{moment}"] for edit in edits] == [entry[f"greedy_{moment}"] for entry in ledger]
     assert (tmp_path / "s.more").read_bytes() == undisturbed
 
 
@@ -124,7 +126,7 @@ def test_nothing_is_read_more_than_one_edit_ahead(world: World, undisturbed: byt
                 yield Record("<stdin>", number, value)
 
     class Watching(Listener):
-        def edited(self, entry: Any, status: Any, *, new: bool) -> None:
+        def edited(self, entry: Any, status: Any, *, new: bool, supersedes: Sequence[str] = ()) -> None:
             # Time enough for the thread to fetch more than it should.
             time.sleep(0.3)
             ahead.append(sent - entry.seq)
@@ -144,7 +146,7 @@ def test_the_next_prompt_is_made_in_a_thread_and_changes_no_byte(
     real = Prompter.encode
 
     def encode(self: Prompter, query: Any, target: str | None = None) -> Any:
-        if query.images[0].path:  # not the image of the memory estimate
+        if target is not None and query.images[0].path:  # not the image of the memory estimate
             made.append((query.images[0].path.stem, threading.current_thread() is not threading.main_thread()))
         return real(self, query, target)
 
@@ -180,7 +182,7 @@ def test_an_image_that_vanishes_after_prefetching_is_reported_for_its_edit(world
     picture.write_bytes((world.root / "img" / "green.png").read_bytes())
 
     class Spoiling(Listener):
-        def edited(self, entry: Any, status: Any, *, new: bool) -> None:
+        def edited(self, entry: Any, status: Any, *, new: bool, supersedes: Sequence[str] = ()) -> None:
             time.sleep(0.3)
             picture.unlink()
 

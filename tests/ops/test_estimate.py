@@ -59,6 +59,13 @@ def test_samples_are_split_into_parts_of_limited_memory(world: World, monkeypatc
     assert part(alone, "passes") < part(whole, "passes") / 10
 
 
+def test_one_sample_is_counted_in_the_singular(world: World) -> None:
+    notes = {part.name: part.note for part in of(world, "rehearsal.size=0", "anchors.size=1", anchors=1).parts}
+    assert (notes["passes"], notes["images"]) == ("2 of 2 samples at a time", "of 2 samples and 1 anchor")
+    notes = {part.name: part.note for part in of(world, "rehearsal.size=0").parts}
+    assert (notes["passes"], notes["images"]) == ("1 of 1 sample at a time", "of 1 sample")
+
+
 def test_text_shows_the_parts_and_json_the_bytes(world: World) -> None:
     said = run("status", world.model, "--estimate", "--memory", "3")
     assert "weights" in said.out

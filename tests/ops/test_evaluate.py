@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,8 +14,15 @@ from xml.etree import ElementTree
 import pytest
 
 from more_cli.evaluation.metrics import estimate
-from more_cli.evaluation.names import full_names
-from support.helpers import QUESTION, Result, World, line, run
+from more_cli.evaluation.names import SUCCESS_METRICS, full_names
+from more_cli.files import sha256_file
+from more_cli.inputs.edits import read_edits
+from more_cli.render.markup import element
+from more_cli.store.entry import Status
+from more_cli.store.ledger import Ledger
+from more_cli.text import plain
+from support import tiny
+from support.helpers import LEARNING, QUESTION, QUICK, Result, World, line, run
 from support.pages import CODE, HOSTILE, Page
 
 EVIL = '<e&2 " onload="x">'
@@ -35,6 +44,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world.write([line(0, **probes), line(1, id=EVIL, question=HOSTILE, target=NEVER)])
     done = world.edit("--set", "max_steps=4", "--set", "guard=false", "--json")
     assert done.json["counts"] == {"learnt": 1, "not-learnt": 1}
+    return world
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four edits: one is learnt, two are refused after their writes, and one does not fit into the context."""
+    world = World(tmp_path_factory.mktemp("refused") / "world")
+    config = json.loads((world.model / "config.json").read_text())["text_config"]
+    tiny.set_config(world.model, text_config=config | {"max_position_embeddings": 100})
+    world.write(
+        [
+            line(0, rephrases=["a colour ?"]),
+            line(1, target="@@@ ~~~", rephrases=["colour ?"], locality=[{"question": "what ?"}]),
+            line(2, target="zebra @@@ ~~~", rephrases=["is it ?"]),
+            line(3, target="@" * 100, rephrases=["a colour ?", "colour ?"], locality=[{"question": "why ?"}]),
+        ]
+    )
+    assert world.edit(*LEARNING, "--json").json["counts"] == {"learnt": 1, "refused": 3}
     return world
 
 
@@ -72,7 +99,8 @@ def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> No
     missed = run(*probes, "--gate", "gen_image.gen_exact>=0", "-q", "--json", "--junit", world.root / "probes.xml")
     assert missed.code == 6
     assert missed.err == (
-        "error: gate missed: gen_image.gen_exact>=0: nothing was measured: there are no `gen_image` probes\n"
+        "error: gate missed: gen_image.gen_exact>=0: nothing was measured: "
+        "a file of `--probes` gives rel, loc_text, loc_image only\n"
     )
     assert [edit["target"] for edit in missed.json["per_edit"]] == ["r", None]
     assert missed.json["per_edit"][1]["verdict"] in ("changed", "unchanged")
@@ -85,6 +113,7 @@ def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> No
     [
         (["--gate", "rel.gen_exat>=0.9"], "there is no metric", "`rel.gen_exact`"),
         (["--gate", "rel.gen_exact"], "is not a metric, one of", "quotes"),
+        (["--gate", "rel.gen_exact>=95"], "`95` is outside 0 to 1", "write 0.95 for 95 %"),
         (["--report", "report.pdf"], "a report is .html or .md", "report.html"),
         (["--report", "nowhere/report.md"], "there is no folder", "create it"),
         (["--junit", "."], "is not a file", "another"),
@@ -113,12 +142,175 @@ def test_gates_on_a_state_without_edits_are_missed(tmp_path: Path) -> None:
     assert [suite.get("failures") for suite in ElementTree.parse(tmp_path / "empty.xml").getroot()] == ["0", "1"]
 
 
+def test_a_gate_on_an_interval_over_few_samples_warns_and_is_missed_if_strict(world: World) -> None:
+    warning = "an interval over 2 samples is unsure, at least 10 are needed"
+    gated = ("eval", world.model, "--gate", "rel.gen_exact.high<=1", "--junit", world.root / "few.xml")
+    warned = run(*gated, *[word for name in ("few.md", "few.html") for word in ("--report", world.root / name)])
+    assert warned.code == 0
+    assert f"warning: {warning}" in " ".join(warned.out.split())
+    assert all(warning in text(world, name) for name in ("few.md", "few.html"))
+    gates = ElementTree.parse(world.root / "few.xml").getroot()[1]
+    assert (gates.get("failures"), warning in gates.find("system-out").text) == ("0", True)
+    strict = run(*gated, "--strict-gates", "--json")
+    assert (strict.code, f"warning: {warning}" in strict.err) == (6, True)
+    assert [(gate["met"], gate["warning"]) for gate in strict.json["gates"]] == [(False, warning)]
+
+
+# --- edits that do not stand ---
+
+
+def reasons(world: World) -> dict[str, str]:
+    found = {entry["id"]: entry["reason"] for entry in world.entries() if entry["status"] == "refused"}
+    assert list(found) == ["e2", "e3", "e4"]
+    assert all(found.values())
+    return found
+
+
+def test_refused_edits_fail_and_are_named_in_every_output(refusing: World) -> None:
+    options = [word for name in ("x.html", "x.md") for word in ("--report", refusing.root / name)]
+    gate = "--gate", "rel.gen_exact>=0.95"
+    shown = run("eval", refusing.model, *gate, *options, "--junit", refusing.root / "x.xml")
+    assert shown.code == 6
+    assert "error: gate missed: rel.gen_exact>=0.95: 0.25" in shown.err
+    lines = shown.out.splitlines()
+    assert lines[0].startswith("1 of 4 hold; ")
+    assert lines[-1] == "3 of 4 edits do not stand: e2 (refused), e3 (refused), e4 (refused)"
+    pages = {name: text(refusing, name) for name in ("x.html", "x.md", "x.xml")}
+    for name in ("x.html", "x.md"):
+        assert lines[-1] in pages[name]
+        assert "1 of 4 hold; " in pages[name]
+    failures = ElementTree.fromstring(pages["x.xml"])[0].findall("testcase/failure")
+    assert [failure.get("type") for failure in failures] == ["refused"] * 3
+    for failure, (id, reason) in zip(failures, reasons(refusing).items(), strict=True):
+        assert failure.get("message").endswith(f"; refused: {reason}")
+        assert f"refused: {escape(reason)}" in pages["x.html"]
+        assert f"refused: {reason}" in pages["x.md"]
+        place = next(number for number, row in enumerate(lines) if re.match(rf"{id} +refused +", row))
+        assert lines[place + 1].strip() == reason
+    assert [row.split("  ")[0] for row in lines if "other words, refused" in row] == ["e2", "e3", "e4", "e4"]
+
+
+def test_refused_edits_are_zeros_in_every_score_of_success(refusing: World) -> None:
+    """What the model happens to say counts nowhere; what is no success stays as measured, where it was."""
+    result = run("eval", refusing.model, "--json").json
+    assert (result["schema"], result["edits"], result["first_forgotten"]) == ("more.eval/2", 4, "e2")
+    assert result["failed"] == [
+        {"id": id, "status": "refused", "reason": reason} for id, reason in reasons(refusing).items()
+    ]
+    assert [(row["id"], row["status"], row["reason"]) for row in result["failing"]] == [
+        (id, "refused", reason) for id, reason in reasons(refusing).items()
+    ]
+    measured = {name: (value["value"], value["n"]) for name, value in result["metrics"].items()}
+    assert [measured[f"rel.{name}"] for name in SUCCESS_METRICS] == [(0.25, 4)] * len(SUCCESS_METRICS)
+    assert measured["gen_text.gen_exact"][1] == 5
+    assert measured["rel.target_nll"][1] == measured["rel.gen_stops"][1] == 3, "one could not be asked"
+    assert result["retention"]["0-3"]["value"] == 0.25
+    unasked = result["per_edit"][3]
+    locality = {name: values for name, values in unasked["values"].items() if name.startswith("loc_text.")}
+    zeros = {f"rel.{name}": [0.0] for name in SUCCESS_METRICS}
+    zeros |= {f"gen_text.{name}": [0.0, 0.0] for name in SUCCESS_METRICS}
+    assert locality
+    assert unasked["values"] == zeros | locality
+    assert [(said["answer"], said["holds"]) for said in unasked["answers"][:3]] == [(None, False)] * 3
+    assert [edit["verdict"] for edit in result["per_edit"]] == ["holds", "refused", "refused", "refused"]
+
+
+def test_a_refused_edit_that_the_model_answers_by_itself_still_fails(refusing: World, tmp_path: Path) -> None:
+    """The learnt edit makes the model say `r`; another one wants `R` for the same question and was refused."""
+    shutil.copytree(refusing.root, tmp_path / "world")
+    world = World.at(tmp_path / "world")
+    with Ledger(world.folder) as ledger:
+        (edit,) = read_edits(world.write([line(0, id="right", target="R")], "right.jsonl")).edits
+        ledger.append({**ledger.describe(edit), "status": Status.REFUSED, "reason": "by hand"})
+    result = run("eval", world.model, "--json").json
+    right = result["per_edit"][-1]
+    assert (right["id"], right["answer"], right["target"], right["verdict"]) == ("right", "r", "R", "refused")
+    assert right["values"]["rel.gen_exact"] == right["values"]["rel.gen_contains"] == [0.0]
+    assert right["answers"][0]["holds"] is False
+    measured = result["metrics"]["rel.gen_exact"]
+    assert (result["edits"], measured["n"], measured["value"]) == (5, 5, 0.2)
+
+
+def test_a_not_learnt_edit_counts_as_measured_and_is_named(world: World, scored: Result) -> None:
+    assert scored.json["failed"] == [{"id": EVIL, "status": "not-learnt", "reason": world.entries()[1]["reason"]}]
+    assert scored.json["per_edit"][1]["verdict"] == "does not hold"
+    assert scored.json["metrics"]["rel.target_nll"]["n"] == 2
+    last = run("eval", world.model).out.splitlines()[-1]
+    assert last == f"1 of 2 edits does not stand: {EVIL} (not-learnt)"
+
+
+# --- what moved ---
+
+
+def test_every_probe_is_listed_with_what_was_expected_and_what_is_said(world: World, scored: Result) -> None:
+    """In the order in which they were scored: the edit, its variants, what follows from it, and locality."""
+    first, second = scored.json["per_edit"]
+    assert [said["kind"] for said in first["answers"]] == [
+        *("rel", "gen_text", "gen_text", "gen_image", "portability", "portability", "portability"),
+        *("loc_text", "loc_image"),
+    ]
+    for said in first["answers"]:
+        group, metric = said["kind"], "loc_gen_same" if said["kind"].startswith("loc") else "gen_exact"
+        assert said["holds"] in [value == 1 for value in first["values"][f"{group}.{metric}"]]
+        assert said["holds"] == (said["answer"] == said["expected"])
+    orange = sha256_file(world.root / "img" / "orange.png")
+    assert [said["images"] for said in first["answers"] if said["kind"] == "gen_image"] == [[orange]]
+    assert first["answers"][1] == {
+        "kind": "gen_text",
+        "question": "a colour ?",
+        "images": [sha256_file(world.root / "img" / "red.png")],
+        "expected": "r",
+        "answer": "r",
+        "holds": True,
+    }
+    assert [said["expected"] for said in second["answers"]] == [NEVER]
+
+
+def test_what_is_not_as_expected_is_shown_on_a_narrow_terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("eval", world.model).out.splitlines()
+    assert lines[0].startswith("1 of 2 hold; 2 of 2 in other words, 1 of 1 with other pictures")
+    first = lines.index("2 other answers not as expected:")
+    head, *rows = lines[first + 1 : first + 4]
+    assert head.split() == ["edit", "asked", "question", "expected", "answer"]
+    assert [re.split("  +", row)[:3] for row in rows] == [
+        ["e1", "unrelated", "what ?"],
+        ["e1", "unrelated, picture", "what colour is i…"],
+    ]
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_a_long_list_of_what_moved_is_cut(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.write([line(0, rephrases=[f"colour {number} ?" for number in range(23)])])
+    world.edit(*QUICK)
+    lines = run("eval", world.model).out.splitlines()
+    assert sum("other words" in row for row in lines) == 1 + 20, "the headline and twenty rows"
+    assert "and 3 more: --json has all" in lines
+
+
+def test_a_question_without_an_answer_that_changed_is_shown(world: World) -> None:
+    file = world.write(
+        [{"question": "what ?"}, {"question": QUESTION, "image": "img/red.png", "answer": "r"}], "p.jsonl"
+    )
+    shown = run("eval", world.model, "--probes", file).out.splitlines()
+    assert shown[0] == "1 of 1 hold; 1 of 1 unrelated answer changed"
+    assert shown[1].endswith("2 questions of p.jsonl")
+    assert "1 of 2 does not hold:" in shown
+    (row,) = [row for row in shown if re.search(r" changed +what \? ", row)]
+    result = run("eval", world.model, "--probes", file, "--json").json
+    (said,) = result["per_edit"][0]["answers"]
+    assert (result["schema"], result["failed"], said["holds"]) == ("more.eval/2", [], False)
+    assert plain(said["expected"])[:20] in row
+    assert plain(said["answer"])[:20].rstrip() in row
+
+
 # --- JSON ---
 
 
 def test_json_has_everything_to_reproduce_the_numbers(world: World, scored: Result) -> None:
     result = scored.json
-    assert result["schema"] == "more.eval/1"
+    assert result["schema"] == "more.eval/2"
     reproduce = result["reproduce"]
     assert reproduce["ledger_head"]
     assert reproduce["ledger_head"] != world.entries()[-1]["prev"]
@@ -141,9 +333,10 @@ def test_portability_is_reported_by_hop(world: World, scored: Result) -> None:
     met = run("eval", world.model, "--gate", "port_1.tf_token_acc>=0", "--gate", "port_4.gen_exact>=0")
     assert met.code == 6
     assert (
-        met.err.strip() == "error: gate missed: port_4.gen_exact>=0: nothing was measured: there are no `port_4` probes"
+        met.err.strip()
+        == 'error: gate missed: port_4.gen_exact>=0: nothing was measured: no edit has `portability` with `"hop": 4`'
     )
-    assert "portability " in text(world, "out.html")
+    assert "3 of 3 that follow" in text(world, "out.html")
     assert "portability.gen_exact" in text(world, "out.md")
     assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is listed once"
 
@@ -235,7 +428,7 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
     assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert not any({"href", "srcset", "action"} & attributes.keys() for _, attributes in page.elements)
     assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
-    assert [image["alt"] for image in page.all("img")] == [f"image of {EVIL}", "image of e1"]
+    assert {image["alt"] for image in page.all("img")} == {f"image of {EVIL}", "image of e1"}
     assert "url(" not in raw
     assert "default-src 'none'" in next(m["content"] for m in page.all("meta") if "http-equiv" in m)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in raw
@@ -249,8 +442,13 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     assert "rel.gen_exact.low&gt;=0.9" in raw
     cards = [attributes["class"] for attributes in page.all("article")]
     assert cards == ["bad", "good"]
-    assert len(page.all("img")) == 2
-    assert "rephrases" in raw
+    moved = [said for said in scored.json["per_edit"][0]["answers"] if said["holds"] is False]
+    assert [said["kind"] for said in moved] == ["loc_text", "loc_image"]
+    assert len(page.all("img")) == 2 + 1, "one per edit, and the picture of the locality question that changed"
+    assert "<summary>6 other answers as expected</summary>" in raw
+    for said in moved:
+        cells = [said["question"], said["expected"], said["answer"]]
+        assert "".join(element("td", cell) for cell in cells) in raw
     assert scored.json["reproduce"]["ledger_head"] in raw
 
 
@@ -259,14 +457,18 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
 
 def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, scored: Result) -> None:
     raw = text(world, "out.md")
-    assert raw.startswith("### more eval: 1 of 2 hold\n")
+    assert raw.startswith(
+        "### more eval: 1 of 2 hold; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
+        "2 of 2 unrelated answers changed\n"
+    )
+    assert re.search(r"^\| `e1` \| unrelated, picture \| `what colour is it \?` \| `", raw, re.MULTILINE)
     assert "| `rel.gen_exact.low>=0.9` | **missed** | 0.5, 95 %" in raw
     assert len(raw) < 4000
     assert CODE.sub("", raw).isascii()
     tables = [block.splitlines() for block in raw.split("\n\n") if block.startswith("|")]
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", row)) for row in table}) == 1, table
-    (row,) = [row for row in raw.splitlines() if EVIL in row]
+    (row,) = [row for row in tables[-2] if EVIL in row]
     assert not set(CODE.sub("", row)) - {"|", " "}
 
 

@@ -45,11 +45,12 @@ def test_init_with_anchors(world: World) -> None:
     assert {site["keys"] for site in status["sites"] if site["modality"] == "text"} == {3}
     assert {site["keys"] for site in status["sites"] if site["modality"] == "visual"} == {2}
     assert all(site["ridge"] for site in status["sites"])
-    assert "3 anchors, 8 per write, their keys in P" in run("status", world.model).out
+    assert "3 anchors (8 per write, their keys in P)" in run("status", world.model).out
     assert "already exists, unchanged" in init(world).out
     other = run("init", world.model, *LOOP)
     assert other.code == 5
     assert "another set of anchors" in other.err
+    assert f"`more anchors add {world.model} FILE` adds some to this one" in other.err
 
 
 def test_probes_that_are_also_anchors_are_refused(world: World) -> None:
@@ -152,7 +153,7 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     out = tmp_path / "adapter"
     done = run("export", world.model, "-o", out)
     assert done.code == 0, done.err
-    assert "modules, all of them in the model" in done.out
+    assert "modules of the model" in done.out
     assert run("export", world.model, "-o", out).code == 2
     assert run("export", world.model, "-o", out, "--force").code == 0
     model = AutoModelForImageTextToText.from_pretrained(world.model, dtype=torch.float32)

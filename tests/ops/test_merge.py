@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForImageTextToText
 
 from more_cli import files
@@ -28,10 +29,12 @@ from more_cli.model.runtime import Runtime, Scored, load_prompter
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
 from more_cli.ops.session import open_session
+from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_state
 from more_cli.store.target import locate
 from support import tiny
-from support.helpers import LEARNING, Result, World, at_call, die, forks, in_child, run, tree
+from support.helpers import LEARNING, Result, World, at_call, die, forks, in_child, line, run, tree
+from support.schemas import differences
 
 ONE_SHARD = ("--set", 'sites=["text.ffn_out"]', "--set", "last=1")
 """Sites that lie in one of three shards."""
@@ -253,6 +256,7 @@ def test_provenance_names_the_origin_of_the_weights(world: World) -> None:
     merge(world)
     provenance = json.loads((world.root / "out" / "more.json").read_text())
     assert provenance["schema"] == "more.provenance/1"
+    assert differences(provenance) == []
     assert provenance["edits"] == 4
     assert provenance["recipe"]["max_steps"] == 30
     assert provenance["ledger_head"] == run("log", world.model, "--json").json["head"]
@@ -307,6 +311,123 @@ def test_other_copies_of_the_weights_are_named_and_not_copied(world: World) -> N
     assert "not copied (another copy of the weights, without the edits): consolidated.safetensors" in shown.err
     assert {"pytorch_model.bin", "consolidated.safetensors"}.isdisjoint(tree(world.root / "out"))
     assert tree(world.root / "out")["notes.txt"] == b"kept"
+
+
+# --- edits that do not stand ---
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Four edits, of which three do not fit into the context and are refused."""
+    return with_refused(World(tmp_path_factory.mktemp("refused"), text_layers=1), {1, 2, 3})
+
+
+def with_refused(world: World, numbers: set[int]) -> World:
+    text = json.loads((world.model / "config.json").read_text())["text_config"]
+    tiny.set_config(world.model, text_config=text | {"max_position_embeddings": 100})
+    world.write([line(number, **({"target": "@" * 100} if number in numbers else {})) for number in range(4)])
+    assert world.edit(*LEARNING).code == 3
+    return world
+
+
+NOT_STANDING = "3 of 4 edits do not stand: e2 (refused), e3 (refused), e4 (refused)"
+
+
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--dry-run"]])
+def test_the_last_line_names_the_edits_that_do_not_stand(refused: World, tmp_path: Path, options: list[str]) -> None:
+    done = merge(refused, *options, out=tmp_path / "out")
+    assert (done.code, done.out.splitlines()[-1]) == (0, NOT_STANDING)
+    assert ("merged 1 edit into " in done.out) == ("--dry-run" not in options)
+    assert ("verified: 1 of 1 edit scores" in done.out) == ("--verify" in options)
+    values = merge(refused, *options, "--json", "--force", out=tmp_path / "out").json
+    assert (values["edits"], values["asked"]) == (1, 4)
+    assert [(edit["id"], edit["status"]) for edit in values["failed"]] == [(f"e{n}", "refused") for n in (2, 3, 4)]
+    assert all(edit["reason"] for edit in values["failed"])
+
+
+def test_provenance_and_card_name_the_edits_that_do_not_stand(refused: World, tmp_path: Path) -> None:
+    failed = merge(refused, "--json", out=tmp_path / "out").json["failed"]
+    provenance = json.loads((tmp_path / "out" / "more.json").read_text())
+    assert differences(provenance) == []
+    assert (provenance["asked"], provenance["failed"], provenance["statuses"]) == (
+        4,
+        failed,
+        {"learnt": 1, "refused": 3},
+    )
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "1 correction was written into these weights" in card
+    assert f"`{NOT_STANDING}`; `more.json` has the reasons." in card
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--force"]])
+def test_require_all_writes_nothing_and_reads_no_weights(
+    refused: World, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "copy_patched", lambda *_, **__: pytest.fail("copied"))
+    monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("opened"))
+    before = tree(refused.root)
+    done = merge(refused, "--require-all", *options, out=tmp_path / "out")
+    assert (done.code, done.out) == (3, "")
+    error, hint = done.err.splitlines()
+    assert error == f"error: {NOT_STANDING}"
+    assert "`more edit MODEL --retry` tries them again" in hint
+    assert (tree(refused.root), [*tmp_path.iterdir()]) == (before, [])
+
+
+def test_require_all_sees_an_edit_that_fails_while_files_are_copied(
+    refused: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "Ledger", lambda folder: Ledger(folder / "empty"))
+    done = merge(refused, "--require-all", out=tmp_path / "out")
+    assert (done.code, NOT_STANDING in done.err) == (3, True)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_require_all_is_met_when_every_edit_stands(world: World) -> None:
+    assert merge(world, out="free").code == 0
+    required = merge(world, "--require-all")
+    assert (required.code, "not stand" in required.out) == (0, False)
+    assert tree(world.root / "out") == tree(world.root / "free")
+    provenance = json.loads((world.root / "out" / "more.json").read_text())
+    assert (provenance["asked"], provenance["failed"]) == (4, [])
+
+
+def test_a_merge_of_refused_edits_alone_says_that_nothing_changed(tmp_path: Path) -> None:
+    world = with_refused(World(tmp_path, text_layers=1), {0, 1, 2, 3})
+    done = merge(world, out=tmp_path / "out")
+    assert (done.code, "merged" in done.out) == (0, False)
+    said, last = done.out.splitlines()
+    assert said == f"wrote {tmp_path / 'out'}; nothing changed: all its weights are the base's"
+    assert last.startswith("4 of 4 edits do not stand: e1 (refused), ")
+    assert (tmp_path / "out" / tiny.SINGLE).read_bytes() == (world.model / tiny.SINGLE).read_bytes()
+    lost = run("export", world.model, "-o", tmp_path / "adapter")
+    assert (lost.code, (tmp_path / "adapter").exists()) == (5, False)
+    assert "has no edits to export: 4 of 4 edits do not stand: e1 (refused), " in lost.err
+    assert "hint: `more edit MODEL --retry` tries them again" in lost.err
+
+
+def test_an_export_names_the_edits_that_do_not_stand(refused: World, tmp_path: Path) -> None:
+    for format, out in (("peft", tmp_path / "adapter"), ("delta", tmp_path / "delta.safetensors")):
+        done = run("export", refused.model, "--format", format, "-o", out)
+        assert (done.code, done.out.splitlines()[-1]) == (0, NOT_STANDING)
+        assert ": 1 edit in " in done.out
+        values = run("export", refused.model, "--format", format, "-o", out, "--force", "--json").json
+        assert (values["edits"], values["asked"], len(values["failed"])) == (1, 4, 3)
+    written = json.loads((tmp_path / "adapter" / "more.json").read_text())
+    assert differences(written) == []
+    with safe_open(tmp_path / "delta.safetensors", framework="pt") as file:
+        inside = json.loads(file.metadata()["more"])
+    assert written["failed"] == inside["failed"] == values["failed"]
+    assert (written["asked"], inside["asked"]) == (4, 4)
+
+
+def test_provenance_of_older_versions_is_verified(world: World) -> None:
+    merge(world)
+    path = world.root / "out" / "more.json"
+    values = json.loads(path.read_text())
+    del values["asked"], values["failed"]
+    path.write_text(json.dumps(values))
+    assert run("verify", "out", "--deep").code == 0
 
 
 # --- whole or not at all ---

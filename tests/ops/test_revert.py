@@ -242,8 +242,9 @@ def test_a_reverted_edit_stays_reverted_until_reapply(runs: Runs, world: World) 
 
 
 def test_a_superseded_edit_stands_again(runs: Runs, world: World) -> None:
-    world.write([line(0), line(1), line(0, id="later", target="x")])
-    world.edit(*SMALL, "--state", world.sidecar)
+    corrected = world.write([line(0), line(1), line(0, id="later", target="x")])
+    options = *SMALL, "--state", world.sidecar, "--image-root", world.root
+    world.edit(*options, edits="-", stdin=corrected.read_bytes())
     done = revert(world, "later", "--json").json
     assert done["changed"]["e1"][0] == "superseded"
     assert done["changed"]["e1"][1] != "superseded"
@@ -274,7 +275,32 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(runs: Runs, world: W
     assert "would be applied again: e4" in shown.out
 
 
+def test_model_and_ids_come_in_any_order(runs: Runs, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(world, runs.of(range(4), *SMALL))
+    (world.root / "s").symlink_to(world.model, target_is_directory=True)
+    monkeypatch.chdir(world.root)
+    for words in (("s", "e2", "e3"), ("e2", "./s/", "e3"), ("e2", "e3", "s"), ("e2", "e3")):
+        shown = run("revert", *words, "--dry-run", "--json", *(["--state", "s.more"] if len(words) == 3 else []))
+        assert (shown.code, shown.json["reverted"]) == (0, ["e2", "e3"]), shown.err
+    assert run("revert", "--last", 1, "--dry-run", "--json").json["reverted"] == ["e4"]
+
+
 # --- what is refused ---
+
+
+def test_a_revert_without_a_model_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    type_it = "add MODEL, the checkpoint folder: more revert MODEL ID..."
+    for words, said, hint in [
+        (("e1", "e2"), "no model named, and no `*.more` file here; `e1`, `e2` are taken as ids", type_it),
+        (("--last", 1), "no model named, and no `*.more` file here", type_it),
+        (("lava/", "e1"), "lava/: no such directory", "type: more revert MODEL ID..."),
+        (("e1", "./file"), "./file: a file, not a checkpoint directory", "type: more revert MODEL ID..."),
+    ]:
+        refused = run("revert", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.splitlines() == [f"error: {said}", f"hint: {hint}"]
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def an_image_has_other_bytes(world: World) -> None:
     stored(world).write_bytes(raw)
 
 
-@damage("anchors", "has changed since the state was made")
+@damage("anchors", "has changed since it was written")
 def an_anchor_was_changed(world: World) -> None:
     edited(world.folder / "anchors.jsonl", b"a photo of", b"a phone of")
 

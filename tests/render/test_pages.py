@@ -20,6 +20,7 @@ from more_cli.cli.evaluate import eval_values
 from more_cli.cli.output import finite
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
+from more_cli.evaluation.names import Kind
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.inputs.images import locate_image
 from more_cli.model.batches import Query
@@ -29,6 +30,7 @@ from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import code, markdown
 from more_cli.render.pages import of_state
 from more_cli.render.thumbnails import Thumbnails
+from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.target import Target
 from more_cli.text import plain
 from support.pages import CODE, HOSTILE, NINETEEN_OF_TWENTY, Page
@@ -40,6 +42,70 @@ def made_up(folder: Path, scores: list[ProbeScore], **fields: Any) -> EvalReport
 
 def score(id: str, holds: bool, question: str = "what ?", answer: str = "a") -> ProbeScore:
     return ProbeScore(Probe(id, "rel", Query((), question), "a"), {"gen_exact": float(holds)}, answer)
+
+
+def asked(kind: Kind, id: str, holds: bool | None, text: str = "what ?", said: str | None = "a") -> ProbeScore:
+    """A score of another question of an edit."""
+    locality = kind.startswith("loc")
+    name = "loc_gen_same" if locality else "gen_exact"
+    probe = Probe(id, kind, Query((), text), None if locality else text)
+    return ProbeScore(probe, {} if holds is None else {name: float(holds)}, said, text if locality else "")
+
+
+def test_the_headline_never_leaves_out_variants_that_were_measured(tmp_path: Path) -> None:
+    """Two edits; of the second's questions one about what is unrelated could not be asked, and counts nowhere."""
+    alone = [score("e1", True), score("e2", True)]
+    assert made_up(tmp_path, alone).headline == "2 of 2 hold"
+    others = [
+        *(asked("gen_text", "e1", True), asked("gen_text", "e2", False), asked("gen_image", "e1", False)),
+        *(asked("portability", "e1", True), asked("loc_text", "e1", True), asked("loc_image", "e2", False)),
+        asked("loc_text", "e2", None, said=None),
+    ]
+    whole = (
+        "2 of 2 hold; 1 of 2 in other words, 0 of 1 with other pictures, 1 of 1 that follow, "
+        "1 of 2 unrelated answers changed"
+    )
+    report = made_up(tmp_path, alone + others)
+    assert report.headline == whole
+    assert f">{whole}</p>" in html(of_state(report))
+    assert markdown(of_state(report)).startswith(f"### more eval: {whole}\n")
+    unanswered = [asked("loc_text", "q1", True), asked("loc_text", "q2", False)]
+    assert made_up(tmp_path, unanswered).headline == "1 of 2 unrelated answers changed"
+
+
+def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> None:
+    others = [
+        *(asked("gen_text", "e1", False, "moved ?", "b"), asked("gen_text", "e1", True, "kept ?")),
+        *(asked("loc_text", "e1", True, "same ?"), asked("loc_text", "e1", None, "not asked ?", None)),
+    ]
+    raw = html(of_state(made_up(tmp_path, [score("e1", True), *others])))
+    before, after = raw.split("<summary>2 other answers as expected</summary>")
+    assert "<td>moved ?</td>" in before
+    assert "<td>kept ?</td>" not in before
+    assert re.findall(r"<td>(\w+ \?)</td>", after) == ["kept ?", "kept ?", "same ?", "same ?"], "question and expected"
+    assert "not asked ?" not in raw
+    later = [score("e0", True), asked("gen_text", "e0", True)]
+    assert re.findall("<h3>(e.)", html(of_state(made_up(tmp_path, [*later, score("e1", True), *others])))) == [
+        "e1",
+        "e0",
+    ]
+    one = html(of_state(made_up(tmp_path, [score("e1", True), others[1]])))
+    assert "<summary>1 other answer as expected</summary>" in one
+    assert "<details><summary>0" not in html(of_state(made_up(tmp_path, [score("e1", True), others[0]])))
+
+
+def test_a_long_list_of_what_moved_is_cut(tmp_path: Path) -> None:
+    moved = [asked("gen_text", "e1", False, f"question {number} ?", "b") for number in range(25)]
+    raw = markdown(of_state(made_up(tmp_path, [score("e1", True), *moved])))
+    assert raw.count("other words |") == 20
+    assert raw.endswith("\n\nand 5 more\n")
+
+
+def test_refused_edits_come_last_among_what_moved(tmp_path: Path) -> None:
+    failed = [FailedEdit("e1", Status.REFUSED, "no")]
+    scores = [score("e1", False), asked("gen_text", "e1", False), score("e2", True), asked("gen_text", "e2", False)]
+    rows = markdown(of_state(made_up(tmp_path, scores, failed=failed))).splitlines()[-2:]
+    assert [row.split(" | ")[:2] for row in rows] == [["| `e2`", "other words"], ["| `e1`", "other words, refused"]]
 
 
 def test_a_report_without_edits_is_whole(tmp_path: Path) -> None:
@@ -85,14 +151,22 @@ ANYTHING = st.text(min_size=1) | st.text(alphabet="|\\`<>&;\"'[]()! \na", min_si
 @given(ANYTHING, ANYTHING, ANYTHING)
 @settings(max_examples=100, deadline=None)
 def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
-    report = made_up(Path("nowhere"), [score(id, False, question, answer)], base_answers={id: answer})
-    usual = made_up(Path("nowhere"), [score("x", False)], base_answers={"x": "y"})
+    def with_text(id: str, question: str, answer: str) -> EvalReport:
+        others = [asked("gen_text", id, False, question, answer), asked("loc_text", id, True, question, answer)]
+        failed = [FailedEdit(id, Status.NOT_LEARNT, answer)]
+        scores = [score(id, False, question, answer), *others]
+        return made_up(Path("nowhere"), scores, base_answers={id: answer}, failed=failed)
+
+    report, usual = with_text(id, question, answer), with_text("x", "what ?", "a")
     assert Page(html(of_state(report))).shape() == Page(html(of_state(usual))).shape()
     (case,) = ElementTree.fromstring(junit_xml(of_state(report))).iter("testcase")
     assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
-    (row,) = markdown(of_state(report)).splitlines()[-1:]
-    assert len(re.split(r"(?<!\\)\|", row)) == 7
-    assert not set(CODE.sub("", row)) - {"|", " "}
+    lines = markdown(of_state(report)).splitlines()
+    failed, bad, moved = lines[4], lines[8], lines[-1]
+    assert not CODE.sub("", failed)
+    assert [len(re.split(r"(?<!\\)\|", row)) for row in (bad, moved)] == [8, 7]
+    assert not set(CODE.sub("", bad)) - {"|", " "}
+    assert not set(CODE.sub("", moved).replace("other words", "")) - {"|", " "}
 
 
 @pytest.mark.parametrize(

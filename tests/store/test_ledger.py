@@ -398,6 +398,25 @@ def test_a_later_target_supersedes_an_earlier_one(tmp_path: Path) -> None:
     assert [entry.id for entry in ledger.standing()] == ["b1", "a2", "a2 again"]
 
 
+def test_a_refused_edit_is_superseded_by_its_correction(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.append(about("a", "1", Status.REFUSED, id="a1"))
+    ledger.append(about("a", "2", Status.REFUSED, id="a2"))
+    assert [edit.id for edit in ledger.failed()] == ["a1", "a2"]
+    ledger.append(about("a", "3", id="a3"))
+    assert ledger.statuses() == {"a1": "superseded", "a2": "superseded", "a3": "learnt"}
+    assert ([entry.id for entry in ledger.asked()], ledger.failed()) == (["a3"], [])
+
+
+def test_the_last_try_of_an_edit_decides_what_supersedes_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for id, content, status in (("a1", "1", Status.REFUSED), ("a2", "2", Status.NOT_LEARNT)):
+        ledger.append(about("a", content, status, id=id))
+    for id, content in (("a1", "1"), ("a2", "2")):
+        ledger.append({**about("a", content, id=id), "retry": True})
+    assert ledger.statuses() == {"a1": "superseded", "a2": "learnt"}
+
+
 def test_a_reverted_edit_gives_way_and_can_come_back(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.append(about("a", "1", id="a1"))

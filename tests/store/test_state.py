@@ -137,7 +137,7 @@ def test_damage_is_one_error(world: World, tmp_path: Path, spoil: Callable[[Tens
     save_file(tensors, tmp_path / "s.more", {"more": json.dumps(meta)})
     with pytest.raises(StateError, match="is damaged") as caught:
         load_state(tmp_path / "s.more")
-    assert "replays every edit" in caught.value.hint
+    assert "replays the ledger" in caught.value.hint
 
 
 @pytest.mark.parametrize("place", [0.001, 0.01, 0.02, 0.1, 0.5, 0.9, 0.99999])

@@ -259,7 +259,7 @@ def test_missing_images_are_listed_and_make_the_suite_unusable(tmp_path: Path) -
     shown = run("suites", "check", "e-vqa", "--data-root", root)
     assert shown.code == 4
     assert shown.err.splitlines() == [
-        "error: e-vqa: 26 of 90 images are missing or cannot be read",
+        "error: e-vqa: 26 of 90 images missing or unreadable",
         "hint: put them below the data root, or give their folder with `--image-root DIR`",
     ]
     assert shown.out.count("missing: val2014/") == 20

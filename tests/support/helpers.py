@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -127,6 +131,36 @@ def run(*argv: object, stdin: bytes | None = None) -> Result:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _logging_kept(), _standard_input(stdin):
         code = main([str(word) for word in argv])
     return Result(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def terminal(columns: int = 80) -> Iterator[list[str]]:
+    """Standard output and error are a terminal of this width; its text is in the list after the block."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    parts: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # the other end was closed
+            while part := os.read(ours, 4096):
+                parts.append(part)
+
+    reader, shown = threading.Thread(target=read), list[str]()
+    reader.start()
+    try:
+        with os.fdopen(theirs, "w") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+            yield shown
+    finally:
+        reader.join()
+        os.close(ours)
+        shown.append(b"".join(parts).decode().replace("\r\n", "\n"))
+
+
+def on_terminal(*argv: object, columns: int = 80) -> str:
+    """What a command in this process shows on a terminal."""
+    with terminal(columns) as shown, _logging_kept():
+        main([str(word) for word in argv])
+    return shown[0]
 
 
 @contextlib.contextmanager

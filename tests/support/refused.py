@@ -11,5 +11,6 @@ def assert_refused(result: Result, code: int, *said: str) -> None:
     first, *rest = result.err.splitlines()
     assert first.startswith("error: ")
     assert all(text.startswith(("error: ", "hint: ")) for text in rest), result.err
+    assert not any(words in result.err for words in ("Value error", "Input should be", "inputs are not")), result.err
     for fragment in said:
         assert fragment in result.err

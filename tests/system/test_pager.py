@@ -21,14 +21,29 @@ def test_the_commands_are_those_there_are() -> None:
     ("arguments", "piped", "meant"),
     [
         ("notes.txt", False, True),
+        ("notes", False, True),
+        ("notes.txt edit", False, True),
+        ("+5 notes.txt", False, True),
         ("-d +10 notes.txt", False, True),
         ("-n 20 notes.txt", False, True),
+        ("--lines 20 notes.txt", False, True),
+        ("edit.txt", False, True),
+        ("./logs", False, True),
+        ("./log", False, True),
         ("", True, True),
         ("-s", True, True),
+        ("-n 20", True, True),
         ("", False, False),
         ("absent.txt", False, False),
+        ("absent.txt notes.txt", False, False),
+        ("a" * 300, False, False),
         ("folder", False, False),
         ("edit model notes.txt", True, False),
+        ("edti notes.txt", False, False),
+        ("edti notes.txt", True, False),
+        ("log", False, False),
+        ("logs", False, False),
+        ("logs notes.txt", True, False),
         ("status", True, False),
         ("statsu", True, False),
         ("--help", True, False),
@@ -37,7 +52,8 @@ def test_the_commands_are_those_there_are() -> None:
 )
 def test_when_the_pager_is_meant(tmp_path: Path, monkeypatch, arguments: str, piped: bool, meant: bool) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("notes.txt").write_text("text")
+    for name in ("notes.txt", "notes", "edit.txt", "log", "logs"):
+        Path(name).write_text("text")
     Path("folder").mkdir()
     assert wants_pager(arguments.split(), piped) is meant
 
@@ -64,7 +80,8 @@ def test_the_next_pager_is_the_first_that_is_not_ours(folders: list[Path]) -> No
 
 
 def test_handing_over(folders: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("text")
+    for name in ("notes.txt", "model.more", "logs"):
+        (tmp_path / name).write_text("text")
 
     def call(*arguments: str, guard: bool = False, text: str | None = None) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
@@ -76,4 +93,11 @@ def test_handing_over(folders: list[Path], tmp_path: Path) -> None:
     assert call("-d", "notes.txt").stdout == f"paged -d notes.txt {GUARD}=1\n"
     assert call(text="a man page").stdout == f"paged  {GUARD}=1\na man page"
     assert "no such command" in call("notes.txt", guard=True).stderr
+    typo = call("edti", "model.more")
+    assert (typo.returncode, typo.stdout) == (2, "")
+    assert typo.stderr == "error: no such command `edti`\nhint: did you mean `edit`?\n"
+    near = call("logs")
+    assert (near.returncode, near.stdout) == (2, "")
+    assert near.stderr.endswith("hint: did you mean `log`? `more ./logs` shows the file\n")
+    assert call("./logs").stdout == f"paged ./logs {GUARD}=1\n"
     assert "Usage: more" in call("--help", text="piped").stdout

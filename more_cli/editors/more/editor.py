@@ -23,7 +23,7 @@ from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, new_record
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe import Recipe, for_one_try
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 
@@ -94,7 +94,7 @@ class MoreEditor(Editor):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times, or undo the writes and refuse it."""
         passes = self._passes(context)
-        passes.alone = self.recipe.rehearsal.size == 0 and not (self._anchors and self.recipe.anchors.size)
+        passes.alone = passes.recipe.rehearsal.size == 0 and not (self._anchors and passes.recipe.anchors.size)
         return learn(request, passes)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
@@ -109,24 +109,37 @@ class MoreEditor(Editor):
         looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
         return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
 
-    def hold(self, anchors: Sequence[Anchor], *, fresh: bool = False) -> None:
-        """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them."""
+    def hold(self, anchors: Sequence[Anchor], *, fresh: bool = False, absorb_from: int | None = None) -> None:
+        """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them.
+
+        An editor with edits absorbs the keys of those that were added, the ones from place `absorb_from` on.
+        """
         if fresh:
             self.settle(anchors)
+        elif absorb_from is not None and self.recipe.anchors.keys:
+            self._absorb(self._keys(anchors[absorb_from:]))
         self._anchors = list(anchors)
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
         """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys."""
+        keys = self._keys(anchors)
+        self.sites.settle(keys)
+        if self.recipe.anchors.keys:
+            self._absorb(keys)
+
+    def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
+        """Return the keys of anchors by site, one pass each, so that they do not depend on what else is in a batch."""
         runtime, sites, _ = self._working
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])
             runtime.score(batch, keys=True)
             keys.append(sites.keys(batch))
-        sites.settle(keys)
-        if self.recipe.anchors.keys:
-            for key in keys:
-                sites.absorb(key)
+        return keys
+
+    def _absorb(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
+        for key in keys:
+            self.sites.absorb(key)
 
     def reset(self) -> None:
         """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
@@ -161,8 +174,9 @@ class MoreEditor(Editor):
     def _passes(self, context: EditContext, margin: float | None = None) -> Passes:
         runtime, sites, encoded = self._working
         encoded.keep_only(context.past)
-        margin = self.recipe.margin if margin is None else margin
-        return Passes(context, runtime, sites, self.recipe, self._anchors, encoded, margin)
+        recipe = for_one_try(self.recipe, context.settings)
+        margin = recipe.margin if margin is None else margin
+        return Passes(context, runtime, sites, recipe, self._anchors, encoded, margin)
 
     @property
     def _working(self) -> tuple[Runtime, Sites, EncodedEdits]:

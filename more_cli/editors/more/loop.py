@@ -24,6 +24,7 @@ from torch import Tensor
 from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, drift
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.more.advice import Failure, explain
 from more_cli.editors.more.rehearsal import EncodedEdits, draw, draw_anchors
 from more_cli.editors.more.sites import Sites
 from more_cli.editors.outcome import EditScore, edit_scores, status_of
@@ -36,7 +37,7 @@ def learn(request: EditRequest, passes: Passes) -> EditOutcome:
     """Write one edit until it holds, at most `max_steps` times, or undo the writes and refuse it."""
     new, recipe, sites = passes.context.number, passes.recipe, passes.sites
     passes.encoded.put(new, request)
-    before, reason = sites.snapshot(), ""
+    before, stopped = sites.snapshot(), ""
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
     # because it must describe the edit to a model that has not drifted yet. The paper takes it after the write.
     passes.scores = passes.score([new], record=True)
@@ -44,18 +45,19 @@ def learn(request: EditRequest, passes: Passes) -> EditOutcome:
     passes.scores |= passes.score(_drawn(passes))
     while passes.writes < recipe.max_steps and not _settled(passes):
         chosen = [new, *(number for number in passes.failing() if number != new)]
-        steps = sites.steps(passes.gradient(chosen))
+        steps = sites.steps(passes.gradient(chosen), recipe)
         if recipe.absorb == "write":
             fresh = sites.keys(passes.batch([new])) if passes.alone else keys
             sites.absorb({name: key for name, key in fresh.items() if name in steps})
-        if reason := passes.write(chosen, steps, _drawn(passes, chosen)):
+        if stopped := passes.write(chosen, steps, _drawn(passes, chosen)):
             break
-    if reason and not passes.scores[new].right:
+    last = passes.scores[new]
+    if stopped and not last.right:
         sites.restore(before)
-        return _outcome(passes, first, first, reason)
+        return _outcome(passes, first, first, refused=_explained(passes, first, last, stopped))
     if recipe.absorb == "edit":
         sites.absorb(keys)
-    return _outcome(passes, first, passes.scores[new])
+    return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""))
 
 
 def admit(request: EditRequest, passes: Passes) -> EditOutcome:
@@ -82,7 +84,7 @@ def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[in
         for start in range(0, len(failing), rules.size):
             chosen = failing[start : start + rules.size]
             passes.scores = {number: scores[number] for number in chosen}
-            passes.write(chosen, passes.sites.steps(passes.gradient(chosen)))
+            passes.write(chosen, passes.sites.steps(passes.gradient(chosen), passes.recipe))
     else:
         passes.scores = passes.score(numbers)
     passes.margin = passes.recipe.margin
@@ -113,6 +115,10 @@ class Passes:
     cost: float = 0.0
     written: set[str] = field(default_factory=set)
     """Names of the sites that were written."""
+    against: list[int] = field(default_factory=list)
+    """Past edits of the last write that it moved away from their targets."""
+    drifts: dict[str, Tensor] = field(default_factory=dict)
+    """KL of the anchors of the last write just before it, nats per token, by question."""
     scored: Scored = field(init=False)
     """The last pass."""
 
@@ -152,6 +158,7 @@ class Passes:
             return self.runtime.backward(self.scored.nll().mean())
         key = self.recipe.rehearsal.seed, self.context.number, self.writes
         anchors = draw_anchors(self.anchors, self.recipe.anchors.size, *key)
+        self.drifts = {}
         samples = [self.encoded.get(number, self.context) for number in chosen] + [anchor.encoded for anchor in anchors]
         total, start = 0.0, 0
         for part in self.runtime.parts(samples, "backward"):
@@ -159,7 +166,9 @@ class Passes:
             edits = min(max(len(chosen) - start, 0), len(part))
             loss = scored[:edits].nll().sum() / len(chosen)
             if held := anchors[start + edits - len(chosen) :][: len(part) - edits]:
-                loss = loss + drift(scored[edits:], held).sum() / len(anchors)
+                moved = drift(scored[edits:], held)
+                self.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
+                loss = loss + moved.sum() / len(anchors)
             total += self.runtime.backward(loss)
             start += len(part)
         self.passes += len(samples)
@@ -180,6 +189,8 @@ class Passes:
             again = [*chosen, *(number for number in also if number not in chosen)]
             self.scores = self.score(again, record=self.alone and self.writes < self.recipe.max_steps)
             reached = mean_nll(self.scores, chosen)
+            past = (number for number in chosen if number != self.context.number)
+            self.against = [number for number in past if self.scores[number].nll > scores[number].nll]
             if not math.isfinite(reached) or not self.sites.finite():
                 self.sites.restore(before)
                 self.scores = scores
@@ -214,20 +225,27 @@ def _drawn(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
     return draw(past, context.number, pass_, rehearsal, taken=set(chosen))
 
 
-def _outcome(passes: Passes, first: EditScore, last: EditScore, refused: str = "") -> EditOutcome:
+def _explained(passes: Passes, first: EditScore, last: EditScore, stopped: str) -> str:
+    against = [passes.context.recall(number).id for number in passes.against]
+    drifts = {question: float(moved) for question, moved in passes.drifts.items()}
+    return explain(Failure(passes.recipe, first, last, passes.writes, stopped, against, drifts))
+
+
+def _outcome(passes: Passes, first: EditScore, last: EditScore, *, refused: str = "", wrong: str = "") -> EditOutcome:
+    """Return the outcome of an edit; `refused` and `wrong` say why it does not stand."""
     text = passes.runtime.prompter.text
     return EditOutcome(
         status="refused" if refused else status_of(last, passes.writes),
         nll_before=first.nll,
         nll_after=last.nll,
-        answer_before=text(first.predicted),
-        answer_after=text(last.predicted),
+        forced_before=text(first.predicted),
+        forced_after=text(last.predicted),
         right_after=last.right,
         writes=0 if refused else passes.writes,
         passes=passes.passes,
         cost=round(passes.cost, 2),
         # Three digits: the ledger stores a margin as text, and it must be read back as the same number.
         looks={} if refused else {number: round(margin, 3) for number, margin in passes.margins.items()},
-        reason=refused,
+        reason=refused or wrong,
         sites=() if refused else tuple(sorted(passes.written)),
     )

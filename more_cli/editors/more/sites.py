@@ -98,7 +98,7 @@ class Sites:
     ) -> None:
         self.recipe = recipe
         self._runtime = runtime
-        self._limits: dict[str, float] = {}
+        self._norms: dict[str, float] = {}
         self._sites = {record.name: _site(record, B[record.name], P[record.name], runtime) for record in records}
 
     def __iter__(self) -> Iterator[WrittenSite]:
@@ -163,18 +163,21 @@ class Sites:
                 site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
 
     @timed("write")
-    def steps(self, loss: float) -> dict[str, Tensor]:
-        """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name."""
+    def steps(self, loss: float, recipe: Recipe) -> dict[str, Tensor]:
+        """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name.
+
+        `recipe` is the state's, or one that differs in how a single edit is written.
+        """
         gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
-        chosen = self._chosen(gradients)
+        chosen = self._chosen(gradients, recipe.top_k)
         directions = {site.record.name: self._direction(site, gradients[site.record.name]) for site in chosen}
-        polyak = self._polyak(loss, chosen, gradients, directions) if self.recipe.uses_polyak else {}
+        polyak = self._polyak(loss, chosen, gradients, directions, recipe) if recipe.uses_polyak else {}
         steps = {}
         for site in chosen:
             name, modality = site.record.name, site.record.modality
-            step = self.recipe.constants_of(name, modality).step
+            step = recipe.constants_of(name, modality).step
             eta = step if isinstance(step, float) else polyak[modality]
-            steps[name] = capped(-eta * directions[name], self._limit(site.record))
+            steps[name] = capped(-eta * directions[name], self._limit(site.record, recipe))
         return steps
 
     @timed("write")
@@ -187,12 +190,11 @@ class Sites:
         """Whether every B is."""
         return all(bool(torch.isfinite(site.branch.B).all()) for site in self)
 
-    def _limit(self, record: SiteRecord) -> float:
+    def _limit(self, record: SiteRecord, recipe: Recipe) -> float:
         """Return the largest |Delta B|_F of one write: `max_write` |W|_F / s, since A's rows are orthonormal."""
-        if record.name not in self._limits:
-            norm = self._runtime.norm(record.module, record.disk_key)
-            self._limits[record.name] = self.recipe.max_write * norm / record.scale
-        return self._limits[record.name]
+        if record.name not in self._norms:
+            self._norms[record.name] = self._runtime.norm(record.module, record.disk_key)
+        return recipe.max_write * self._norms[record.name] / record.scale
 
     def _polyak(
         self,
@@ -200,13 +202,14 @@ class Sites:
         chosen: Sequence[WrittenSite],
         gradients: Mapping[str, Gradient],
         directions: Mapping[str, Tensor],
+        recipe: Recipe,
     ) -> dict[str, float]:
         """Return eta by modality: one for all sites or, with `visual_share`, each modality's own part of the loss."""
         decrease = {"text": 0.0, "visual": 0.0}
         for site in chosen:
             name = site.record.name
             decrease[site.record.modality] += gradients[name].inner(directions[name])
-        share, rho = self.recipe.visual_share, self.recipe.rho
+        share, rho = recipe.visual_share, recipe.rho
         if share is None or min(decrease.values()) <= 0.0:  # a question without an image has no visual part
             eta = polyak_step(loss, sum(decrease.values()), rho)
             return dict.fromkeys(decrease, eta)
@@ -218,14 +221,14 @@ class Sites:
     def _direction(self, site: WrittenSite, gradient: Gradient) -> Tensor:
         return gradient.preconditioned(site.P) if self.recipe.precondition else gradient.dense()
 
-    def _chosen(self, gradients: Mapping[str, Gradient]) -> list[WrittenSite]:
+    def _chosen(self, gradients: Mapping[str, Gradient], top_k: int | None) -> list[WrittenSite]:
         """Return the sites of the `top_k` groups with the largest gradient, or all (the paper's text)."""
-        if self.recipe.top_k is None:
+        if top_k is None:
             return list(self)
         energy: dict[str, float] = {}
         for name, site in self._sites.items():
             energy[site.layer] = energy.get(site.layer, 0.0) + gradients[name].norm() ** 2
-        best = sorted(energy, key=lambda layer: energy[layer], reverse=True)[: self.recipe.top_k]
+        best = sorted(energy, key=lambda layer: energy[layer], reverse=True)[:top_k]
         return [site for site in self if site.layer in best]
 
     def _observe(self, record: SiteRecord, key: Tensor) -> SiteRecord:

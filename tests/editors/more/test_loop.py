@@ -131,7 +131,7 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
             passes.encoded.put(1, edit)
             loss = passes.gradient([1])
             gradients = {site.record.name: site.branch.gradient() for site in editor.sites}
-            steps = editor.sites.steps(loss)
+            steps = editor.sites.steps(loss, editor.recipe)
             removed = {"text": 0.0, "visual": 0.0}
             for site in editor.sites:
                 name = site.record.name

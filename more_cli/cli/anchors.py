@@ -1,0 +1,94 @@
+"""`more anchors`: adds anchors to a state, or lists those it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.help import Command, Group
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+from more_cli.text import counted
+
+EXIT_CODES = """Exit codes: 0 done; 2 usage, or a recipe that does not use anchors; 4 bad lines; 5 model or state cannot
+be used; 7 out of memory or disk."""
+
+app = typer.Typer(
+    cls=Group,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Add questions whose answers must not change to a state, or list them.",
+)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def add(
+    model: opt.ModelFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines file of questions; see `more init`.")],
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Add anchors to a state, also to one that has edits.
+
+    Later writes hold them to the base's answers. Edits that were made before stay as they are.
+
+    \b
+    Examples:
+      more anchors add llava/ regression.jsonl
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.add_anchors import add_anchors
+
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    with output.progress() as progress:
+        report = add_anchors(target, file, image_root, machine, progress, strict_paths=strict_paths)
+    values = {"added": report.added, "repeated": report.repeated, "anchors": report.total, "replayed": report.replayed}
+    output.json("more.anchors/1", {"state": str(target.sidecar), **values})
+    output.replayed(report.replayed)
+    repeated = f", {report.repeated} known already" if report.repeated else ""
+    output.line(f"{counted(report.added, 'anchor')} added{repeated}; {target.sidecar} holds {report.total} from now on")
+
+
+@app.command("list", cls=Command, epilog=EXIT_CODES)
+def list_(
+    model: opt.Model = None,
+    state: opt.StateFile = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """List the anchors that a state holds.
+
+    \b
+    Examples:
+      more anchors list llava/
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.add_anchors import list_anchors
+
+    target = locate(model, state)
+    anchors = list_anchors(target)
+    rows = [(each.question, each.answer, each.image.sha256 if each.image else None) for each in anchors]
+    output.json(
+        "more.anchors.list/1",
+        {
+            "state": str(target.sidecar),
+            "anchors": [{"question": question, "answer": answer, "image": image} for question, answer, image in rows],
+        },
+    )
+    output.table(
+        ("question", "answer", "image"),
+        [(question, answer or "the base's own", (image or "none")[:16]) for question, answer, image in rows],
+    )
+    output.line(f"{target.sidecar} holds {counted(len(rows), 'anchor')}")

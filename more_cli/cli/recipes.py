@@ -1,0 +1,112 @@
+"""`more recipes`: lists the recipes, or shows every key of one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.help import Command, Group
+from more_cli.cli.layout import wrapped
+from more_cli.cli.output import Output
+from more_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from more_cli.recipe import Recipe
+
+EXIT_CODES = """Exit codes: 0 done; 2 usage, unknown recipe, or a value that a recipe cannot have."""
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="List the recipes (the numbers of a run), or show every key of one.",
+)
+_INDENT = 4 * " "
+
+
+@app.command("list", cls=Command, epilog=EXIT_CODES)
+def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+    """List the recipes that come with `more`.
+
+    \b
+    Examples:
+      more recipes list
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.recipe import load_recipe, shipped_recipes
+
+    recipes = [load_recipe(name) for name in shipped_recipes()]
+    output.json("more.recipes.list/1", {"recipes": [_about(recipe) for recipe in recipes]})
+    output.table(
+        ("recipe", "for model_type", "description"),
+        [(recipe.name, ", ".join(recipe.backbones), recipe.description) for recipe in recipes],
+    )
+    output.line()
+    output.line("`init` takes the recipe for the checkpoint's model_type, and `default` for all others")
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def show(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE", help="A recipe from `more recipes list`, or a TOML file.")
+    ] = None,
+    set_: opt.Settings = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Show every key of a recipe with its value and its meaning.
+
+    Values are those that an edit would use: after `extends`, and after --set.
+
+    \b
+    Examples:
+      more recipes show default
+      more recipes show own.toml --set rehearsal.size=8
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.recipe import load_recipe, shipped_recipes
+
+    if name is None:
+        hint = f"there are {', '.join(shipped_recipes())}; for example: more recipes show default"
+        raise UsageError("`recipes show` needs the name of a recipe", hint)
+    _show_recipe(output, load_recipe(name, set_ or ()))
+
+
+def _show_recipe(output: Output, recipe: Recipe) -> None:
+    """Show the keys of a recipe, but those that name and describe it in one line."""
+    from more_cli.settings import described, spelled
+
+    keys = {key: found for key, found in described(recipe).items() if key not in ("name", "description", "backbones")}
+    output.json(
+        "more.recipes.show/1",
+        _about(recipe)
+        | {
+            "keys": [
+                {"key": key, "value": _plain(value), "takes": known.takes, "meaning": known.meaning}
+                for key, (value, known) in keys.items()
+            ]
+        },
+    )
+    output.line(f"{recipe.name}: {recipe.description}")
+    output.line()
+    for key, (value, known) in keys.items():
+        output.line(f"{key} is not set" if value is None else f"{key} = {spelled(value)}")
+        for line in wrapped(_first_sentence(known.meaning), output.width - len(_INDENT)):
+            output.line(_INDENT + line)
+
+
+def _about(recipe: Recipe) -> dict[str, Any]:
+    return {"name": recipe.name, "description": recipe.description, "model_types": recipe.backbones}
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0].rstrip(".")

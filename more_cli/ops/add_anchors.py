@@ -1,0 +1,81 @@
+"""`more anchors add`: add anchors to a state, with a line in the ledger; later writes hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from more_cli.errors import UsageError
+from more_cli.inputs.edits import Probe, raise_all, read_probes
+from more_cli.model.machine import Machine
+from more_cli.ops.anchors import anchors_of, identities, identity, keep_anchors, overlap
+from more_cli.ops.commit import commit_anchors
+from more_cli.ops.init import USE_OF_ANCHORS
+from more_cli.ops.session import open_session
+from more_cli.progress import Progress, no_progress
+from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
+from more_cli.store.state import load_meta
+from more_cli.store.target import Target
+
+
+@dataclass(frozen=True)
+class AnchorsReport:
+    """What was added."""
+
+    target: Target
+    added: int
+    repeated: int
+    """Questions of the file that are anchors already."""
+    total: int
+    """Anchors of the state now."""
+    replayed: int = 0
+
+
+def add_anchors(
+    target: Target,
+    file: Path,
+    image_root: Path | None,
+    machine: Machine,
+    progress: Progress = no_progress,
+    *,
+    strict_paths: bool = False,
+) -> AnchorsReport:
+    """Add the questions of a file to a state's anchors; P absorbs their keys if the recipe says so.
+
+    Raises:
+        StreamErrors: the file has problems, or a question is a locality probe of an edit.
+        UsageError: the recipe does not use anchors.
+        StateError: model, state or ledger do not fit, or the lock is held.
+    """
+    questions = read_probes(file, image_root, strict_paths=strict_paths)
+    recipe = open_session(target, machine).state.meta.recipe
+    if not recipe.anchors.used:
+        raise UsageError(f"recipe `{recipe.name}` does not use anchors", f"start a new state with {USE_OF_ANCHORS}")
+    with writer_lock(target.lock):
+        session = open_session(target, machine, progress)
+        with session.ledger, session.attached(writing=True) as replayed:
+            held = identities(session.anchors)
+            new = [question for question in questions if identity(question) not in held]
+            _check_overlap(session.ledger, new)
+            if new:
+                digest = keep_anchors(target.folder, [*session.anchors, *new])
+                commit_anchors(session, digest, len(session.anchors) + len(new))
+            session.save()
+        repeated = len(questions) - len(new)
+        return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)
+
+
+def list_anchors(target: Target) -> Sequence[Probe]:
+    """Return the anchors that a state holds now; loads no model.
+
+    Raises:
+        StateError: no state, or a damaged one.
+    """
+    return anchors_of(target.folder, load_meta(target.sidecar))
+
+
+def _check_overlap(ledger: Ledger, new: Iterable[Probe]) -> None:
+    added = identities(new)
+    raise_all(clash for entry in ledger.asked() if (clash := overlap(ledger.edit_of(entry), added)))

@@ -1,0 +1,112 @@
+"""Apply one edit, or one consolidation, and append its line to the ledger with what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from more_cli.clock import timed
+from more_cli.editors.base import EditOutcome, EditRequest
+from more_cli.errors import DataError
+from more_cli.inputs.edits import Edit
+from more_cli.ops.session import Session, Try, versions
+from more_cli.store.entry import Entry, Status
+
+SPARE_TOKENS = 8
+"""A greedy answer may be this many tokens longer than its target before it is cut off."""
+
+
+def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: Try) -> Entry:
+    """Apply one edit and append its ledger line: what is `kept` of the edit, and what was measured.
+
+    An edit that cannot be turned into a prompt is refused with the reason.
+    """
+    started = time.monotonic()
+    try:
+        measured = _measured(session, edit, attempt)
+    except DataError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        measured = {"status": Status.REFUSED, "reason": f"{error.message}{hint}"}
+    return _append(session, started, {**kept, **measured, **attempt.fields()})
+
+
+def commit_consolidation(session: Session, since: int) -> Entry:
+    """Consolidate the edits from place `since` on, and append a ledger line about it."""
+    session.progress(0, None, "consolidating")
+    started = time.monotonic()
+    done = session.consolidate(since)
+    line = {
+        "kind": "consolidate",
+        "id": f"consolidation-{len(session.ledger.history) + 1}",
+        "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
+        "since": since,
+        "writes": done.writes,
+        "cost": done.cost,
+        "looks": list(done.looks.items()),
+    }
+    return _append(session, started, line)
+
+
+def commit_anchors(session: Session, digest: str, size: int) -> Entry:
+    """Append a line that says which `size` anchors are held from now on, and hold them; their file is written."""
+    started = time.monotonic()
+    line = {
+        "kind": "anchors",
+        "id": f"anchors-{len(session.ledger.history) + 1}",
+        "status": Status.LEARNT,
+        "content": digest,
+        "anchors": size,
+    }
+    session.take_anchors(digest)
+    return _append(session, started, line)
+
+
+def _append(session: Session, started: float, line: Mapping[str, Any]) -> Entry:
+    wall_ms = round(1000 * (time.monotonic() - started), 1)
+    entry = session.ledger.append({**line, "wall_ms": wall_ms, "versions": versions(session.machine)})
+    session.count(entry)
+    return entry
+
+
+def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
+    """Apply an edit and return what was measured; the greedy answers are not repeated by a replay."""
+    before = greedy_answer(session, edit)
+    outcome = session.learn(edit, attempt)
+    measured = {
+        "status": Status(outcome.status),
+        "reason": outcome.reason,
+        "nll_before": outcome.nll_before,
+        "forced_before": outcome.forced_before,
+        "greedy_before": before,
+        "writes": outcome.writes,
+        "sites": list(outcome.sites),
+        "cost": outcome.cost,
+        "looks": list(outcome.looks.items()),
+    }
+    if attempt.joint:  # it is written later
+        return measured
+    after = {"nll_after": outcome.nll_after, "forced_after": outcome.forced_after, "right_after": outcome.right_after}
+    return {**measured, **after, "greedy_after": _greedy_after(session, edit, outcome, before)}
+
+
+def _greedy_after(session: Session, edit: Edit, outcome: EditOutcome, before: str) -> str:
+    if outcome.status == "refused":  # the model is as it was
+        return before
+    if outcome.right_after and session.runtime.picks_most_likely:
+        return outcome.forced_after  # each token of the target is the most likely one
+    return greedy_answer(session, edit)
+
+
+@timed("answer")
+def greedy_answer(session: Session, edit: Edit) -> str:
+    """Return what the model as it is now says, as text that ends in `...` where it was cut off.
+
+    Raises:
+        DataError: the edit cannot be turned into a prompt.
+    """
+    runtime, prompter = session.runtime, session.runtime.prompter
+    target = prompter.tokenizer(edit.target, add_special_tokens=False)["input_ids"]
+    (tokens,) = runtime.generate([EditRequest.of(edit).query], len(target) + SPARE_TOKENS)
+    ended = bool(tokens) and tokens[-1] in prompter.stops
+    return prompter.text(tokens) + ("" if ended else "...")

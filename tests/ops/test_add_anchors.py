@@ -1,0 +1,145 @@
+"""`more anchors add`: anchors for a state that has edits already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.helpers import World, line, run
+from support.refused import assert_refused
+
+HELD = ("--set", "max_steps=4", "--set", "rehearsal.size=0", "--set", "anchors.size=2", "--set", "anchors.keys=true")
+ANCHORS = [{"question": "is it a dog ?"}, {"question": "who is it ?", "image": "img/black.png", "answer": "a fox"}]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.edits(3)
+    world.edit(*HELD)
+    world.write(ANCHORS, "anchors.jsonl")
+    return world
+
+
+def add(world: World, *options: object) -> object:
+    return run("anchors", "add", world.model, world.root / "anchors.jsonl", *options)
+
+
+def test_a_line_of_the_ledger_says_so_and_later_writes_hold_them(world: World) -> None:
+    before = world.sidecar.read_bytes()
+    done = add(world, "--json")
+    assert done.code == 0, done.err
+    assert done.json == {"schema": "more.anchors/1", "state": str(world.sidecar), "added": 2, "repeated": 0} | {
+        "anchors": 2, "replayed": 0,
+    }  # fmt: skip
+    assert world.sidecar.read_bytes() != before
+    last = world.entries()[-1]
+    assert (last["kind"], last["id"], last["anchors"]) == ("anchors", "anchors-4", 2)
+    world.write([line(5, id="held")])
+    world.edit()
+    edit = world.entries()[-1]
+    assert edit["cost"] == pytest.approx(
+        (edit["writes"] + 1) / 3 + 3 * edit["writes"], abs=0.01
+    )  # itself and 2 anchors
+    assert run("status", world.model, "--json").json["anchors"] == 2
+
+
+def test_replay_revert_and_verify_go_through_it(world: World) -> None:
+    add(world)
+    world.write([line(4), line(5)])
+    world.edit()
+    before = world.sidecar.read_bytes()
+    checked = run("verify", world.model, "--deep")
+    assert checked.code == 0, checked.out
+    assert "2, unchanged since they were added" in checked.out
+    world.sidecar.unlink()
+    world.edit(*HELD)
+    assert world.sidecar.read_bytes() == before
+    reverted = run("revert", world.model, "e2", "--json")
+    assert reverted.code in (0, 3), reverted.err
+    assert run("status", world.model, "--json").json["anchors"] == 2
+    assert run("verify", world.model, "--deep").code == 0
+    assert run("gc", world.model).code == 0
+    assert run("verify", world.model, "--deep").code == 0
+
+
+def test_a_revert_before_it_gives_the_bytes_of_a_run_without_the_edit(world: World) -> None:
+    add(world)
+    run("revert", world.model, "e2")
+    other = world.root / "other.more"
+    world.write([line(0), line(2)])
+    world.edit(*HELD, "--state", other)
+    assert add(world, "--state", other).code == 0
+    assert world.sidecar.read_bytes() == other.read_bytes()
+
+
+def test_more_anchors_are_added_to_those_of_init(world: World, tmp_path: Path) -> None:
+    state = world.root / "held.more"
+    run("init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", state)
+    world.edit("--state", state)
+    world.write([*ANCHORS, {"question": "why ?"}], "anchors.jsonl")
+    done = add(world, "--state", state)
+    assert f"1 anchor added, 2 known already; {state} holds 3 from now on" in done.out
+    listed = run("anchors", "list", world.model, "--state", state, "--json").json
+    assert [anchor["question"] for anchor in listed["anchors"]] == ["is it a dog ?", "who is it ?", "why ?"]
+    assert "3 anchors" in run("anchors", "list", world.model, "--state", state).out
+    assert run("verify", world.model, "--deep", "--state", state).code == 0
+    count = len(world.entries(state))
+    assert "0 anchors added, 3 known already" in add(world, "--state", state).out
+    assert len(world.entries(state)) == count
+
+
+def test_anchors_of_a_state_without_edits_are_those_of_init(world: World) -> None:
+    late, early = world.root / "late.more", world.root / "early.more"
+    run("init", world.model, *HELD, "--state", late)
+    add(world, "--state", late)
+    run("init", world.model, *HELD, "--anchors", world.root / "anchors.jsonl", "--state", early)
+    for state in (late, early):
+        world.edit("--state", state)
+    held = [
+        [entry["nll_after"] for entry in world.entries(state) if entry["kind"] == "edit"] for state in (late, early)
+    ]
+    assert held[0] == pytest.approx(held[1], rel=0.5)  # other places in the history draw other anchors
+    assert run("verify", world.model, "--deep", "--state", late).code == 0
+
+
+def test_an_anchor_that_is_a_probe_of_an_edit_is_refused(world: World) -> None:
+    world.write([line(4, locality=[{"question": "Is it a  dog ?"}])])
+    world.edit()
+    before = world.entries()
+    assert_refused(add(world), 4, "locality 1 is also an anchor")
+    assert world.entries() == before
+
+
+def test_a_later_probe_that_is_an_anchor_is_refused(world: World) -> None:
+    add(world)
+    world.write([line(4, locality=[{"question": "is it a dog ?"}])])
+    assert_refused(world.edit(), 4, "locality 1 is also an anchor")
+
+
+def test_mistakes(world: World) -> None:
+    state = world.root / "plain.more"
+    run("init", world.model, "--state", state, "--set", "anchors.size=0", "--set", "anchors.keys=false")
+    assert_refused(add(world, "--state", state), 2, "does not use anchors", "--set anchors.size=8")
+    assert_refused(add(world, "--state", world.root / "none.more"), 5, "no state")
+    assert not (world.root / "none.more.d").exists()
+    world.write([{"questions": "?"}], "anchors.jsonl")
+    assert_refused(add(world), 4, "anchors.jsonl:1: unknown field `questions`; did you mean `question`?")
+
+
+def test_a_crash_before_the_state_is_written_is_made_good(world: World) -> None:
+    before = world.sidecar.read_bytes()
+    add(world)
+    after = world.sidecar.read_bytes()
+    world.sidecar.write_bytes(before)  # the ledger has the line, the state does not
+    assert run("status", world.model, "--json").json["behind"] == 1
+    assert "replayed 1 " in world.edit(*HELD).err
+    assert world.sidecar.read_bytes() == after
+
+
+def test_a_crash_before_the_ledger_line_leaves_nothing_that_counts(world: World) -> None:
+    (world.folder / "anchors-0123456789abcdef.jsonl").write_text('{"question": "lost ?"}\n')
+    assert run("anchors", "list", world.model, "--json").json["anchors"] == []
+    assert run("verify", world.model).code == 0
+    assert "anchors-0123456789abcdef.jsonl" in run("gc", world.model, "--json").json["files"]

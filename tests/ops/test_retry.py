@@ -1,0 +1,214 @@
+"""Failed edits: what the ledger says of them, and `more edit --retry`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from more_cli.store.entry import Status
+from more_cli.store.ledger import Ledger
+from more_cli.text import plain
+from support.helpers import World, line, run
+from support.refused import assert_refused
+
+WILD = ("--set", "rho=20", "--set", "max_write=5")
+"""Steps so long that the guard refuses every edit of the tiny model."""
+CALM = ("--set", "rho=1", "--set", "max_write=1", "--set", "max_steps=30")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def refused(world: World) -> World:
+    world.edits(3)
+    assert world.edit(*WILD).code == 3
+    return world
+
+
+def retry(world: World, *words: object) -> object:
+    return run("edit", world.model, "--retry", *words)
+
+
+def test_the_ledger_holds_what_the_model_says(world: World) -> None:
+    world.edits(2)
+    before = answers(world, "e1", "e2")
+    assert world.edit(*CALM).code == 0
+    first, second = world.entries()
+    assert first["greedy_before"].removesuffix("...") == before["e1"][: len(first["greedy_before"].removesuffix("..."))]
+    assert (first["greedy_after"], first["right_after"]) == ("r", True)
+    assert second["greedy_after"] == "g"
+    assert {"forced_before", "forced_after"} <= first.keys()
+    shown = run("log", "show", "e1", world.model).out
+    assert f"before         {plain(first['greedy_before'])[:3]}" in shown
+
+
+def answers(world: World, *ids: str) -> dict[str, str]:
+    """What the untouched base says."""
+    state = world.root / "base.more"
+    probes = world.write(
+        [{"id": id, "image": line(number)["image"], "question": line(number)["question"], "answer": "x" * 40}
+         for number, id in enumerate(ids)], "probes.jsonl",
+    )  # fmt: skip
+    run("init", world.model, "--state", state)
+    scored = run("eval", world.model, "--state", state, "--probes", probes, "--json").json
+    return {item["id"]: item["answer"] for item in scored["failing"]}
+
+
+def test_a_refused_edit_says_the_same_after_as_before(refused: World) -> None:
+    for entry in refused.entries():
+        assert entry["status"] == "refused"
+        assert entry["greedy_after"] == entry["greedy_before"] != ""
+
+
+def test_lines_of_older_versions_keep_their_forced_answers(world: World) -> None:
+    ledger = Ledger(world.root / "old.more.d")
+    ledger.append({"id": "a", "status": Status.LEARNT, "answer_before": "no a", "answer_after": "yes"})
+    entry = Ledger(ledger.folder).entries[0]
+    assert (entry.forced_before, entry.forced_after) == ("no a", "yes")
+    assert (entry.greedy_before, entry.greedy_after) == (None, None)
+
+
+def test_a_reason_says_what_may_help(refused: World) -> None:
+    reasons = [entry["reason"] for entry in refused.entries()]
+    assert all("two writes raised the loss" in reason for reason in reasons)
+    assert all("`--retry` with `--set guard=false` may help" in reason for reason in reasons)
+
+
+def test_a_reason_names_the_edit_that_pulls_against(world: World) -> None:
+    world.edits(4)
+    world.edit("--set", "rho=4", "--set", "max_write=5")
+    reasons = {entry["id"]: entry["reason"] for entry in world.entries()}
+    assert "`e1` pulls against it: check that they do not contradict each other" in reasons["e2"]
+
+
+def test_a_not_learnt_edit_is_told_to_take_more_steps(world: World) -> None:
+    world.edits(1)
+    done = world.edit("--set", "max_steps=1")
+    assert done.code == 3
+    (entry,) = world.entries()
+    assert entry["status"] == "not-learnt"
+    assert "still wrong after 1 write (NLL from" in entry["reason"]
+    assert "`--set max_steps=2` may help" in entry["reason"]
+
+
+def test_the_summary_counts_every_status_apart(refused: World) -> None:
+    done = refused.edit()
+    assert "0 applied, 3 skipped (already in the ledger)" in done.out
+    assert "of this stream: 0 learnt, 0 not learnt, 3 refused, 0 already right" in done.out
+    assert f"next: more edit {refused.model} --retry" in done.err
+
+
+def test_all_failed_edits_are_tried_again(refused: World) -> None:
+    done = retry(refused, *CALM, "--json")
+    assert done.code == 0, done.err
+    assert done.json["schema"] == "more.edit/2"
+    assert done.json["counts"] == {"learnt": 3}
+    lines = refused.entries()
+    assert [(entry["id"], entry["retry"], entry["settings"]) for entry in lines[3:]] == [
+        (f"e{number}", True, ["rho=1", "max_write=1", "max_steps=30"]) for number in (1, 2, 3)
+    ]
+    assert run("status", refused.model, "--json").json["statuses"] == {"learnt": 3}
+    assert run("eval", refused.model, "--json").json["edits"] == 3
+    assert refused.edit().code == 0  # the stream stands now
+    assert retry(refused).code == 0
+    assert len(refused.entries()) == 6
+
+
+def test_named_edits_are_tried_again(refused: World) -> None:
+    done = retry(refused, "e2", *CALM)
+    assert done.code == 0, done.err
+    assert [entry["id"] for entry in refused.entries()[3:]] == ["e2"]
+    assert run("status", refused.model, "--json").json["statuses"] == {"learnt": 1, "refused": 2}
+
+
+def test_a_try_is_replayed_with_its_settings(refused: World) -> None:
+    retry(refused, *CALM)
+    before = refused.sidecar.read_bytes()
+    checked = run("verify", refused.model, "--deep")
+    assert checked.code == 0, checked.out + checked.err
+    refused.sidecar.unlink()
+    assert "replayed 6 edits" in refused.edit(*WILD).err
+    assert refused.sidecar.read_bytes() == before
+
+
+def test_a_try_takes_the_place_of_the_one_before(world: World) -> None:
+    world.edits(2)
+    assert world.edit("--set", "max_steps=1", "--set", "rehearsal.size=4").code == 3
+    retry(world, "--set", "max_steps=30")
+    scored = run("eval", world.model, "--json").json
+    assert (scored["edits"], len(scored["per_edit"])) == (2, 2)
+    rehearsed = [dict(entry["looks"]) for entry in world.entries()[2:]]
+    assert all(1 not in looks for looks in rehearsed)  # e1 is its third line now
+
+
+def test_an_edit_that_was_tried_twice_is_reverted_once(refused: World) -> None:
+    retry(refused, *CALM)
+    done = run("revert", refused.model, "--last", 1, "--json")
+    assert done.code == 0, done.err
+    assert done.json["reverted"] == ["e3"]
+    assert run("status", refused.model, "--json").json["statuses"] == {"learnt": 2, "reverted": 1}
+    assert run("verify", refused.model, "--deep").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--retry", "e9"), 2, "no edit `e9`"),
+        (("--retry", "--set", "rank=8"), 2, "`rank` is the same for all edits of a state"),
+        (("--retry", "--set", "max_steps"), 2, "has no `=`"),
+        (("--retry", "--batch"), 2, "`--retry` and `--batch` exclude each other"),
+        (("--retry", "--recipe", "paper"), 2, "`--retry` and `--recipe` exclude each other"),
+        ((), 2, "missing argument EDITS"),
+        (("a.jsonl", "b.jsonl"), 2, "one stream at a time"),
+    ],
+)
+def test_mistakes(refused: World, words: tuple[str, ...], code: int, said: str) -> None:
+    before = refused.entries()
+    assert_refused(run("edit", refused.model, *words), code, said, "hint: ")
+    assert refused.entries() == before
+
+
+def test_an_edit_that_stands_is_not_tried_again(refused: World) -> None:
+    retry(refused, "e1", *CALM)
+    assert_refused(retry(refused, "e1"), 2, "edit `e1` is learnt")
+
+
+def test_without_a_state(world: World) -> None:
+    assert_refused(retry(world), 5, "no state")
+    assert not world.folder.exists()
+
+
+def test_the_superseded_edit_is_named(world: World) -> None:
+    world.edits(1)
+    world.edit(*CALM)
+    world.write([line(0, id="again", target="y")])
+    done = world.edit("--json")
+    assert done.json["superseded"] == {"again": ["e1"]}
+    assert "again supersedes e1: same picture and question, another answer" in done.err
+    world.write([line(0, id="third", target="z")])
+    rows = [json.loads(text) for text in world.edit("--json-lines").out.splitlines()]
+    assert (rows[0]["schema"], rows[0]["supersedes"]) == ("more.edit.result/2", ["again"])
+
+
+def test_a_refused_edit_is_superseded_by_its_correction(world: World) -> None:
+    settings = ("--set", "rho=6", "--set", "max_write=1")
+    world.write([line(0, id="odd", target="fox c89 q z w 4")])
+    assert world.edit(*settings, "--json").json["counts"] == {"refused": 1}
+    world.write([line(0, id="right")])
+    assert world.edit("--json").json["superseded"] == {"right": ["odd"]}
+    scored = run("eval", world.model, "--json").json
+    assert (scored["edits"], scored["failed"]) == (1, [])
+    world.write([line(0, id="third", target="y")])
+    assert world.edit("--json").json["superseded"] == {"third": ["right"]}, "each is named once"
+
+
+def test_without_anchors_the_cost_is_said_once(world: World) -> None:
+    world.edits(1)
+    assert "no anchors: nothing holds unrelated answers in place" in world.edit(*CALM).err
+    world.write([line(1)])
+    assert "no anchors" not in world.edit().err
