@@ -69,8 +69,8 @@ class Session:
         self._saved = state.meta.digest
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
-        self._refused: dict[str, tuple[str, str]] = {}
-        """Subject and content of the refused edits that no later edit contradicts, by id."""
+        self._refused: dict[str, dict[str, str]] = {}
+        """Refused edits that no later edit contradicts: id and content, by subject."""
         self.unwritten: int | None = None
         """Place of the first edit of a batch that no consolidation has written yet."""
         self.ledger = Ledger(target.folder, self._on_line, name=target.ledger_name)
@@ -166,10 +166,10 @@ class Session:
 
     def _remember(self, place: int, entry: Entry) -> None:
         if entry.kind == "edit" and entry.status is Status.REFUSED:
-            self._refused[entry.id] = entry.subject, entry.content
+            self._refused.setdefault(entry.subject, {})[entry.id] = entry.content
         elif entry.kind == "edit":
             for id in (entry.id, *self._refused_about(entry)):
-                self._refused.pop(id, None)
+                self._refused.get(entry.subject, {}).pop(id, None)
             self.memory.add(place, entry.subject, entry.content, retry=entry.retry)
             if entry.joint and self.unwritten is None:
                 self.unwritten = place
@@ -235,11 +235,8 @@ class Session:
 
     def _refused_about(self, edit: Edit | Entry) -> list[str]:
         """Return the ids of the refused edits about the same images and question with another target."""
-        return [
-            id
-            for id, (subject, content) in self._refused.items()
-            if subject == edit.subject and content != edit.content
-        ]
+        refused = self._refused.get(edit.subject, {})
+        return [id for id, content in refused.items() if content != edit.content]
 
     def machine_notes(self) -> list[str]:
         """Return what differs from the machine of the last edit, because a replay may then differ in its bytes."""

@@ -21,7 +21,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ class Watching(Listener):
         self._reference: tuple[Floor, Batch] | None = None
         self._restart()
 
-    def edited(self, entry: Entry, status: Status, *, new: bool) -> None:
+    def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
         cpu, lap = time.process_time() - self._cpu, self.watch.stop()
         samples = sum(len(batch.sequences) for batch in lap.batches)
         bare = self._bare(lap.batches[0]) if lap.batches else 0.0
