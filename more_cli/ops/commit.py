@@ -72,7 +72,8 @@ def _append(session: Session, started: float, line: Mapping[str, Any]) -> Entry:
 def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
     """Apply an edit and return what was measured; the greedy answers are not repeated by a replay."""
     before = greedy_answer(session, edit)
-    outcome = session.learn(edit, attempt)
+    learn = session.editor.admit if attempt.joint else session.editor.edit
+    outcome = learn(EditRequest.of(edit), session.context(edit, attempt))
     measured = {
         "status": Status(outcome.status),
         "reason": outcome.reason,

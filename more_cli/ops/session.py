@@ -16,7 +16,7 @@ from more_cli import __version__
 from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor
-from more_cli.editors.base import EditOutcome, EditRequest
+from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
@@ -198,7 +198,9 @@ class Session:
         elif entry.kind == "anchors":
             self.take_anchors(entry.content)
         elif entry.status is not Status.REFUSED:  # a refused edit changed nothing
-            self.learn(self.ledger.edit_of(entry), Try.of(entry))
+            edit, attempt = self.ledger.edit_of(entry), Try.of(entry)
+            learn = self.editor.admit if attempt.joint else self.editor.edit
+            learn(EditRequest.of(edit), self.context(edit, attempt))
         self.count(entry)
 
     def count(self, entry: Entry) -> None:
@@ -217,16 +219,11 @@ class Session:
         self.outdated = False
         self._saved = self.state.meta.digest
 
-    def learn(self, edit: Edit, attempt: Try) -> EditOutcome:
-        """Let the editor learn one correction or, if the try is joint, accept it for the next consolidation.
-
-        Raises:
-            DataError: the edit cannot be turned into a prompt; the model is as it was.
-        """
+    def context(self, edit: Edit, attempt: Try) -> EditContext:
+        """Return what the editor may use to learn the next edit: past edits, and the settings of this try."""
         number = self.state.meta.edits + 1
         context = self.memory.context(number, edit.subject, edit.content, retry=attempt.retry)
-        context = replace(context, settings=attempt.settings)
-        return (self.editor.admit if attempt.joint else self.editor.edit)(EditRequest.of(edit), context)
+        return replace(context, settings=attempt.settings)
 
     def contradicted(self, edit: Edit) -> list[str]:
         """Return the ids of the edits that an edit supersedes if it is not refused."""

@@ -39,7 +39,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, load_state
 from more_cli.store.target import Target
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 
 SHOWN = 5
 """Most problems that the line of one check lists."""
@@ -165,8 +165,8 @@ def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, No
     if not values["files"]:
         raise _Unavailable("no hashes of shards were recorded: `more merge --sha256` records them")
     _raise_all(compare_files(folder, values, deep))
-    how = "have the recorded hashes" if deep else "exist; --deep compares their hashes"
-    return f"{len(values['files'])} files {how}", None
+    how = "with the recorded hashes" if deep else "present; --deep compares hashes"
+    return f"{counted(len(values['files']), 'file')}, {how}", None
 
 
 def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
@@ -177,7 +177,7 @@ def _copies(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
 def _tensors(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
     hashes = tensor_hashes(values)
     _raise_all(compare_tensors(folder, hashes))
-    return f"{len(hashes)} edited tensors have the recorded hashes", None
+    return f"{counted(len(hashes), 'edited tensor')}, with the recorded hashes", None
 
 
 def _state(target: Target) -> tuple[str, State]:

@@ -36,7 +36,7 @@ WORKFLOW = yaml.safe_load(the("yaml", "jobs:").text)
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """A checkout with the script, the embedded model in place of the runner's, and `more` on PATH."""
+    """A checkout with the script, and the embedded model and an environment in place of the runner's."""
     samples = data_folder("sample_edits")
     shutil.copytree(demo_model_dir(), tmp_path / "models" / "llava")
     shutil.copytree(samples / "images", tmp_path / "images")
@@ -44,15 +44,17 @@ def pipeline(tmp_path: Path) -> Path:
     edits = (samples / "edits.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "edits.jsonl").write_text("".join(edits[:3]))
     (tmp_path / "correct.sh").write_text(SCRIPT)
-    programs(tmp_path / "bin")
+    (tmp_path / "opt" / "more").mkdir(parents=True)
+    folder = programs(tmp_path / "opt" / "more" / "bin")
+    (folder / "more").unlink()  # the name belongs to the pager
+    (folder / "activate").write_text(f'PATH={shlex.quote(str(folder))}:"$PATH"\n')
     return tmp_path
 
 
 def environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """Return what a job's steps see: its variables, with the runner's /models in this folder."""
-    own = {name: str(value).replace("/models", str(folder / "models")) for name, value in variables.items()}
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": "summary.md", "PATH": path}
+    """Return what a job's steps see: its variables, with the runner's /models and /opt in this folder."""
+    own = {name: re.sub(r"^/(models|opt)\b", rf"{folder}/\1", str(value)) for name, value in variables.items()}
+    fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": "summary.md"}
     return os.environ | fixed | own
 
 
@@ -85,7 +87,7 @@ def test_the_pipeline_edits_gates_merges_and_publishes(pipeline: Path) -> None:
     assert (pipeline / "summary.md").read_bytes() == (report / "more.md").read_bytes()
 
     # A missed gate: the report is published all the same, the checkpoint stays the one before.
-    (pipeline / "correct.sh").write_text(SCRIPT.replace(">=0.95", ">=1.01"))
+    (pipeline / "correct.sh").write_text(SCRIPT.replace("rel.gen_exact>=0.95", "rel.target_nll<=0"))
     before = (merged / "more.json").stat().st_mtime_ns
     assert run_workflow(pipeline) == [6, 0]
     assert read(report / "edit.json")["skipped"] == 3
@@ -93,6 +95,36 @@ def test_the_pipeline_edits_gates_merges_and_publishes(pipeline: Path) -> None:
 
     (pipeline / "edits.jsonl").write_text("{\n")
     assert run_workflow(pipeline) == [4, 0]
+
+
+@pytest.mark.slow
+def test_a_failed_edit_is_never_merged(pipeline: Path) -> None:
+    hard = {"id": "hard", "image": "images/sample-scene11-v0.png", "question": "Name the place of the frame."}
+    edits = pipeline / "edits.jsonl"
+    lines = [*edits.read_text().splitlines()[:2], json.dumps({**hard, "target": "SN-48213-XKQZ-99071-VWPL-3356"})]
+    edits.write_text("\n".join(lines))
+    assert run_workflow(pipeline) == [6, 0], "the gate counts it"
+    assert read(pipeline / "report" / "edit.json")["failed"] == ["hard"]
+    for name in ("more.xml", "more.md", "more.html"):
+        assert "raised the loss" in (pipeline / "report" / name).read_text(), name
+
+    # A gate that is met all the same.
+    (pipeline / "correct.sh").write_text(SCRIPT.replace("rel.gen_exact>=0.95", "rel.gen_exact>=0.5"))
+    assert run_workflow(pipeline) == [3, 0]
+    assert not (pipeline / "models" / "llava-edited").exists()
+
+    edits.write_text("\n".join([*lines[:2], json.dumps({**hard, "id": "mended", "target": "top left"})]))
+    (pipeline / "correct.sh").write_text(SCRIPT)
+    assert run_workflow(pipeline) == [0, 0], "its correction supersedes it"
+
+
+def test_a_missing_environment_is_no_success(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (pipeline / "opt" / "more" / "bin" / "more-cli").unlink()
+    assert run_workflow(pipeline)[0] == 127
+    shutil.rmtree(pipeline / "opt")
+    assert run_workflow(pipeline)[0] in (1, 2, 127)
+    assert not (pipeline / "report" / "edit.json").exists()
 
 
 def gitlab_jobs() -> list[dict[str, Any]]:

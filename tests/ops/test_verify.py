@@ -361,8 +361,8 @@ def merged(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_unchanged_merged_folder_passes(merged: Path) -> None:
     result = run("verify", merged, "--deep", "--json")
     assert (result.code, verdicts(result), result.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
-    assert details(result)["files"] == "1 files have the recorded hashes"
-    assert details(result)["tensors"] == "5 edited tensors have the recorded hashes"
+    assert details(result)["files"] == "1 file, with the recorded hashes"
+    assert details(result)["tensors"] == "5 edited tensors, with the recorded hashes"
     assert details(result)["origin"].startswith("4 ledger lines up to ")
 
 
