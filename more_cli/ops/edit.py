@@ -96,6 +96,14 @@ class EditReport:
     dry_run: bool = False
     wall_seconds: float = 0.0
 
+    def count(self, entry: Entry, contradicted: Sequence[str]) -> Sequence[str]:
+        """Record an applied edit and return those it supersedes: all that it contradicts, unless it was refused."""
+        self.applied += 1
+        if not contradicted or entry.status is Status.REFUSED:
+            return ()
+        self.superseded[entry.id] = list(contradicted)
+        return contradicted
+
     @property
     def counts(self) -> dict[str, int]:
         """Number of the stream's edits by status."""
@@ -240,11 +248,8 @@ class _Run:
                     kept = session.ledger.describe(edit, store=options.store_images)
                     superseded = session.contradicted(edit)
                     entry = commit_edit(session, edit, kept, Try(joint=options.batch))
-                    report.applied += 1
-                    if superseded and entry.status is not Status.REFUSED:
-                        report.superseded[entry.id] = superseded
+                    supersedes = report.count(entry, superseded)
                     with stop.waiting():
-                        supersedes = report.superseded.get(entry.id, ())
                         self.listener.edited(entry, entry.status, new=True, supersedes=supersedes)
                     if due():
                         session.save()

@@ -33,7 +33,8 @@ def retry(
 ) -> EditReport:
     """Try edits again, by default all that do not stand; `settings` change the recipe for this try alone.
 
-    A try draws other past edits and anchors than the one before, so it can succeed without other settings.
+    An edit that takes now supersedes those that give its question another answer. A try draws other past edits and
+    anchors than the one before, so it can succeed without other settings.
 
     Raises:
         UsageError: an unknown id, an edit that is not failed, or a setting that belongs to the whole state.
@@ -54,11 +55,12 @@ def retry(
                 for id in stop.before_each(iter(report.ids)):
                     session.progress(report.applied, report.total, id)
                     failed = ledger.by_id[id]
-                    attempt = Try(retry=True, settings=tuple(settings))
-                    entry = commit_edit(session, ledger.edit_of(failed), failed.description(), attempt)
-                    report.applied += 1
+                    edit, attempt = ledger.edit_of(failed), Try(retry=True, settings=tuple(settings))
+                    contradicted = session.contradicted(edit)
+                    entry = commit_edit(session, edit, failed.description(), attempt)
+                    supersedes = report.count(entry, contradicted)
                     with stop.waiting():
-                        listener.edited(entry, entry.status, new=True)
+                        listener.edited(entry, entry.status, new=True, supersedes=supersedes)
                     if due():
                         session.save()
                 # Not after an error, which may have struck inside a write: then the ledger is replayed.

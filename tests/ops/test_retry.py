@@ -207,6 +207,16 @@ def test_a_refused_edit_is_superseded_by_its_correction(world: World) -> None:
     assert world.edit("--json").json["superseded"] == {"third": ["right"]}, "each is named once"
 
 
+def test_a_try_that_supersedes_an_edit_names_it(refused: World) -> None:
+    before = [line(0, id="other", target="y")]
+    refused.write(before)
+    assert refused.edit().code == 3, "refused like those before it"
+    done = retry(refused, "other", *CALM)
+    assert done.code == 0, done.err
+    assert "other supersedes e1: same picture and question, another answer" in done.err
+    assert run("status", refused.model, "--json").json["statuses"]["superseded"] == 1
+
+
 def test_without_anchors_the_cost_is_said_once(world: World) -> None:
     world.edits(1)
     assert "no anchors: nothing holds unrelated answers in place" in world.edit(*CALM).err
