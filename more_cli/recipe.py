@@ -97,9 +97,22 @@ class AnchorUse(BaseModel):
     """Number of anchors in every write, 0 or more. Their loss keeps the answer distribution close to the base's."""
     keys: bool = False
     """Whether P of every site absorbs the anchors' keys when the state is created."""
+    watched: int = Field(default=0, ge=0)
+    """One anchor in this many, drawn at random, is watched: no write trains on it, and an edit that moves it too far is
+    written again or refused. 0 watches none."""
+    near: int = Field(default=8, ge=1)
+    """Number of watched anchors, from 1, that are looked at after an edit: those with the most similar keys."""
+    sweep: int = Field(default=32, ge=1)
+    """All watched anchors are looked at after every so many edits, from 1."""
+    max_drift: Positive = 0.1
+    """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
     file: Path | None = Field(default=None, exclude=True)
     """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
     the anchors themselves, not this name."""
+    questions: tuple[str, ...] = Field(default=(), exclude=True)
+    """Neutral questions that `init --anchors auto` asks pictures. The state keeps the anchors that were made."""
+    prompts: tuple[str, ...] = Field(default=(), exclude=True)
+    """Questions without a picture that `init --anchors auto` takes. The state keeps the anchors that were made."""
 
     @property
     def used(self) -> bool:
@@ -182,14 +195,24 @@ class Recipe(BaseModel):
     visual_share: float | None = Field(default=None, gt=0, lt=1)
     """Part of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
     share one step length."""
-    guard: bool = True
-    """Whether a write that raises the loss is undone and tried again at half its size; if that raises the loss too, the
-    edit is refused."""
+    halvings: int = Field(default=5, ge=0, le=20)
+    """Largest number of times that the step of a write is halved until it decreases `loss`; 0 accepts every step."""
+    loss: Literal["nll", "margin"] = "nll"
+    """What a write decreases: the target's mean negative log-likelihood (`nll`, as in the paper), or the same with the
+    logit of every target token lowered by the margin that it must reach (`margin`)."""
     max_write: Positive = 0.05
     """Largest relative size |dW|_F / |W|_F of one write at one site, > 0, dimensionless."""
 
     system: str = ""
     """System prompt before every question; empty for none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_guard(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Read recipes of older versions, whose `guard` halved a step once and then refused the edit."""
+        if isinstance(guard := values.get("guard"), bool):
+            values = {"halvings": 5 * guard} | {key: value for key, value in values.items() if key != "guard"}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -327,8 +350,8 @@ def pick_recipe(model_type: str) -> str:
 
 
 ONE_TRY = (
-    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "rho", "max_write", "guard", "visual_share"),
-    *("top_k", "rehearsal", "anchors.size"),
+    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "rho", "max_write", "halvings", "visual_share"),
+    *("top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
 )
 """Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
 

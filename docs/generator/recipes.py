@@ -28,6 +28,8 @@ max_steps = 6
 [rehearsal]
 size = 8"""
 
+_LONG = 200
+"""Characters from which on a list is not shown in full."""
 _TABLES = (
     (
         "constants",
@@ -127,11 +129,17 @@ def _contents() -> str:
 def _says(values: dict[str, Any]) -> str:
     base = values.pop("extends", "")
     defaults = {} if base else dict(_flat(Recipe().model_dump(mode="json", by_alias=True)))
-    lines = [f"{key} = {spelled(item)}" for key, item in _flat(values) if defaults.get(key, ...) != item]
+    lines = [f"{key} = {_short(item)}" for key, item in _flat(values) if defaults.get(key, ...) != item]
     if not lines:
         return f"The numbers of [`{base}`](#recipe-{base})."
     start = f"Starts from [`{base}`](#recipe-{base}) and changes:" if base else "Changes these defaults:"
     return f"{start}\n\n{fence('text', chr(10).join(lines))}"
+
+
+def _short(item: Any) -> str:
+    """Return a value as TOML; of a long list the first item alone."""
+    whole = spelled(item)
+    return f"[{spelled(item[0])}, ...]  # {len(item)} in all" if len(whole) > _LONG else whole
 
 
 def _flat(values: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:

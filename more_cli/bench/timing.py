@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from more_cli.editors.more.loop import Passes
+from more_cli.editors.more.passes import Passes
 from more_cli.model.batches import Batch
 from more_cli.model.runtime import Runtime
 

@@ -132,6 +132,8 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
 
     first, reports = comparison.first, comparison.reports
     output.line(f"{heading(first)}; editors {', '.join(reports)}")
+    if first.left_out:
+        output.line(first.left_out_sentence)
     if first.preset:
         output.line(f"metrics of {first.preset.name}: {first.preset.title}")
     readouts = dict.fromkeys(

@@ -292,6 +292,8 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
         result = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.looks), "edit"), counted(done.writes, "write")
         output.line(f"consolidation: {checked} checked, {writes}, cost {done.cost}; {result}")
+    if report.drift:
+        output.line(f"drift of {report.drift.sentence}")
     if report.failed:
         rest = f" and {len(report.failed) - ROWS} more" if len(report.failed) > ROWS else ""
         output.note(f"failed edits: {', '.join(report.failed[:ROWS])}{rest}")
@@ -362,6 +364,7 @@ def entry_values(entry: Entry) -> dict[str, Any]:
         "nll_before": entry.nll_before,
         "nll_after": entry.nll_after,
         "right_after": entry.right_after,
+        "drift": entry.drift,
         "writes": entry.writes,
         "cost": entry.cost,
         "wall_ms": entry.wall_ms,

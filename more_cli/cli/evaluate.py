@@ -13,7 +13,7 @@ from more_cli.cli import options as opt
 from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import ROWS, Output
-from more_cli.cli.scores import estimate_cells, metrics_values, values_of_edit
+from more_cli.cli.scores import drift_values, estimate_cells, metrics_values, values_of_edit
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
@@ -22,6 +22,7 @@ from more_cli.text import counted
 if TYPE_CHECKING:
     from more_cli.evaluation.per_edit import EditScores
     from more_cli.evaluation.probes import ProbeScore
+    from more_cli.ops.drift import Drift
     from more_cli.ops.evaluate import EvalReport
 
 
@@ -148,10 +149,15 @@ def _show_eval(output: Output, report: EvalReport) -> None:
         output.json("more.eval/2", eval_values(report))
     output.replayed(report.replayed)
     if not report.estimates:
-        output.line("nothing to score: no edits, or all of them reverted")
+        output.line("nothing to score" + ("" if report.left_out else ": no edits, or all of them reverted"))
     else:
         output.line(report.headline)
         output.line(f"protocol {report.protocol}, locality against {report.baseline}, {report.scope}")
+    if report.left_out:
+        output.line(report.left_out_sentence)
+    if report.drift:
+        output.line(f"drift of {report.drift.sentence}")
+    if report.estimates:
         _show_numbers(output, report)
         _show_answers(output, report.per_edit, report.first_forgotten)
     outlets.show_gates(output, report.gates)
@@ -211,6 +217,10 @@ def _show_some(output: Output, second: str, rows: Sequence[Sequence[object]], mo
         output.line(f"and {more:,} more: --json has all")
 
 
+def _drift_values(drift: Drift) -> dict[str, Any]:
+    return drift_values(drift) | {"curve": [after._asdict() for after in drift.curve]}
+
+
 def eval_values(report: EvalReport) -> dict[str, Any]:
     """Return an evaluation as JSON values."""
     return {
@@ -219,6 +229,8 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "protocol": report.protocol,
         "baseline": report.baseline,
         "edits": report.edits,
+        "left_out": report.left_out,
+        "drift": _drift_values(report.drift) if report.drift else None,
         "replayed": report.replayed,
         "metrics": metrics_values(report.estimates, report.protocol, report.baseline),
         "retention": {ages: asdict(value) for ages, value in report.retention.items()},

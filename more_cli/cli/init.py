@@ -10,6 +10,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.errors import UsageError
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 
 def init(
     model: opt.ModelFolder,
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="EDITS|FOLDER", help="With --anchors auto: edits, or pictures, to make anchors from."),
+    ] = None,
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
     state: opt.StateFile = None,
     anchors: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FILE", help="JSON Lines file of questions whose answers must not change; loads the model."
+            metavar="FILE|auto",
+            help="JSON Lines file of questions whose answers must not change, or auto: make some. Loads the model.",
         ),
     ] = None,
     calibrate: Annotated[
@@ -54,20 +60,28 @@ def init(
     Examples:
       more init llava/
       more init llava/ --anchors regression.jsonl
+      more init llava/ --anchors auto edits.jsonl
       more init llava/ --recipe paper-llava --set rank=256
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.ops.auto_anchors import AUTO
     from more_cli.ops.init import Inputs, initialise
 
+    if anchors == AUTO and source is None:
+        hint = f"name a file of edits or a folder of pictures: more init {model} --anchors {AUTO} edits.jsonl"
+        raise UsageError(f"`--anchors {AUTO}` makes anchors from edits or pictures, and none are named", hint)
+    if anchors != AUTO and source is not None:
+        raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
+    file = Path(anchors) if anchors and source is None else None
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
-    inputs = Inputs(anchors, calibrate, image_root, strict_paths)
+    inputs = Inputs(file, source, calibrate, image_root, strict_paths)
     with output.progress() as progress:
         report = initialise(target, recipe, set_ or (), inputs=inputs, machine=machine, progress=progress)
-    _show_init(output, report)
+    _show_init(output, report, source)
 
 
-def _show_init(output: Output, report: InitReport) -> None:
-    """Show which sites a new state edits and how large it is."""
+def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
+    """Show which sites a new state edits, how large it is, and how many anchors were made from a source."""
     plan = report.plan
     output.json(
         "more.init/1",
@@ -76,6 +90,7 @@ def _show_init(output: Output, report: InitReport) -> None:
             "created": report.created,
             "edits": report.state.edits,
             "anchors": report.anchors,
+            "pictured": report.pictured,
             "calibration": report.state.calibration,
             "recipe": report.state.recipe.canonical(),
             "sites": [asdict(site) for site in plan.sites],
@@ -91,6 +106,10 @@ def _show_init(output: Output, report: InitReport) -> None:
         f"{state}: recipe {plan.recipe.name}, {counted(len(plan.sites), 'site')}, "
         f"{report.parameters:,} parameters in B and P, {counted(report.state.edits, 'edit')}{anchors}"
     )
+    if source is not None:
+        text_only = report.anchors - report.pictured
+        pictures = f"{report.pictured:,} about pictures of {source}"
+        output.line(f"{counted(report.anchors, 'anchor')}: {pictures}, {text_only:,} text only")
     calibration = report.state.calibration
     if calibration is not None:
         output.table(

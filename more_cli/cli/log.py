@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LINES = 100
 """Ledger lines shown without `--limit`; `--json` has them all."""
 WIDE = 100
-"""Characters per line from which on line numbers and seconds are shown."""
+"""Characters per line from which on line numbers, seconds and drift are shown."""
 
 EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` shows
 where)."""
@@ -164,11 +164,12 @@ def _show_log(output: Output, report: LogReport) -> None:
         },
     )
     wide = output.width >= WIDE
-    columns = ("line", "time (UTC)", "edit", "status", "question", "target", "answer")
+    watched = wide and any(line.entry.drifts for line in report.lines)
+    columns = ("line", "time (UTC)", "edit", "status", "question", "target", "answer", "drift")
     output.table(
-        columns if wide else columns[1:],
-        [_row(line, wide=wide) for line in report.lines],
-        numbers=("line", "time (UTC)"),
+        columns[not wide : None if watched else -1],
+        [_row(line, wide=wide, watched=watched) for line in report.lines],
+        numbers=("line", "time (UTC)", "drift"),
         cut=("question", "target", "answer"),
     )
     output.line(f"{report.matching:,} of {counted(report.total, 'line')}")
@@ -178,7 +179,7 @@ def _show_log(output: Output, report: LogReport) -> None:
         output.note(f"shown: the last {shown} of {report.matching:,}; --limit 0 shows all")
 
 
-def _row(line: Line, *, wide: bool) -> Sequence[object]:
+def _row(line: Line, *, wide: bool, watched: bool) -> Sequence[object]:
     entry = line.entry
     time = entry.time[: len("2026-05-01 08:00:00" if wide else "2026-05-01 08:00")].replace("T", " ")
     start = (entry.seq, time) if wide else (time,)
@@ -186,7 +187,8 @@ def _row(line: Line, *, wide: bool) -> Sequence[object]:
         return *start, entry.id, *_done(entry)
     retry = " (retry)" if entry.retry else ""
     status = "retried" if line.retried and line.now != "reverted" else line.now
-    return *start, f"{entry.id}{retry}", status, entry.question, entry.target, entry.greedy_after
+    drift = (_drift(entry.drift),) if watched else ()
+    return *start, f"{entry.id}{retry}", status, entry.question, entry.target, entry.greedy_after, *drift
 
 
 def _done(entry: Entry) -> tuple[str, str]:
@@ -214,7 +216,9 @@ def _line_values(line: Line) -> dict[str, Any]:
 
 
 def _answers(line: Line) -> dict[str, Any]:
-    return {"now": line.now, "answer_before": line.entry.greedy_before, "answer_after": line.entry.greedy_after}
+    entry = line.entry
+    answers = {"answer_before": entry.greedy_before, "answer_after": entry.greedy_after}
+    return {"now": line.now, **answers, "drift": entry.drift}
 
 
 def _show_edit(output: Output, record: EditRecord) -> None:
@@ -245,6 +249,7 @@ def _show_edit(output: Output, record: EditRecord) -> None:
             "probes": _probes(record),
             "writes": _cost(entry) if entry.kind in ("edit", "consolidate") else "",
             "sites": ", ".join(entry.sites),
+            "drift": _moved(record),
             "tags": ", ".join(f"{name}={value}" for name, value in entry.tags.items()),
             "source": f"{entry.source}:{entry.line}" if entry.source else "",
             "time": entry.time,
@@ -264,6 +269,16 @@ def _answer(text: str | None, nll: float | None) -> str:
 def _cost(entry: Entry) -> str:
     cost = f", cost {entry.cost}" if entry.cost is not None else ""
     return f"{entry.writes}{cost}" + (f", {entry.wall_ms} ms" if entry.wall_ms is not None else "")
+
+
+def _moved(record: EditRecord) -> str:
+    entry = record.line.entry
+    looked = f"{counted(len(entry.drifts), 'watched anchor')}: largest {_drift(entry.drift)} nats"
+    return (looked + (f", `{record.moved}`" if record.moved else "")) if entry.drifts else ""
+
+
+def _drift(drift: float | None) -> str:
+    return "" if drift is None else f"{drift:.2g}"
 
 
 def _image(record: EditRecord, sha256: str) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
     from more_cli.evaluation.per_edit import EditScores
     from more_cli.evaluation.probes import ProbeScore
+    from more_cli.ops.drift import Drift
 
 
 def cell(value: Estimate | None) -> str:
@@ -61,4 +62,17 @@ def metrics_values(estimates: Mapping[str, Estimate], protocol: str, baseline: s
             "protocol": protocol,
         }
         for name, value in estimates.items()
+    }
+
+
+def drift_values(drift: Drift) -> dict[str, Any]:
+    """Return the drift of the watched anchors as JSON values."""
+    last = drift.curve[-1] if drift.curve else None
+    return {
+        "watched": drift.watched,
+        "seen": len(drift.seen),
+        "mean": last.mean if last else None,
+        "largest": last.largest if last else None,
+        "above": len(drift.above),
+        "max_drift": drift.max_drift,
     }

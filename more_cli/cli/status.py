@@ -11,6 +11,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
+from more_cli.cli.scores import drift_values
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -84,6 +85,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "extensions": report.extensions or "none, as in the paper",
             "edits": f"{sum(report.statuses.values()):,} ({statuses})",
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
+            "drift": report.drift.sentence if report.drift else "",
             "ledger": f"{counted(report.behind, 'line')} not in the state yet" if report.behind else "all in the state",
             "size": f"state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes",
         }
@@ -189,6 +191,7 @@ def _values(report: StatusReport) -> dict[str, Any]:
         "behind": report.behind,
         "extensions": report.extensions,
         "anchors": report.anchors,
+        "drift": drift_values(report.drift) if report.drift else None,
         "sidecar_bytes": report.sidecar_bytes,
         "ledger_bytes": report.ledger_bytes,
         "recipe": report.recipe.canonical(),

@@ -55,6 +55,8 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
     if output.as_json:
         output.json("more.eval/1", _values(report))
     output.line(f"{heading(report)}; editor {report.editor}")
+    if report.left_out:
+        output.line(report.left_out_sentence)
     _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
     output.line(
@@ -170,6 +172,7 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "forgetting_by_lag": {str(lag): asdict(value) for lag, value in report.lost.items()},
         "first_failing": report.first_failing,
         "counts": report.statuses,
+        "left_out": report.left_out,
         "cost": report.cost,
         "base_asked": report.base_asked,
         "resumed": report.resumed,

@@ -84,10 +84,10 @@ Metrics = Annotated[
     ),
 ]
 Anchors = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="FILE",
-        help="With --suite: JSON Lines file of questions whose answers must not change, for M-ORE.",
+        metavar="FILE|auto",
+        help="With --suite: questions whose answers must not change, for M-ORE; auto: made from the calibration pool.",
         rich_help_panel=SUITE,
     ),
 ]
@@ -150,7 +150,7 @@ def run_options(
     again: bool,
     calibrate: int,
     metrics: str | None,
-    anchors: Path | None,
+    anchors: str | None,
     recipe: str | None = None,
     settings: Sequence[str] = (),
     protocols: Sequence[str] = (),
@@ -164,6 +164,7 @@ def run_options(
     from more_cli.experiments.presets import preset_of
     from more_cli.experiments.protocols import PROTOCOLS, checked
     from more_cli.experiments.run import RunOptions
+    from more_cli.ops.auto_anchors import AUTO
 
     preset = preset_of(metrics) if metrics is not None else None
     if preset and protocols:
@@ -185,7 +186,7 @@ def run_options(
         again=again,
         calibrate=calibrate,
         preset=preset,
-        anchors=anchors,
+        anchors=AUTO if anchors == AUTO else Path(anchors) if anchors else None,
     )
 
 

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
@@ -75,6 +74,8 @@ class EditOutcome:
     """Samples sent forward and backward; a sample that is only sent forward counts a third."""
     looks: Mapping[int, float] = field(default_factory=dict)
     """Last margin of every edit that was scored, this one and past ones, by number."""
+    drifts: Mapping[int, float] = field(default_factory=dict)
+    """KL from the base of the watched anchors that were looked at after it, nats per token, by place in their set."""
     reason: str = ""
     sites: tuple[str, ...] = ()
     """Names of the sites that were written."""
@@ -89,8 +90,6 @@ class Editor(ABC):
     name: ClassVar[str]
     capabilities: frozenset[Capability] = frozenset()
     """`anchors`: this editor holds anchors to the base's behaviour, see `hold`."""
-    anchors_file: Path | None = None
-    """Anchors that the editor's recipe names."""
     is_base: ClassVar[bool] = False
     """Never changes the model, so cached base answers stay valid."""
 

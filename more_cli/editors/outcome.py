@@ -23,13 +23,15 @@ class EditScore:
     """Every target token, the end of sequence included, is the most likely one."""
     predicted: Tensor
     """(K,) most likely token at each target position."""
+    loss: float
+    """What a write decreases: the mean negative log-likelihood with a handicap, in nats per token."""
 
 
-def edit_scores(scored: Scored) -> list[EditScore]:
-    """Return the score of every edit in a pass."""
+def edit_scores(scored: Scored, handicap: float = 0.0) -> list[EditScore]:
+    """Return the score of every edit in a pass; `handicap` lowers the targets' logits in the loss."""
     columns = scored.nll().tolist(), scored.margins().tolist(), scored.all_right().tolist()
     predicted = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
-    return [EditScore(*row) for row in zip(*columns, predicted, strict=True)]
+    return [EditScore(*row) for row in zip(*columns, predicted, scored.nll(handicap).tolist(), strict=True)]
 
 
 def score_edit(runtime: Runtime, encoded: Encoded) -> EditScore:

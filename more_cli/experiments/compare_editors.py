@@ -9,9 +9,11 @@ from pathlib import Path
 from more_cli.errors import UsageError
 from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.experiments.editors import EditorOptions, entry_of
+from more_cli.experiments.held_anchors import choose_anchors
 from more_cli.experiments.report import SHOWN, SuiteReport
 from more_cli.experiments.run import RunOptions, run_suite
 from more_cli.model.machine import Machine
+from more_cli.ops.anchors import identities
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite
 from more_cli.text import shorten
@@ -50,7 +52,7 @@ def compare_editors(
 ) -> EditorComparison:
     """Run every editor in `settings` with its settings, as `run_suite` does; finished runs are read from the cache.
 
-    Anchors are passed to the editors that use them.
+    Anchors are passed to the editors that use them. A locality probe that is an anchor is left out for every editor.
 
     Raises:
         UsageError: unknown editor or setting.
@@ -61,10 +63,11 @@ def compare_editors(
     made = {name: entry_of(name).make(EditorOptions(model, settings=tuple(own))) for name, own in settings.items()}
     if options.anchors is not None and not any("anchors" in editor.capabilities for editor in made.values()):
         raise UsageError("no editor uses anchors with these settings", "drop --anchors")
-    reports = {}
+    asked = {name: options.anchors if "anchors" in editor.capabilities else None for name, editor in made.items()}
+    held = [anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite)]
+    options, reports = replace(options, unscored=identities(held)), {}
     for name, own in settings.items():
-        anchors = options.anchors if "anchors" in made[name].capabilities else None
-        chosen = replace(options, editor=name, settings=tuple(own), anchors=anchors)
+        chosen = replace(options, editor=name, settings=tuple(own), anchors=asked[name])
         reports[name] = run_suite(suite, model, chosen, machine, _named(progress, name))
     first, *others = reports.items()
     values = [scores.values() for scores in first[1].per_edit]

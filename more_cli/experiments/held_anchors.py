@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from more_cli.editors.base import Editor
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Edit, Probe, raise_all, read_probes
+from more_cli.inputs.edits import Probe, read_probes
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identities, overlap
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name
+from more_cli.ops.auto_anchors import auto_anchors
+from more_cli.suites.load import EditSuite
+
+RECORDS = 200
+"""Edits of a suite's calibration pool, the first ones, that `--anchors auto` makes anchors from."""
 
 
-def choose_anchors(editor: Editor, file: Path | None) -> tuple[Probe, ...]:
-    """Return the anchors of a file or, without one, those of the editor's recipe.
+def choose_anchors(editor: Editor, chosen: Path | Literal["auto"] | None, suite: EditSuite) -> tuple[Probe, ...]:
+    """Return the anchors of a file, those made from the suite's calibration pool, or those of the editor's recipe.
 
     Raises:
-        UsageError: a file was given, and the editor does not use anchors.
-        StreamErrors: the file has problems.
+        UsageError: anchors were asked for, and the editor uses none or the suite has no calibration pool.
+        StreamErrors: the file has problems, or an image of the pool is missing or unreadable.
     """
-    if "anchors" in editor.capabilities:
-        chosen = file or editor.anchors_file
-        return read_probes(chosen) if chosen else ()
-    if file is not None:
-        raise UsageError(f"editor `{editor.name}` does not use anchors with these settings", "drop --anchors")
-    return ()
+    if not isinstance(editor, MoreEditor) or "anchors" not in editor.capabilities:
+        if chosen is not None:
+            raise UsageError(f"editor `{editor.name}` does not use anchors with these settings", "drop --anchors")
+        return ()
+    if isinstance(chosen, str):
+        if "calibration" not in suite.pools:
+            hint = "give a file of anchors: --anchors FILE"
+            raise UsageError(f"suite `{suite.name}` has no calibration pool here to make anchors from", hint)
+        return tuple(auto_anchors(list(suite.pools["calibration"][:RECORDS]), editor.recipe))
+    file = chosen or editor.recipe.anchors.file
+    return read_probes(file) if file else ()
 
 
 @dataclass(frozen=True)
@@ -43,15 +55,6 @@ class HeldAnchors:
     def digest(self) -> str | None:
         """SHA-256 of the anchors; None without anchors."""
         return anchors_digest(self.questions) if self.questions else None
-
-    def check(self, edits: Iterable[Edit]) -> None:
-        """Refuse edits with a probe that is also an anchor: it would score training data.
-
-        Raises:
-            StreamErrors: a locality probe is also an anchor.
-        """
-        anchors = identities(self.questions)
-        raise_all(problem for edit in edits if (problem := overlap(edit, anchors)))
 
     @contextmanager
     def attached(self, editor: Editor, runtime: Runtime, *, fresh: bool) -> Iterator[None]:

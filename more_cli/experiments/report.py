@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any
 
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import Estimate, change, estimate
-from more_cli.evaluation.names import Yardstick, all_groups, full_names, groups
+from more_cli.evaluation.names import SUCCESS_METRICS, Yardstick, all_groups, full_names, groups, is_locality
 from more_cli.evaluation.per_edit import EditScores
 from more_cli.evaluation.probes import ProbeScore, probes_of
 from more_cli.experiments.presets import Preset
-from more_cli.experiments.protocols import Cell, Readout, Schedule, first_failing, forgetting, retained
+from more_cli.experiments.protocols import SINGLE, Cell, Readout, Schedule, first_failing, forgetting, retained
 from more_cli.inputs.edits import Edit
+from more_cli.ops.anchors import left_out_sentence
 from more_cli.suites.load import EditSuite
 
 SHOWN = (
@@ -55,6 +56,8 @@ class SuiteReport:
     """The journal: one line per edit, in order, those of protocol `single` after those of the stream."""
     reproduce: dict[str, Any]
     """Base, editor's constants, template, suite and versions: everything needed to reproduce these numbers."""
+    left_out: int
+    """Locality probes that are anchors too: they were not scored."""
     forgetting: Estimate | None
     """`rel.gen_exact` right after an edit minus at the end, if both were measured."""
     first_failing: str | None
@@ -84,6 +87,11 @@ class SuiteReport:
         baseline = {"base": "the base", "prev": "the model just before each edit"}[self.yardstick.baseline]
         prefix = {"own": "", "gold": ", on gold answers"}[self.yardstick.prefix]
         return f"locality against {baseline}{prefix}"
+
+    @property
+    def left_out_sentence(self) -> str:
+        """How many locality probes were left out, on one line; empty for none."""
+        return left_out_sentence(self.left_out, self.left_out + sum(len(edit.locality) for edit in self.edits))
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -149,10 +157,14 @@ def report(
     model: Path,
     editor: str,
     reproduce: dict[str, Any],
+    left_out: int,
     preset: Preset | None = None,
 ) -> SuiteReport:
-    """Compute the report of a finished run from the lines of its journal."""
-    cells = {(line["t"], int(i)): scores for line in lines for i, scores in line["scores"].items()}
+    """Compute the report of a finished run from the lines of its journal.
+
+    As for a state, the `SUCCESS_METRICS` of a refused edit's targets are 0.
+    """
+    cells = dict(_cells(lines))
     readouts = list(schedule.readouts())
     rel = {cell: _rel(scores) for cell, scores in cells.items()}
     lost = forgetting(rel, schedule.edits) if {"final", "online"} <= set(schedule.protocols) else []
@@ -170,6 +182,7 @@ def report(
         cells=cells,
         lines=list(lines),
         reproduce=reproduce,
+        left_out=left_out,
         forgetting=change(lost) if lost else None,
         first_failing=edits[first - 1].id if first else None,
         retention={lag: estimate(retained(rel, schedule.edits, lag)) for lag in schedule.measured_lags},
@@ -177,6 +190,22 @@ def report(
         preset=preset,
         preset_values={readout.name: _preset_values(preset, readout, cells) for readout in readouts} if preset else {},
     )
+
+
+def _cells(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
+    """Yield every score by (t, i): what the model says by itself is no success of an edit that was refused."""
+    refused = {(line["t"] == SINGLE, line["id"]) for line in lines if line["outcome"]["status"] == "refused"}
+    ids = {line["t"]: line["id"] for line in lines if line["t"] != SINGLE}
+    for line in lines:
+        for i, scores in line["scores"].items():
+            lost = (line["t"] == SINGLE, ids[int(i)]) in refused
+            yield (line["t"], int(i)), [_unsuccessful(score) for score in scores] if lost else scores
+
+
+def _unsuccessful(score: dict[str, Any]) -> dict[str, Any]:
+    if is_locality(score["kind"]):
+        return score
+    return score | {"values": score["values"] | dict.fromkeys(SUCCESS_METRICS, 0.0)}
 
 
 def _preset_values(

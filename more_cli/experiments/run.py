@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
@@ -29,6 +29,7 @@ from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_prompter, load_runtime
+from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.session import Every, versions
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite
@@ -58,8 +59,10 @@ class RunOptions:
     """Number of editor settings to try first, on the suite's calibration pool; 0 for none."""
     preset: Preset | None = None
     """Preset of metrics; by default every metric by its full name."""
-    anchors: Path | None = None
-    """Anchors file; by default the one that the editor's recipe names."""
+    anchors: Path | Literal["auto"] | None = None
+    """Anchors file, by default the one that the editor's recipe names; or `auto`: made from the calibration pool."""
+    unscored: frozenset[tuple[str, str]] = frozenset()
+    """Identities of anchors of other editors: probes that are one of them are left out as well."""
 
     @property
     def folder(self) -> Path:
@@ -85,23 +88,24 @@ def run_suite(
 
     Raises:
         UsageError: unknown editor or setting, or anchors for an editor that uses none.
-        StreamErrors: an image of the suite is missing or unreadable, or a probe is also an anchor.
+        StreamErrors: an image of the suite is missing or unreadable.
         DataError: the preset measures locality on gold answers, and a question has none.
         StateError: the checkpoint cannot be edited.
     """
     started = time.monotonic()
-    edits = list(suite.pools["evaluation"][: options.limit])
-    _check_answers(edits, options.yardstick)
     schedule = schedule_of(suite, options)
     task = _Task(suite, open_checkpoint(model), options, machine, progress)
     entry, settings = entry_of(options.editor), EditorOptions(model, options.recipe, options.settings)
     editor = entry.make(settings)
+    questions = choose_anchors(editor, options.anchors, suite)
+    unscored = options.unscored | identities(questions)
+    edits, left_out = leave_out(suite.pools["evaluation"][: options.limit], unscored)
+    _check_answers(edits, options.yardstick)
     reproduce = _reproduce(task, editor, edits)
-    anchors = HeldAnchors(choose_anchors(editor, options.anchors), options.folder / "anchors", _base_key(reproduce))
-    anchors.check(edits)
+    anchors = HeldAnchors(questions, options.folder / "anchors", _base_key(reproduce))
     reproduce["anchors"] = anchors.digest
     if options.calibrate:
-        calibration = _calibrated(task, entry, settings, reproduce, anchors)
+        calibration = _calibrated(task, entry, settings, reproduce, anchors, unscored)
         editor = entry.make(settings.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
     folder = options.folder / "runs" / _key(reproduce, schedule, options.yardstick)
@@ -128,6 +132,7 @@ def run_suite(
         model=model,
         editor=options.editor,
         reproduce=reproduce,
+        left_out=left_out,
         preset=options.preset,
     )
     result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
@@ -157,18 +162,21 @@ class _Task:
 
 
 def _calibrated(
-    task: _Task, entry: EditorEntry, settings: EditorOptions, reproduce: Mapping[str, Any], anchors: HeldAnchors
+    task: _Task,
+    entry: EditorEntry,
+    settings: EditorOptions,
+    reproduce: Mapping[str, Any],
+    anchors: HeldAnchors,
+    unscored: frozenset[tuple[str, str]],
 ) -> dict[str, Any]:
     """Return the result of the calibration; an equal earlier one is read from the cache."""
     suite, options = task.suite, task.options
     if "calibration" not in suite.pools:
         raise UsageError(f"suite `{suite.name}` has no calibration pool here", "drop --calibrate")
-    pool = suite.pools["calibration"]
-    edits = list(pool[:EDITS])
-    anchors.check(edits)
+    edits, _ = leave_out(suite.pools["calibration"][:EDITS], unscored)
     facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
     cached = CachedCalibration(
-        options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, pool.sha256
+        options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, _hash(edits)
     )
     result = None if options.again else cached.read()
     if result is None:
@@ -365,12 +373,15 @@ def _reproduce(task: _Task, editor: Editor, edits: Sequence[Edit]) -> dict[str, 
         "template": load_prompter(checkpoint).template,
         "suite": task.suite.name,
         "file": evaluation.sha256,
-        "edits": sha256_bytes(
-            canonical_json([[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]).encode()
-        ),
+        "edits": _hash(edits),
         "versions": versions(task.machine),
         "seed": editor.constants().get("seed"),
     }
+
+
+def _hash(edits: Iterable[Edit]) -> str:
+    facts = [[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]
+    return sha256_bytes(canonical_json(facts).encode())
 
 
 def _key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:

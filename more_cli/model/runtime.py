@@ -78,9 +78,15 @@ class Scored:
         """Return (N, K, vocabulary) log-probabilities in float32: a softmax over bf16 logits loses the tail."""
         return torch.log_softmax(self.logits.float(), dim=-1)
 
-    def nll(self) -> Tensor:
-        """Return the mean negative log-likelihood per target, (N,), in nats per token."""
-        picked = self.log_probabilities().gather(-1, self.targets[..., None])[..., 0]
+    def nll(self, handicap: float = 0.0) -> Tensor:
+        """Return the mean negative log-likelihood per target, (N,), in nats per token.
+
+        A `handicap` lowers the logit of every target token first (additive-margin cross-entropy).
+        """
+        logits, own = self.logits.float(), self.targets[..., None]
+        if handicap:
+            logits = logits.scatter_add(-1, own, logits.new_full(own.shape, -handicap))
+        picked = torch.log_softmax(logits, dim=-1).gather(-1, own)[..., 0]
         return -(picked * self.mask).sum(dim=1) / self.mask.sum(dim=1)
 
     def predicted(self) -> Tensor:

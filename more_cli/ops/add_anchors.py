@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Probe, raise_all, read_probes
+from more_cli.inputs.edits import Probe, read_probes
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import anchors_of, identities, identity, keep_anchors, overlap
+from more_cli.ops.anchors import anchors_of, identities, identity, keep_anchors
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.init import USE_OF_ANCHORS
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
-from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
@@ -45,7 +44,7 @@ def add_anchors(
     """Add the questions of a file to a state's anchors; P absorbs their keys if the recipe says so.
 
     Raises:
-        StreamErrors: the file has problems, or a question is a locality probe of an edit.
+        StreamErrors: the file has problems.
         UsageError: the recipe does not use anchors.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
@@ -58,7 +57,6 @@ def add_anchors(
         with session.ledger, session.attached(writing=True) as replayed:
             held = identities(session.anchors)
             new = [question for question in questions if identity(question) not in held]
-            _check_overlap(session.ledger, new)
             if new:
                 digest = keep_anchors(target.folder, [*session.anchors, *new])
                 commit_anchors(session, digest, len(session.anchors) + len(new))
@@ -74,8 +72,3 @@ def list_anchors(target: Target) -> Sequence[Probe]:
         StateError: no state, or a damaged one.
     """
     return anchors_of(target.folder, load_meta(target.sidecar))
-
-
-def _check_overlap(ledger: Ledger, new: Iterable[Probe]) -> None:
-    added = identities(new)
-    raise_all(clash for entry in ledger.asked() if (clash := overlap(ledger.edit_of(entry), added)))

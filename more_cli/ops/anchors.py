@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ from more_cli.errors import StateError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
-from more_cli.inputs.records import Problem
+from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import ProbeEntry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, counted
 
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
@@ -98,14 +99,16 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
     return [Probe(line.question, store.source(line.image) if line.image else None, line.answer) for line in lines]
 
 
-def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> list[Anchor]:
+def ask_anchors(
+    runtime: Runtime, questions: Sequence[Probe], cache: Path, progress: Progress = no_progress
+) -> list[Anchor]:
     """Return anchors with the base's log-probabilities, read from the file `cache` or computed and written there.
 
     The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
     from safetensors.torch import save
 
-    from more_cli.editors.anchors import make_anchor, restore_anchor
+    from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
     from more_cli.model.batches import Query
 
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
@@ -114,7 +117,10 @@ def ask_anchors(runtime: Runtime, questions: Sequence[Probe], cache: Path) -> li
         return [
             restore_anchor(runtime, query, known[f"{n}.tokens"], known[f"{n}.base"]) for n, query in enumerate(queries)
         ]
-    anchors = [make_anchor(runtime, query, item.answer) for query, item in zip(queries, questions, strict=True)]
+    anchors = list[Anchor]()
+    for query, item in zip(queries, questions, strict=True):
+        progress(len(anchors), len(queries), "asking the base for anchors")
+        anchors.append(make_anchor(runtime, query, item.answer))
     tensors = {f"{n}.tokens": anchor.tokens for n, anchor in enumerate(anchors)}
     tensors |= {f"{n}.base": anchor.base for n, anchor in enumerate(anchors)}
     with disk_errors(cache):
@@ -150,10 +156,24 @@ def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:
     return frozenset(map(identity, anchors))
 
 
-def overlap(edit: Edit, anchors: Collection[tuple[str, str]]) -> Problem | None:
-    """Return a problem if one of an edit's locality probes is also an anchor."""
-    for number, probe in enumerate(edit.locality, 1):
-        if identity(probe) in anchors:
-            message = f"locality {number} is also an anchor, so this probe would score training data"
-            return Problem(f"{edit.source}:{edit.line}", message, "leave it out of one of the two", edit.line)
-    return None
+def leave_out(edits: Iterable[Edit], anchors: Collection[tuple[str, str]]) -> tuple[list[Edit], int]:
+    """Return edits without the locality probes that are anchors too, and how many these were.
+
+    Such a probe would score training data.
+    """
+    kept, number = list[Edit](), 0
+    for edit in edits:
+        locality = tuple(probe for probe in edit.locality if identity(probe) not in anchors)
+        number += len(edit.locality) - len(locality)
+        kept.append(replace(edit, locality=locality) if len(locality) < len(edit.locality) else edit)
+    return kept, number
+
+
+def anchors_too(number: int, total: int, noun: str = "locality probe") -> str:
+    """Return how many probes are anchors too, such as `2 of 40 locality probes are anchors too`."""
+    return f"{number:,} of {counted(total, noun)} {'is an anchor' if number == 1 else 'are anchors'} too"
+
+
+def left_out_sentence(number: int, total: int, noun: str = "locality probe") -> str:
+    """Return that these probes were left out because they are anchors too; empty for none."""
+    return f"{anchors_too(number, total, noun)} and {'was' if number == 1 else 'were'} left out" if number else ""

@@ -59,7 +59,8 @@ def calibrate(
     """
     if not any(edit.rephrases or edit.image_rephrases or edit.locality for edit in edits):
         raise DataError(
-            "the calibration stream has no rephrases and no locality probes", "add some: candidates are scored on them"
+            "the calibration stream has no rephrases and no locality probes",
+            "add some: candidates are scored on them; a probe that is an anchor too does not count",
         )
     tried: list[dict[str, Any]] = []
 

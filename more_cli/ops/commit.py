@@ -44,6 +44,7 @@ def commit_consolidation(session: Session, since: int) -> Entry:
         "writes": done.writes,
         "cost": done.cost,
         "looks": list(done.looks.items()),
+        "drifts": list(done.drifts.items()),
     }
     return _append(session, started, line)
 
@@ -84,6 +85,7 @@ def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
         "sites": list(outcome.sites),
         "cost": outcome.cost,
         "looks": list(outcome.looks.items()),
+        "drifts": list(outcome.drifts.items()),
     }
     if attempt.joint:  # it is written later
         return measured

@@ -24,6 +24,7 @@ from more_cli.inputs.records import Problem
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import load_fitting_prompter
 from more_cli.ops.commit import commit_consolidation, commit_edit
+from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.edit_check import EditCheck
 from more_cli.ops.init import InitReport, initialise, plan
 from more_cli.ops.prefetch import Prefetch
@@ -91,6 +92,8 @@ class EditReport:
     superseded: dict[str, list[str]] = field(default_factory=dict)
     """Edits of this run that corrected earlier ones, with the ids of these."""
     consolidation: Entry | None = None
+    drift: Drift | None = None
+    """Of the watched anchors after the stream; None without any."""
     created: InitReport | None = None
     interrupted: bool = False
     dry_run: bool = False
@@ -149,7 +152,7 @@ def edit_file(
     if options.on_error == "stop":
         raise_all(problems)
     edits = [edit for edit in read.edits if edit.id not in misfits][: options.limit]
-    report = EditReport(target, total=len(edits), problems=[str(problem) for problem in problems])
+    report = EditReport(target, total=len(edits), problems=[str(problem) for problem in problems], notes=check.notes())
     return _Run(options, machine, report, progress, listener).go(edits)
 
 
@@ -173,7 +176,9 @@ def edit_stream(
             yield (check.problem(item) if isinstance(item, Edit) else None) or item
 
     arriving = Prefetch(checked(), feed.close)
-    return _Run(options, machine, EditReport(target), progress, listener or Listener()).go(arriving)
+    report = _Run(options, machine, EditReport(target), progress, listener or Listener()).go(arriving)
+    report.notes += check.notes()
+    return report
 
 
 @dataclass
@@ -217,6 +222,7 @@ class _Run:
             statuses = session.ledger.statuses()
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
             report.interrupted = stop.asked
+            report.drift = known_drift(session.ledger, session.state.meta)
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
         report.wall_seconds = time.monotonic() - started

@@ -13,7 +13,7 @@ from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import load_prompter
-from more_cli.ops.anchors import anchors_of, identities, overlap
+from more_cli.ops.anchors import anchors_of, anchors_too, identities, identity
 from more_cli.ops.init import Inputs, plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
@@ -23,12 +23,16 @@ LONG_TEXT = 256
 
 
 class EditCheck:
-    """Checks an edit against the number of images that the model takes, its context and the state's anchors."""
+    """Checks edits against the number of images that the model takes and its context; counts probes to leave out."""
 
     def __init__(self, target: Target, recipe: str | None, settings: Sequence[str]) -> None:
         self.target = target
         self.recipe = recipe
         self.settings = settings
+        self._probes = 0
+        """Locality probes so far."""
+        self._anchors_too = 0
+        """Of these, those that are anchors too."""
 
     @cached_property
     def prompter(self) -> Prompter:
@@ -56,8 +60,8 @@ class EditCheck:
         """Return why an edit does not fit, or None; the length of a system prompt is not counted."""
         if refused := self._refused(edit):
             return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
-        if clash := overlap(edit, self.anchors):
-            return clash
+        self._probes += len(edit.locality)
+        self._anchors_too += sum(identity(probe) in self.anchors for probe in edit.locality)
         if len((edit.question + edit.target).encode()) < LONG_TEXT:
             return None
         try:
@@ -65,6 +69,12 @@ class EditCheck:
         except DataError as error:
             return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
         return None
+
+    def notes(self) -> list[str]:
+        """Return how many locality probes of the checked edits will not be scored, if any."""
+        if not self._anchors_too:
+            return []
+        return [f"{anchors_too(self._anchors_too, self._probes)}, which `more eval` leaves out"]
 
     def _refused(self, edit: Edit) -> tuple[str, str] | None:
         """Return why the model cannot be asked this edit or one of its locality probes, with a hint."""

@@ -22,7 +22,8 @@ from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import identities, identity
+from more_cli.ops.anchors import identities, identity, leave_out, left_out_sentence, load_anchors
+from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
@@ -47,6 +48,10 @@ class EvalReport:
     """Edits that were asked for, refused ones included; all of them were scored."""
     failed: list[FailedEdit] = field(default_factory=list)
     """Those that do not stand by the ledger, in order."""
+    left_out: int = 0
+    """Locality probes, or questions of the file, that are anchors too: they were not scored."""
+    drift: Drift | None = None
+    """Of the watched anchors, as the ledger knows it; None without any."""
     replayed: int = 0
     protocol: str = "final"
     baseline: str = "base"
@@ -89,6 +94,14 @@ class EvalReport:
         return failed_sentence(self.failed, self.edits) if self.failed else ""
 
     @property
+    def left_out_sentence(self) -> str:
+        """How many probes were left out, on one line; empty for none."""
+        if self.source != STATE:
+            return left_out_sentence(self.left_out, self.left_out + len(self.per_edit), "question")
+        scored = sum(score.probe.is_locality for score in self.scores)
+        return left_out_sentence(self.left_out, self.left_out + scored)
+
+    @property
     def listed(self) -> dict[str, Estimate]:
         """The metrics that tables list unasked."""
         return {name: value for name, value in self.estimates.items() if metric_of(name).listed}
@@ -112,17 +125,19 @@ def evaluate_state(
     Edits that were reverted or superseded do not count. A refused edit counts as failed: whatever the model answers
     now, the `SUCCESS_METRICS` of its targets are 0; its locality, `target_nll` and `gen_stops` are as measured. A
     question of it that cannot be turned into a prompt has no answer, and these zeros alone. A not-learnt edit was
-    written, and counts by what is measured. With `ask_base` the untouched base answers the edits' questions as well.
+    written, and counts by what is measured. A locality probe that is an anchor too is left out. With `ask_base` the
+    untouched base answers the edits' questions as well.
 
     Raises:
         StateError: no state, or one that does not fit its base.
     """
     session = open_session(target, machine, progress)
     asked, failed = session.ledger.asked(), session.ledger.failed()
-    probes = [probe for entry in asked for probe in probes_of(session.ledger.edit_of(entry))]
+    edits, left_out = leave_out(map(session.ledger.edit_of, asked), _anchors(session))
+    probes = [probe for edit in edits for probe in probes_of(edit)]
     refused = {edit.id for edit in failed if edit.status is Status.REFUSED}
     report = _run(session, STATE, probes, progress, ask_base, refused)
-    report.edits, report.failed = len(asked), failed
+    report.edits, report.failed, report.left_out = len(asked), failed, left_out
     report.first_forgotten = next((scores.id for scores in report.failing), None)
     return report
 
@@ -139,27 +154,33 @@ def evaluate_probes(
 ) -> EvalReport:
     """Score the state on a file of questions: by the given answer or, without one, by the base's own behaviour.
 
-    With `ask_base` the untouched base answers the questions that have an answer as well.
+    A question that is an anchor too is left out: it would score training data. With `ask_base` the untouched base
+    answers the questions that have an answer as well.
 
     Raises:
         StreamErrors: the file has problems.
     """
-    session, probes = open_session(target, machine, progress), list[Probe]()
-    anchors = identities(session.anchors)
+    session, probes, left_out = open_session(target, machine, progress), list[Probe](), 0
+    anchors = _anchors(session)
     for question in read_probes(file, image_root, strict_paths=strict_paths):
         if identity(question) in anchors:
-            raise DataError(
-                f"`{file}`: `{question.id}` is also an anchor, so this probe would score training data",
-                "leave it out of one of the two files",
-            )
-        if question.answer is None:
+            left_out += 1
+        elif question.answer is None:
             probes += locality_probes(question.id, [question])
         else:
             images = (question.image,) if question.image else ()
             probes.append(Probe(question.id, "rel", Query(images, question.question), question.answer))
     report = _run(session, file.name, probes, progress, ask_base)
     report.reproduce["probes"] = sha256_file(file)
+    report.left_out = left_out
     return report
+
+
+def _anchors(session: Session) -> frozenset[tuple[str, str]]:
+    """Return the anchors of the whole ledger; a state that is behind lacks those that were added last."""
+    ledger = session.ledger
+    digest = ledger.anchors_at(len(ledger.history)) or session.state.meta.anchors
+    return identities(load_anchors(session.target.folder, digest)) if digest else frozenset()
 
 
 def _run(
@@ -170,7 +191,8 @@ def _run(
     ask_base: bool = False,
     refused: Collection[str] = (),
 ) -> EvalReport:
-    report = EvalReport(session.target, source, reproduce=_reproduce(session))
+    drift = known_drift(session.ledger, session.state.meta)
+    report = EvalReport(session.target, source, drift=drift, reproduce=_reproduce(session))
     if not probes:
         return report
     started = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,22 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.core import basis
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.errors import StateError, UsageError
-from more_cli.inputs.edits import Edit, Probe, raise_all, read_edits, read_probes
+from more_cli.errors import DataError, StateError, UsageError
+from more_cli.inputs.edits import Edit, Probe, read_edits, read_probes
 from more_cli.model.backbones import Refusal, Site, find_sites
-from more_cli.model.families import FAMILIES
+from more_cli.model.families import FAMILIES, family_of
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import load_fitting_prompter, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, identities, keep_anchors, overlap
+from more_cli.ops.anchors import (
+    anchors_digest,
+    ask_anchors,
+    identities,
+    keep_anchors,
+    leave_out,
+    left_out_sentence,
+)
+from more_cli.ops.auto_anchors import AUTO, anchors_from
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
@@ -31,6 +39,10 @@ from more_cli.store.target import Target
 from more_cli.text import counted
 
 USE_OF_ANCHORS = "--set anchors.size=8 --set anchors.keys=true"
+TEXT_ALONE = (
+    "the anchors are text only: no picture of `{}` can be asked what none of its edits is about; "
+    f"--anchors {AUTO} FOLDER takes other pictures"
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,8 @@ class InitReport:
     created: bool
     state: StateMeta
     anchors: int = 0
+    pictured: int = 0
+    """Anchors that ask about a picture."""
 
 
 def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()) -> Plan:
@@ -85,13 +99,17 @@ class Inputs:
 
     anchors: Path | None = None
     """Questions whose answers must not move; by default the file that the recipe names."""
+    auto: Path | None = None
+    """File of edits or folder of pictures to make anchors from, in place of `anchors`."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
     image_root: Path | None = None
     strict_paths: bool = False
 
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
-        """Read the anchors."""
+        """Read the anchors, or make them."""
+        if self.auto is not None:
+            return anchors_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
         file = self.anchors or recipe.anchors.file
         root = self.image_root if self.anchors else None
         return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
@@ -123,23 +141,44 @@ def initialise(
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
-    if questions and not chosen.recipe.anchors.used:
+    if (questions or inputs.auto) and not chosen.recipe.anchors.used:
         hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
         raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
-    anchors = identities(questions)
-    raise_all(problem for edit in corrections if (problem := overlap(edit, anchors)))
+    if inputs.auto is not None:
+        questions = _askable(chosen, questions, inputs.auto)
+        if not any(question.image for question in questions):
+            chosen.notices.append(TEXT_ALONE.format(inputs.auto))
+    corrections, left_out = leave_out(corrections, identities(questions))
+    if left_out:
+        chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
     state.meta.anchors = anchors_digest(questions) if questions else None
     with writer_lock(target.lock):
+        pictured = sum(question.image is not None for question in questions)
         if existing := _existing(target, chosen, state.meta, corrections):
-            return existing
+            return replace(existing, anchors=len(questions), pictured=pictured)
         if questions:
             keep_anchors(target.folder, questions, first=True)
         if questions or corrections:
             machine = machine or Machine()
             _prepare(target, chosen, state, questions, corrections, machine=machine, progress=progress)
         save_state(target.sidecar, state)
-        return InitReport(target, chosen, state.parameters, created=True, state=state.meta, anchors=len(questions))
+        return InitReport(
+            target, chosen, state.parameters, created=True, state=state.meta, anchors=len(questions), pictured=pictured
+        )
+
+
+def _askable(chosen: Plan, questions: Sequence[Probe], source: Path) -> list[Probe]:
+    """Return those anchors made from a source that the model can be asked; some models need a picture.
+
+    Raises:
+        DataError: there are none.
+    """
+    family = family_of(str(chosen.checkpoint.config.get("model_type")))
+    kept = [each for each in questions if not family.refuses(int(each.image is not None), alone=True)]
+    if not kept:
+        raise DataError(f"no anchors can be made from `{source}`", f"take other pictures: --anchors {AUTO} FOLDER")
+    return kept
 
 
 def _prepare(
@@ -160,9 +199,8 @@ def _prepare(
     anchors: list[Anchor] = []
     if questions:
         with runtime.attached([]):
-            anchors = ask_anchors(
-                runtime, questions, target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
-            )
+            cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
+            anchors = ask_anchors(runtime, questions, cache, progress)
     if corrections:
         meta.recipe, meta.calibration = calibrate(runtime, meta.recipe, chosen.sites, corrections, anchors, progress)
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from more_cli.errors import StateError, UsageError
+from more_cli.ops.anchors import anchors_of
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.state import load_meta
 from more_cli.store.target import Target
 from more_cli.text import shorten
 
@@ -75,6 +78,8 @@ class EditRecord:
     """Id of the later edit with another target for the same images and question; empty for none."""
     stored: dict[str, bool]
     """Whether the image is stored, by its hash."""
+    moved: str = ""
+    """Question of the watched anchor that moved most; empty if none was looked at, or the anchors are missing."""
 
 
 def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogReport:
@@ -133,7 +138,16 @@ def show(target: Target, id: str) -> EditRecord:
         numbers=numbers,
         superseded_by=rivals[-1] if now is Status.SUPERSEDED else "",
         stored={image: image in ledger.images for image in (*entry.images, *entry.image_rephrases)},
+        moved=_moved(target, entry) if entry.drifts else "",
     )
+
+
+def _moved(target: Target, entry: Entry) -> str:
+    """Return the question of the watched anchor that moved most."""
+    place, _ = max(entry.drifts, key=lambda row: row[1])
+    with suppress(StateError):  # the log can be read without the state
+        return anchors_of(target.folder, load_meta(target.sidecar))[place].question
+    return ""
 
 
 def _open(target: Target, note: Callable[[Entry], None]) -> Ledger:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.ops.commit import commit_edit
+from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import stoppable
@@ -69,6 +70,7 @@ def retry(
         report.statuses = {id: statuses[id] for id in report.ids}
         report.entries = ledger.entries[start:]
         report.interrupted = stop.asked
+        report.drift = known_drift(ledger, session.state.meta)
     report.wall_seconds = time.monotonic() - started
     return report
 

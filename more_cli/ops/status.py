@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.ops.anchors import anchors_of
 from more_cli.ops.base import open_base
+from more_cli.ops.drift import Drift, known_drift
 from more_cli.recipe import Recipe
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
@@ -41,6 +42,8 @@ class StatusReport:
     sidecar_bytes: int = 0
     ledger_bytes: int = 0
     anchors: int = 0
+    drift: Drift | None = None
+    """Of the watched anchors; None without any."""
     estimate: Estimate | None = None
     """Memory that editing needs, if requested."""
 
@@ -60,11 +63,11 @@ class StatusReport:
     @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        return extensions(self.recipe, self.anchors)
+        return extensions(self.recipe, self.anchors, self.drift.watched if self.drift else 0)
 
 
-def extensions(recipe: Recipe, anchors: int) -> list[str]:
-    """Name what a recipe does beyond the paper's write and recursion."""
+def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
+    """Name what a recipe does beyond the paper's write and recursion, with so many anchors, some of them `watched`."""
     names = []
     if recipe.uses_polyak:
         names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
@@ -73,13 +76,15 @@ def extensions(recipe: Recipe, anchors: int) -> list[str]:
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
         names.append(f"written until it holds ({limit}, at most {counted(recipe.max_steps, 'write')})")
-    if recipe.guard:
-        names.append("guard")
+    if recipe.halvings:
+        names.append(f"shorter steps (at most {counted(recipe.halvings, 'halving')})")
     if recipe.rehearsal.size:
         names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors:
         keys = ", their keys in P" if recipe.anchors.keys else ""
         names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
+    if watched:
+        names.append(f"harm budget ({counted(watched, 'watched anchor')}, {recipe.anchors.max_drift:g} nats)")
     return names
 
 
@@ -123,5 +128,6 @@ def status(target: Target) -> StatusReport:
         behind=len(ledger.history) - meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
         anchors=len(anchors_of(target.folder, meta)),
+        drift=known_drift(ledger, meta),
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
     )

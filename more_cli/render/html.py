@@ -45,6 +45,8 @@ def _sections(page: Page) -> Iterator[Markup]:
     if page.failed:
         yield element("p", page.failed, class_="lead bad")
     yield element("p", f"{page.scope}, {page.reading}, 95 % intervals")
+    if page.left_out:
+        yield element("p", page.left_out)
     if page.gates:
         yield _section("Gates", _gates(page.gates))
     for part in page.tables:

@@ -26,6 +26,8 @@ def _parts(page: Page) -> Iterator[str]:
     yield f"{code(page.scope)}, {page.reading}."
     if page.failed:
         yield code(page.failed, _SENTENCE)
+    if page.left_out:
+        yield f"{page.left_out}."
     if page.gates:
         yield _table(
             ("gate", "", "measured"),

@@ -41,6 +41,8 @@ class Page:
     """How to read the numbers: protocol and baseline."""
     failed: str = ""
     """Which edits that were asked for do not stand, in one sentence; empty if all do."""
+    left_out: str = ""
+    """How many probes were left out because they are anchors too, in one sentence; empty for none."""
     gates: Sequence[Judgement] = ()
     tables: Sequence[Table] = ()
     edits: Sequence[EditScores] = ()

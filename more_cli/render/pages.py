@@ -11,14 +11,17 @@ from more_cli.evaluation.per_edit import headline
 from more_cli.experiments.capability import CapabilityReport
 from more_cli.experiments.compare_editors import EditorComparison
 from more_cli.experiments.report import SuiteReport
+from more_cli.ops.drift import Drift
 from more_cli.ops.evaluate import EvalReport, by_age
 from more_cli.render.page import Page, Table
-from more_cli.render.plots import Bars, Curve
+from more_cli.render.plots import Bars, Course, Curve, marks
 from more_cli.suites.yes_no import YesNoScore
 from more_cli.text import counted
 
 _ESTIMATE = ("value", "95 % interval", "kind", "n")
 _AGES = "rel.gen_exact, grouped by how many edits came after"
+FAR = 20
+"""Most anchors above the limit that a report lists."""
 
 
 def of_state(report: EvalReport) -> Page:
@@ -26,6 +29,8 @@ def of_state(report: EvalReport) -> Page:
     tables = [_metrics("Metrics", report.listed)] if report.estimates else []
     if len(report.retention) > 1:
         tables.append(_retention(report.retention))
+    if report.drift and report.drift.curve:
+        tables += _drift(report.drift)
     return Page(
         command="more eval",
         subject=report.target.model.resolve().name,
@@ -33,6 +38,7 @@ def of_state(report: EvalReport) -> Page:
         scope=report.scope,
         reading=f"protocol {report.protocol}, locality against {report.baseline}",
         failed=report.failed_sentence,
+        left_out=report.left_out_sentence,
         gates=report.gates,
         tables=tables,
         edits=report.per_edit,
@@ -58,6 +64,7 @@ def of_suite(report: SuiteReport) -> Page:
         headline=headline(edits),
         scope=f"{report.suite.name}, editor {report.editor}, {counted(len(edits), 'edit')}",
         reading=f"{report.headline} unless noted otherwise, {report.locality}",
+        left_out=report.left_out_sentence,
         gates=report.gates,
         tables=list(_suite_tables(report)),
         edits=edits,
@@ -153,6 +160,7 @@ def of_comparison(found: EditorComparison) -> Page:
         headline=", ".join(f"{editor} {_holding(report)}" for editor, report in reports.items()),
         scope=f"{first.suite.name}, {counted(len(first.edits), 'edit')}",
         reading=first.locality,
+        left_out=first.left_out_sentence,
         tables=[
             *tables[:1],
             *([Table("Differences", columns, differences, note)] if differences else []),
@@ -209,6 +217,21 @@ def _metrics(title: str, estimates: Mapping[str, Estimate]) -> Table:
 def _retention(ages: Mapping[str, Estimate]) -> Table:
     plot = Bars("rel.gen_exact by edits since", ages)
     return Table("Retention by age", ("edits since", *_ESTIMATE), _estimates(ages), _AGES, [plot])
+
+
+def _drift(drift: Drift) -> Iterator[Table]:
+    shown = {after.edits: after for after in drift.curve}
+    chosen = [shown[edits] for edits in marks(drift.curve[-1].edits) if edits in shown]
+    rows = [(f"{edits:,}", f"{mean:.4f}", f"{largest:.4f}") for edits, mean, largest in chosen]
+    plot = Course(
+        "Drift in nats per token: largest (thick), mean (thin) and limit (dashed)", drift.curve, drift.max_drift
+    )
+    yield Table("Drift of watched anchors", ("edits", "mean", "largest"), rows, f"{drift.summary}.", [plot])
+    if drift.above:
+        far = [(drift.questions[at], f"{drift.seen[at]:.4f}") for at in drift.above[:FAR]]
+        rest = len(drift.above) - FAR
+        note = f"{counted(len(far), 'anchor')}, the farthest first" + (f"; {rest:,} more" if rest > 0 else "")
+        yield Table(f"Anchors above {drift.max_drift:g} nats", ("question", "drift"), far, f"{note}.")
 
 
 def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:

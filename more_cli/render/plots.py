@@ -1,9 +1,9 @@
-"""Plots as inline SVG of numbers between 0 and 1 with their 95 % intervals, legible at the width of a phone."""
+"""Plots as inline SVG, legible at the width of a phone: numbers between 0 and 1 with 95 % intervals, and courses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +65,7 @@ class Curve:
             *_grid(),
             element("path", class_="line", d=path),
             *dots,
-            *self._labels(),
+            *_labels((1, *self.points), len(self.line)),
         )
 
     def _dot(self, number: int, value: Estimate) -> Markup:
@@ -75,19 +75,61 @@ class Curve:
             element("circle", class_="dot", cx=x, cy=_y(value.value), r=4),
         )
 
-    def _labels(self) -> Iterator[Markup]:
-        """Yield labels with numbers of edits, the last one first, without those that would overlap."""
-        right = float("inf")
-        for number in sorted({1, len(self.line), *self.points}, reverse=True):
-            x = self._x(number)
-            if right - x >= _APART:
-                anchor = "end" if number == len(self.line) > 1 else "middle"
-                yield element("text", f"{number}", x=x, y=_TOP + _HEIGHT + 16, class_="tick", text_anchor=anchor)
-                right = x
-
     def _x(self, number: int) -> float:
-        whole = math.log(max(len(self.line), 2))
-        return round(_LEFT + 6 + (WIDTH - _LEFT - 12) * math.log(number) / whole, 1)
+        return _at(number, len(self.line))
+
+
+@dataclass(frozen=True)
+class Course:
+    """A mean and a maximum over the number of edits, on a logarithmic scale, below a limit or above it."""
+
+    title: str
+    points: Sequence[tuple[int, float, float]]
+    """Number of edits, mean and maximum, in order; at least one."""
+    limit: float
+
+    def draw(self) -> Markup:
+        """Return the SVG."""
+        top = _rounded_up(max(self.limit, *(largest for _, _, largest in self.points)))
+        last = self.points[-1][0]
+        parts = []
+        for name, values in {
+            "line": [(edits, largest) for edits, _, largest in self.points],
+            "line thin": [(edits, mean) for edits, mean, _ in self.points],
+        }.items():
+            places = [(_at(edits, last), _y(value / top)) for edits, value in values]
+            parts.append(element("path", class_=name, d="M" + "L".join(f"{x} {y}" for x, y in places)))
+            parts.append(element("circle", class_="dot", cx=places[-1][0], cy=places[-1][1], r=3))
+        limit = element("path", class_="limit", d=f"M{_LEFT} {_y(self.limit / top)}H{WIDTH}")
+        labels = _labels((1, *marks(last)), last)
+        return _svg(self.title, _TOP + _HEIGHT + 20, *_grid(top, _TICKS[::2]), limit, *parts, *labels)
+
+
+def marks(last: int) -> list[int]:
+    """Return the powers of ten below a number of edits, and the number itself."""
+    return [10**power for power in range(len(str(last))) if 10**power < last] + [last]
+
+
+def _rounded_up(value: float) -> float:
+    """Return the least of 1, 2, 4 and 10 times a power of ten that is not below a value."""
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(unit * step for step in (1, 2, 4, 10) if value <= unit * step * 1.0001)
+
+
+def _at(number: int, last: int) -> float:
+    """Return the x of a number of edits on a logarithmic axis from 1 to the last one."""
+    return round(_LEFT + 6 + (WIDTH - _LEFT - 12) * math.log(max(number, 1)) / math.log(max(last, 2)), 1)
+
+
+def _labels(numbers: Iterable[int], last: int) -> Iterator[Markup]:
+    """Yield labels with numbers of edits, the last one first, without those that would overlap."""
+    right = float("inf")
+    for number in sorted({*numbers, last}, reverse=True):
+        x = _at(number, last)
+        if right - x >= _APART:
+            anchor = "end" if number == last > 1 else "middle"
+            yield element("text", f"{number}", x=x, y=_TOP + _HEIGHT + 16, class_="tick", text_anchor=anchor)
+            right = x
 
 
 def _svg(title: str, height: int, *parts: Markup) -> Markup:
@@ -129,11 +171,11 @@ def _axis(top: int) -> Markup:
     )
 
 
-def _grid() -> Iterator[Markup]:
-    for tick in _TICKS:
+def _grid(top: float = 1.0, ticks: Sequence[float] = _TICKS) -> Iterator[Markup]:
+    for tick in ticks:
         y = _y(tick)
         yield element("path", class_="grid", d=f"M{_LEFT} {y}H{WIDTH}")
-        yield element("text", f"{tick:g}", x=_LEFT - 4, y=y + 4, class_="tick", text_anchor="end")
+        yield element("text", f"{top * tick:g}", x=_LEFT - 4, y=y + 4, class_="tick", text_anchor="end")
 
 
 def _x(value: float) -> float:

@@ -32,6 +32,8 @@ svg .whisker { stroke: var(--ink); stroke-width: 1.5; fill: none; }
 svg .tick { fill: var(--faint); }
 svg .grid { stroke: var(--line); fill: none; }
 svg .line { stroke: var(--bar); stroke-width: 2; fill: none; }
+svg .line.thin { stroke-width: 1; }
+svg .limit { stroke: var(--bad); stroke-dasharray: 4 3; fill: none; }
 svg .dot { fill: var(--paper); stroke: var(--ink); stroke-width: 1.5; }
 figcaption { color: var(--faint); font-size: .875rem; margin-bottom: .25rem; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }

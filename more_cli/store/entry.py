@@ -130,6 +130,8 @@ class Entry(_Strict):
     """Samples sent forward and backward; a sample sent forward only counts one third."""
     looks: list[tuple[int, float]] = []
     """Edits that were checked: place and last margin, logits."""
+    drifts: list[tuple[int, float]] = []
+    """Watched anchors that were looked at afterwards: place in the set, and KL from the base in nats per token."""
     since: Count = 0
     ids: list[str] = []
     redone: Count = 0
@@ -140,6 +142,11 @@ class Entry(_Strict):
     """UTC, ISO 8601."""
     versions: dict[str, str] = {}
     note: str = ""
+
+    @property
+    def drift(self) -> float | None:
+        """Largest drift of the watched anchors that were looked at afterwards, nats per token; None if none was."""
+        return max((drift for _, drift in self.drifts), default=None)
 
     def description(self) -> dict[str, Any]:
         """Return the fields that describe the edit, without measurements: what `Ledger.describe` returns."""

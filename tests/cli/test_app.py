@@ -183,7 +183,7 @@ def test_help_names_every_value_in_a_plain_word(words: tuple[str, ...], command:
 
 def test_required_and_optional_arguments_in_a_usage_line() -> None:
     assert run("merge", "--help").out.startswith("Usage: more merge [OPTIONS] [MODEL] -o DIR\n")
-    assert run("init", "--help").out.startswith("Usage: more init [OPTIONS] MODEL\n")
+    assert run("init", "--help").out.startswith("Usage: more init [OPTIONS] MODEL [EDITS|FOLDER]\n")
     assert run("compare", "--help").out.startswith("Usage: more compare [OPTIONS] [EDITOR]...\n")
 
 

@@ -110,7 +110,7 @@ def test_other_sites_and_several_images(tmp_path: Path, family: str) -> None:
         "--set",
         "max_steps=3",
         "--set",
-        "guard=false",
+        "halvings=0",
         "--set",
         "last=2",
     )  # only the writes matter here, not whether edits are learnt

@@ -177,7 +177,7 @@ def test_two_states_of_one_base_are_compared_and_one_with_itself_is_the_same(tmp
     world = World(tmp_path)
     world.write([line(0, locality=[{"question": "what ?"}]), line(1)])
     world.write([{"question": QUESTION, "image": "img/blue.png"}], "probes.jsonl")
-    for state, settings in (("a.more", QUICK), ("b.more", ("--set", "max_steps=4", "--set", "guard=false"))):
+    for state, settings in (("a.more", QUICK), ("b.more", ("--set", "max_steps=4", "--set", "halvings=0"))):
         world.edit(*settings, "--state", tmp_path / state)
         for name, options in (("edits", ()), ("probes", ("--probes", tmp_path / "probes.jsonl"))):
             scored = run("eval", world.model, "--state", tmp_path / state, "--json", *options)

@@ -1,14 +1,18 @@
-"""Anchors of a run on a suite: held as in a state, and never also a probe."""
+"""Anchors of a run on a suite: held as in a state, made from its calibration pool, and never also a probe."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from more_cli.evaluation.probes import run_probes
+from more_cli.store.state import load_state
 from support.helpers import QUESTION, Result, World, forks, line, run, stopped_at
+from support.refused import assert_refused
 
 ANCHORS = [
     {"image": "img/purple.png", "question": "what is in the image ?"},
@@ -62,24 +66,87 @@ def test_a_recipe_that_names_anchors_is_run_with_them(world: World) -> None:
     assert result.json["metrics"] == anchored(world)["metrics"]
 
 
-def test_probes_that_are_also_anchors_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("more_cli.experiments.run.load_runtime", None)
+def test_probes_that_are_also_anchors_are_left_out_and_counted(world: World) -> None:
     world.write([*ANCHORS, {"question": "Is it a  DOG ?"}], "same.jsonl")
-    refused = suite(world, "--anchors", world.root / "same.jsonl")
-    assert refused.code == 4
-    assert "edits.jsonl:1: locality 1 is also an anchor" in refused.err
-    assert refused.out == ""
+    anchors = "--anchors", world.root / "same.jsonl"
+    result = suite(world, *anchors)
+    assert result.code == 0, result.err
+    assert result.json["left_out"] == 3
+    assert not any(name.startswith("loc_text.") for name in result.json["metrics"])
+    assert result.json["metrics"]["loc_image.loc_gen_same"]["n"] == 3
+    assert [len(edit["answers"]) for edit in result.json["per_edit"]] == [2, 2, 2]
+    assert anchored(world)["left_out"] == 0
+    where = "--suite", world.root / "edits.jsonl", "--cache", world.root / "cache", *LOOP
+    reports = [world.root / "left_out.md", world.root / "left_out.html"]
+    shown = run("eval", world.model, *where, *anchors, "--report", reports[0], "--report", reports[1])
+    said = "3 of 6 locality probes are anchors too and were left out"
+    assert all(said in text for text in (shown.out, *(report.read_text() for report in reports)))
+    assert said not in run("eval", world.model, *where, "--anchors", world.root / "anchors.jsonl").out
 
 
-def test_calibration_edits_are_compared_with_anchors_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("more_cli.experiments.run.load_runtime", None)
-    root = world.mmedit(1)
+def test_a_comparison_leaves_them_out_for_every_editor(world: World) -> None:
+    world.write([*ANCHORS, {"question": "is it a dog ?"}], "same.jsonl")
+    where = "--suite", world.root / "edits.jsonl", "--model", world.model, "--cache", world.root / "cache"
+    options = "--anchors", world.root / "same.jsonl", "--set", "more:max_steps=6", *LOOP[2:]
+    compared = run("compare", "none", "more", *where, *options, "--json")
+    assert compared.code == 0, compared.err
+    assert {name: run["left_out"] for name, run in compared.json["editors"].items()} == {"none": 3, "more": 3}
+    assert compared.json["skipped"] == {"more": {}}
+    assert compared.json["differences"]["more"]["loc_image.loc_gen_same"]["n"] == 3
+    shown = run("compare", "none", "more", *where, *options).out
+    assert "3 of 6 locality probes are anchors too and were left out" in shown
+
+
+def test_calibration_leaves_them_out_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, asked = world.mmedit(1), set[str]()
+
+    def watched(runtime: Any, editor: Any, probes: Any, **options: Any) -> Any:
+        asked.update(probe.query.question for probe in probes)
+        return run_probes(runtime, editor, probes, **options)
+
+    monkeypatch.setattr("more_cli.experiments.calibrate.run_probes", watched)
     world.write([{"question": "is it 1 ?"}], "pool.jsonl")
     where = "--data-root", root, "--image-root", world.root, "--cache", world.root / "cache"
     options = "--anchors", world.root / "pool.jsonl", "--calibrate", 2
-    refused = run("eval", world.model, "--suite", "e-vqa", *where, *options)
-    assert refused.code == 4
-    assert "vqa_train.json:1: locality 1 is also an anchor" in refused.err
+    result = run("eval", world.model, "--suite", "e-vqa", *where, *options, *LOOP, "--json")
+    assert result.code == 0, result.err
+    assert asked == {"what colour is it 1 ?", "which colour 1 ?", "what is it ?"}
+    assert result.json["left_out"] == 0
+
+
+def test_anchors_are_made_from_the_calibration_pool_alone(world: World, tmp_path: Path) -> None:
+    """The same anchors as `init --anchors auto` on the records of the pool, whatever is evaluated."""
+    colours = ("red", "green", "blue", "yellow")
+    questions = ("who is it ?", "is it a dog ?", "how old is the fox ?", "where is the chair ?")
+    record = {"pred": "x", "alt": "r", "loc": "a photo of", "loc_ans": "no", "m_loc_q": "why ?", "m_loc_a": "x"}
+    pool = [
+        {**record, "src": question, "rephrase": question, "image": f"img/{colour}.png", "m_loc": "img/black.png"}
+        | {"image_rephrase": f"img/{colour}.png"}
+        for question, colour in zip(questions, colours, strict=True)
+    ]
+    folder = tmp_path / "pools"
+    folder.mkdir()
+    other = pool[0] | {"image": "img/white.png", "image_rephrase": "img/white.png", "src": "what colour is it ?"}
+    (folder / "vqa_train.json").write_text(json.dumps(pool))
+    (folder / "vqa_eval.json").write_text(json.dumps([other]))
+    few = "--set", 'anchors.prompts=["what is 2 plus 3 ?"]'
+    where = "--data-root", folder, "--image-root", world.root, "--cache", tmp_path / "cache"
+    result = run("eval", world.model, "--suite", "e-vqa", *where, "--anchors", "auto", *few, *LOOP, "--json")
+    assert result.code == 0, result.err
+    state = "--state", tmp_path / "made.more"
+    made = "--anchors", "auto", folder / "vqa_train.json", "--image-root", world.root, *few, *LOOP, *state
+    assert run("init", world.model, *made).code == 0
+    assert result.json["reproduce"]["anchors"] == load_state(tmp_path / "made.more").meta.anchors
+    anchors = run("anchors", "list", world.model, *state, "--json").json["anchors"]
+    assert {anchor["question"] for anchor in anchors} >= {*questions, "what is 2 plus 3 ?"}
+    assert "what colour is it ?" not in {anchor["question"] for anchor in anchors}
+
+
+def test_a_suite_without_a_calibration_pool_makes_no_anchors(world: World) -> None:
+    refused = suite(world, "--anchors", "auto")
+    assert_refused(refused, 2, "suite `edits` has no calibration pool here to make anchors from", "--anchors FILE")
+    refused = suite(world, "--anchors", "auto", "--editor", "ft-l")
+    assert refused.code == 2
 
 
 @forks

@@ -81,7 +81,7 @@ def test_more_stops_when_an_edit_holds(world: World) -> None:
     assert (constants["default"]["step"], constants["criterion"]) == ("polyak", "margin")
     for name in ("more:paper", "more:authors"):
         other = made(world, name).recipe
-        assert (other.stop_early, other.guard, other.rehearsal.size, other.anchors.used) == (False, False, 0, False)
+        assert (other.stop_early, other.halvings, other.rehearsal.size, other.anchors.used) == (False, 0, 0, False)
 
 
 def first_write(world: World, runtime: Runtime, editor: MoreEditor) -> dict[str, torch.Tensor]:

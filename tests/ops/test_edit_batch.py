@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from more_cli import files
-from more_cli.editors.more.loop import Passes
+from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
 from support.helpers import World, at_call, die, forks, in_child, line, run
@@ -104,11 +104,6 @@ def test_a_recipe_names_its_anchors(world: World) -> None:
     world.write([line(0)], "one.jsonl")
     world.edit("--state", created, "--recipe", folder / "own.toml", edits=world.root / "one.jsonl")
     assert "1 anchor (2 per write)" in run("status", world.model, "--state", created).out
-    world.write([line(1, locality=[{"question": "A photo  of"}])], "clash.jsonl")
-    fresh = ("--state", world.root / "fresh.more", "--recipe", folder / "own.toml")
-    clash = world.edit(*fresh, edits=world.root / "clash.jsonl")
-    assert (clash.code, "is also an anchor" in clash.err) == (4, True)
-    assert not (world.root / "fresh.more").exists()
     (folder / "held.jsonl").unlink()
     gone = run("init", world.model, "--recipe", folder / "own.toml", "--state", world.root / "none.more")
     assert gone.code == 4

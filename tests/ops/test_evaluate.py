@@ -22,7 +22,7 @@ from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.text import plain
 from support import tiny
-from support.helpers import LEARNING, QUESTION, QUICK, Result, World, line, run
+from support.helpers import CALM, QUESTION, QUICK, REFUSING, Result, World, line, run
 from support.pages import CODE, HOSTILE, Page
 
 EVIL = '<e&2 " onload="x">'
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
     }
     world.write([line(0, **probes), line(1, id=EVIL, question=HOSTILE, target=NEVER)])
-    done = world.edit("--set", "max_steps=4", "--set", "guard=false", "--json")
+    done = world.edit("--set", "max_steps=4", "--set", "halvings=0", "--json")
     assert done.json["counts"] == {"learnt": 1, "not-learnt": 1}
     return world
 
@@ -61,7 +61,9 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> World:
             line(3, target="@" * 100, rephrases=["a colour ?", "colour ?"], locality=[{"question": "why ?"}]),
         ]
     )
-    assert world.edit(*LEARNING, "--json").json["counts"] == {"learnt": 1, "refused": 3}
+    assert world.edit(*REFUSING, "--json").json["counts"] == {"refused": 4}
+    assert run("edit", world.model, "--retry", "e1", *CALM).code == 0
+    assert run("status", world.model, "--json").json["statuses"] == {"learnt": 1, "refused": 3}
     return world
 
 
@@ -160,7 +162,7 @@ def test_a_gate_on_an_interval_over_few_samples_warns_and_is_missed_if_strict(wo
 
 
 def reasons(world: World) -> dict[str, str]:
-    found = {entry["id"]: entry["reason"] for entry in world.entries() if entry["status"] == "refused"}
+    found = {entry["id"]: entry["reason"] for entry in world.entries()[1:] if entry["status"] == "refused"}
     assert list(found) == ["e2", "e3", "e4"]
     assert all(found.values())
     return found
@@ -205,14 +207,16 @@ def test_refused_edits_are_zeros_in_every_score_of_success(refusing: World) -> N
     assert measured["gen_text.gen_exact"][1] == 5
     assert measured["rel.target_nll"][1] == measured["rel.gen_stops"][1] == 3, "one could not be asked"
     assert result["retention"]["0-3"]["value"] == 0.25
-    unasked = result["per_edit"][3]
+    edits = {edit["id"]: edit for edit in result["per_edit"]}
+    unasked = edits["e4"]
     locality = {name: values for name, values in unasked["values"].items() if name.startswith("loc_text.")}
     zeros = {f"rel.{name}": [0.0] for name in SUCCESS_METRICS}
     zeros |= {f"gen_text.{name}": [0.0, 0.0] for name in SUCCESS_METRICS}
     assert locality
     assert unasked["values"] == zeros | locality
     assert [(said["answer"], said["holds"]) for said in unasked["answers"][:3]] == [(None, False)] * 3
-    assert [edit["verdict"] for edit in result["per_edit"]] == ["holds", "refused", "refused", "refused"]
+    verdicts = {"e1": "holds", "e2": "refused", "e3": "refused", "e4": "refused"}
+    assert {id: edit["verdict"] for id, edit in edits.items()} == verdicts
 
 
 def test_a_refused_edit_that_the_model_answers_by_itself_still_fails(refusing: World, tmp_path: Path) -> None:

@@ -53,20 +53,6 @@ def test_init_with_anchors(world: World) -> None:
     assert f"`more anchors add {world.model} FILE` adds some to this one" in other.err
 
 
-def test_probes_that_are_also_anchors_are_refused(world: World) -> None:
-    init(world)
-    probe = {"image": "img/orange.png", "question": QUESTION.upper()}
-    world.write([line(0), line(1, locality=[{"question": "fine"}, probe])])
-    done = world.edit()
-    assert done.code == 4
-    assert "edits.jsonl:2: locality 2 is also an anchor" in done.err
-    assert not (world.folder / "ledger.jsonl").exists()
-    world.write([probe], "probes.jsonl")
-    done = run("eval", world.model, "--probes", world.root / "probes.jsonl")
-    assert done.code == 4
-    assert "is also an anchor" in done.err
-
-
 def test_changed_or_lost_anchors_are_one_clear_error(world: World) -> None:
     init(world)
     kept = world.folder / "anchors.jsonl"
@@ -242,12 +228,6 @@ def test_calibration_needs_something_to_measure(world: World) -> None:
     assert done.code == 4
     assert "no rephrases and no locality probes" in done.err
     assert not world.sidecar.exists()
-
-
-def test_calibration_and_anchors_must_not_overlap(world: World) -> None:
-    done = init(world, "--calibrate", calibration(world))
-    assert done.code == 4
-    assert "calibration.jsonl:1: locality 1 is also an anchor" in done.err
 
 
 def test_recipes_as_published_take_no_anchors(world: World) -> None:

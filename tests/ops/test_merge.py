@@ -191,7 +191,7 @@ def test_verify_names_the_edits_that_rounding_lost(tmp_path: Path) -> None:
     # Each edit ends as soon as its answer is right, by a margin that bfloat16 can round away.
     world = World(tmp_path, dtype="bfloat16")
     world.edits()
-    world.edit(*LEARNING, "--set", "target_nll=9", "--set", "max_write=0.004", "--set", "guard=false")
+    world.edit(*LEARNING, "--set", "target_nll=9", "--set", "max_write=0.004", "--set", "halvings=0")
     done = merge(world, "--verify", "--json", out=tmp_path / "out")
     pairs = side_by_side(world, tmp_path / "out")
     lost = [edit for edit, (ours, theirs) in pairs.items() if ours.all_right() and not theirs.all_right()]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from more_cli import files
-from more_cli.editors.more.loop import Passes
+from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.model.runtime import Runtime
 from more_cli.ops import revert as reverting

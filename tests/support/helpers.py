@@ -31,6 +31,10 @@ from support.tiny_families import FAMILIES, tiny_family
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "purple")
 QUESTION = "what colour is it ?"
+REFUSING = ("--set", "rho=1e30", "--set", "max_write=1e30", "--set", "halvings=0")
+"""Steps so long that no edit of the tiny model stays finite: all are refused."""
+CALM = ("--set", "rho=1", "--set", "max_write=1", "--set", "max_steps=30")
+"""Settings with which a retry learns them."""
 LEARNING = ("--set", "max_steps=30")
 """Enough steps for a random model to learn one letter."""
 QUICK = ("--set", "max_steps=1", "--set", "last=1")

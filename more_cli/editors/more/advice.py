@@ -29,7 +29,7 @@ class Failure:
     last: EditScore
     writes: int
     stopped: str
-    """Why its last write was undone, so that it is refused; empty if it is still wrong after its last write."""
+    """Why all its writes were undone, so that it is refused; empty if it is still wrong after its last write."""
     against: Sequence[str]
     """Ids of past edits that its last write moved away from their targets."""
     drifts: Mapping[str, float]
@@ -64,6 +64,6 @@ def _settings(failure: Failure) -> str:
     if "finite" in failure.stopped:
         return f"`--set max_write={recipe.max_write / 4:g}`"
     if failure.stopped:
-        return "`--set guard=false`"
+        return f"`--set anchors.max_drift={2 * recipe.anchors.max_drift:g}`"
     more = f"`--set max_steps={2 * recipe.max_steps}`"
     return more if failure.last.nll < failure.first.nll else f"`--set rho={recipe.rho / 2:g}` and {more}"

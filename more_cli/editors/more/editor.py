@@ -14,13 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.more.loop import Passes, admit, consolidate, learn
+from more_cli.editors.more.loop import admit, consolidate, learn
+from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, new_record
+from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe, for_one_try
@@ -35,6 +38,8 @@ class Consolidated:
     """Numbers of the edits that still do not hold."""
     looks: Mapping[int, float]
     """Margin of every edit, by number."""
+    drifts: Mapping[int, float]
+    """KL from the base of every watched anchor, nats per token, by place."""
     writes: int
     cost: float
 
@@ -52,8 +57,9 @@ class MoreEditor(Editor):
         self._B = dict(B)
         self._P = dict(P)
         self._anchors: list[Anchor] = []
+        """The held ones."""
+        self._watched: Watched | None = None
         self._attached: tuple[Runtime, Sites, EncodedEdits] | None = None
-        self.anchors_file = recipe.anchors.file
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.anchors.used else ())
 
     @staticmethod
@@ -95,7 +101,7 @@ class MoreEditor(Editor):
         """Write one correction until it holds, at most `max_steps` times, or undo the writes and refuse it."""
         passes = self._passes(context)
         passes.alone = passes.recipe.rehearsal.size == 0 and not (self._anchors and passes.recipe.anchors.size)
-        return learn(request, passes)
+        return learn(request, passes, self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Absorb one correction's key; a later `consolidate` writes it, together with others."""
@@ -107,18 +113,22 @@ class MoreEditor(Editor):
         passes = self._passes(context, rules.margin)
         failing = consolidate(numbers, passes, rules)
         looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
-        return Consolidated(failing, looks, passes.writes, round(passes.cost, 2))
+        drifts = self._watched.drifts(passes) if self._watched else {}
+        return Consolidated(failing, looks, drifts, passes.writes, round(passes.cost, 2))
 
     def hold(self, anchors: Sequence[Anchor], *, fresh: bool = False, absorb_from: int | None = None) -> None:
         """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them.
 
-        An editor with edits absorbs the keys of those that were added, the ones from place `absorb_from` on.
+        An editor with edits absorbs the keys of those that were added, the ones from place `absorb_from` on. Where
+        the recipe says so, some are watched and not held: no write trains on them, though P knows their keys.
         """
+        held, watched = split(anchors, self.recipe.anchors.watched, self.recipe.rehearsal.seed)
         if fresh:
             self.settle(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
-        self._anchors = list(anchors)
+        self._anchors = list(held.values())
+        self._watched = self._directed(watched) if watched else None
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
         """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys."""
@@ -126,6 +136,11 @@ class MoreEditor(Editor):
         self.sites.settle(keys)
         if self.recipe.anchors.keys:
             self._absorb(keys)
+
+    def _directed(self, anchors: Mapping[int, Anchor]) -> Watched:
+        with self.sites.unwritten():
+            keys = self._keys(list(anchors.values()))
+        return Watched(anchors, torch.stack([direction(key, self.sites) for key in keys]))
 
     def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
         """Return the keys of anchors by site, one pass each, so that they do not depend on what else is in a batch."""

@@ -6,42 +6,63 @@ Pass k of edit t; the recipe switches every part:
 2. Forward once. An edit fails when its least sure target token leads by less than the margin.
 3. Stop when nothing fails; after enough draws, when t holds; at the latest after `max_steps` writes.
 4. One write on t and the failing edits, together with k_a anchors: L = mean NLL + KL(base || edited),
-   B <- B - eta G P (Eq. closedform).
-5. At the end P absorbs t's key (Eq. sm-update), once.
+   B <- B - eta G P (Eq. closedform), halved until these edits come nearer to holding.
+5. Look at the watched anchors nearest to t's key. If it moved one too far, write it again with shorter steps.
+6. At the end P absorbs t's key (Eq. sm-update), once.
 
-Without rehearsal and anchors this is the paper's loop. Not in the paper: the check before a write, past edits,
-anchors, and the guard that undoes a write which raises the loss.
+Without rehearsal and anchors this is the paper's loop. Not in the paper: the check before a write, shorter steps, past
+edits, anchors.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from more_cli.clock import timed
-from more_cli.editors.anchors import Anchor, drift
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.advice import Failure, explain
-from more_cli.editors.more.rehearsal import EncodedEdits, draw, draw_anchors
-from more_cli.editors.more.sites import Sites
-from more_cli.editors.outcome import EditScore, edit_scores, status_of
-from more_cli.model.batches import Batch
-from more_cli.model.runtime import Runtime, Scored
-from more_cli.recipe import Joint, Recipe
+from more_cli.editors.more.passes import NOT_FINITE, Passes
+from more_cli.editors.more.rehearsal import draw
+from more_cli.editors.more.watch import Watch, Watched
+from more_cli.editors.outcome import EditScore, status_of
+from more_cli.recipe import Joint
+
+REWRITES = 2
+"""Times that an edit which broke the harm budget is written again, each time with half the step."""
 
 
-def learn(request: EditRequest, passes: Passes) -> EditOutcome:
-    """Write one edit until it holds, at most `max_steps` times, or undo the writes and refuse it."""
-    new, recipe, sites = passes.context.number, passes.recipe, passes.sites
+def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) -> EditOutcome:
+    """Write one edit until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
+    new, sites = passes.context.number, passes.sites
     passes.encoded.put(new, request)
-    before, stopped = sites.snapshot(), ""
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
     # because it must describe the edit to a model that has not drifted yet. The paper takes it after the write.
-    passes.scores = passes.score([new], record=True)
+    passes.begin()
     first, keys = passes.scores[new], sites.keys(passes.batch([new]))
+    watch = Watch.over(watched, passes, keys) if watched else None
+    refused = _written(passes, keys)
+    for _ in range(REWRITES):
+        if refused or watch is None or not watch.harm():
+            break
+        passes.begin(again=watch.harmed)
+        refused = _written(passes, keys)
+    else:
+        if watch and not refused and watch.harm():
+            refused = watch.sentence()
+    last = passes.scores[new]
+    if refused:
+        sites.restore(passes.start)
+        return _outcome(passes, first, first, refused=_explained(passes, first, last, refused))
+    if passes.recipe.absorb == "edit":
+        sites.absorb(keys)
+    drifts = watch.drifts if watch else {}
+    return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""), drifts=drifts)
+
+
+def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
+    """Write an edit that was scored until it holds, and return why it must be refused, or ""."""
+    new, recipe, sites = passes.context.number, passes.recipe, passes.sites
     passes.scores |= passes.score(_drawn(passes))
     while passes.writes < recipe.max_steps and not _settled(passes):
         chosen = [new, *(number for number in passes.failing() if number != new)]
@@ -50,14 +71,10 @@ def learn(request: EditRequest, passes: Passes) -> EditOutcome:
             fresh = sites.keys(passes.batch([new])) if passes.alone else keys
             sites.absorb({name: key for name, key in fresh.items() if name in steps})
         if stopped := passes.write(chosen, steps, _drawn(passes, chosen)):
-            break
-    last = passes.scores[new]
-    if stopped and not last.right:
-        sites.restore(before)
-        return _outcome(passes, first, first, refused=_explained(passes, first, last, stopped))
-    if recipe.absorb == "edit":
-        sites.absorb(keys)
-    return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""))
+            if stopped == NOT_FINITE or len(chosen) == 1:
+                return stopped if stopped == NOT_FINITE and not passes.scores[new].right else ""
+            passes.scores = {new: passes.scores[new]}  # the past edits pull against it: write it alone
+    return ""
 
 
 def admit(request: EditRequest, passes: Passes) -> EditOutcome:
@@ -91,123 +108,6 @@ def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[in
     return passes.failing()
 
 
-@dataclass
-class Passes:
-    """The passes through the model during one edit, or one consolidation, and their latest scores."""
-
-    context: EditContext
-    runtime: Runtime
-    sites: Sites
-    recipe: Recipe
-    anchors: Sequence[Anchor]
-    encoded: EncodedEdits
-    margin: float
-    """Logits by which an edit must lead to hold, with the criterion `margin`."""
-    alone: bool = False
-    """Edits are scored and written one by one, so that one pass serves both."""
-    scores: dict[int, EditScore] = field(default_factory=dict)
-    """Scores of the last pass, by number of the edit."""
-    margins: dict[int, float] = field(default_factory=dict)
-    """Last margin of every edit that was scored."""
-    writes: int = 0
-    passes: int = 0
-    """Samples sent forward; `cost` counts as in `EditOutcome`."""
-    cost: float = 0.0
-    written: set[str] = field(default_factory=set)
-    """Names of the sites that were written."""
-    against: list[int] = field(default_factory=list)
-    """Past edits of the last write that it moved away from their targets."""
-    drifts: dict[str, Tensor] = field(default_factory=dict)
-    """KL of the anchors of the last write just before it, nats per token, by question."""
-    scored: Scored = field(init=False)
-    """The last pass."""
-
-    def failing(self) -> list[int]:
-        """Return the edits of the last pass that do not hold."""
-        return [number for number, score in self.scores.items() if not self.holds(score)]
-
-    def holds(self, score: EditScore) -> bool:
-        """Return whether an edit holds by the recipe's criterion."""
-        if self.recipe.criterion == "margin":
-            return score.margin >= self.margin
-        return score.right and score.nll < self.recipe.target_nll
-
-    def batch(self, numbers: Sequence[int]) -> Batch:
-        """Return edits as the tensors of one pass."""
-        return self.runtime.batch([self.encoded.get(number, self.context) for number in numbers])
-
-    @timed("look")
-    def score(self, numbers: Sequence[int], *, record: bool = False) -> dict[int, EditScore]:
-        """Send edits forward; `record`, for a single edit, keeps its keys and what a write needs."""
-        rows: list[EditScore] = []
-        for part in self.runtime.parts((self.encoded.get(number, self.context) for number in numbers), "forward"):
-            both_ways = record and self.alone
-            self.scored = self.runtime.score(self.runtime.batch(part), keys=record, record=both_ways)
-            rows += edit_scores(self.scored)
-        scores = dict(zip(numbers, rows, strict=True))
-        self.margins |= {number: score.margin for number, score in scores.items()}
-        self.passes += len(numbers)
-        self.cost += len(numbers) / 3
-        return scores
-
-    @timed("gradient")
-    def gradient(self, chosen: Sequence[int]) -> float:
-        """Run the forward and backward pass of a write on these edits; return L = mean NLL + KL(base || edited)."""
-        if self.alone:
-            self.cost += 2 / 3  # the forward pass was made and counted by `score`
-            return self.runtime.backward(self.scored.nll().mean())
-        key = self.recipe.rehearsal.seed, self.context.number, self.writes
-        anchors = draw_anchors(self.anchors, self.recipe.anchors.size, *key)
-        self.drifts = {}
-        samples = [self.encoded.get(number, self.context) for number in chosen] + [anchor.encoded for anchor in anchors]
-        total, start = 0.0, 0
-        for part in self.runtime.parts(samples, "backward"):
-            scored = self.runtime.score(self.runtime.batch(part), record=True, add=start > 0)
-            edits = min(max(len(chosen) - start, 0), len(part))
-            loss = scored[:edits].nll().sum() / len(chosen)
-            if held := anchors[start + edits - len(chosen) :][: len(part) - edits]:
-                moved = drift(scored[edits:], held)
-                self.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
-                loss = loss + moved.sum() / len(anchors)
-            total += self.runtime.backward(loss)
-            start += len(part)
-        self.passes += len(samples)
-        self.cost += len(samples)
-        return total
-
-    def write(self, chosen: Sequence[int], steps: Mapping[str, Tensor], also: Sequence[int] = ()) -> str:
-        """Write steps computed for `chosen`, score these and `also` again, and return why it failed, or "".
-
-        A write that raises the mean NLL of `chosen` is undone and tried at half its length (the paper has no such
-        guard). If that raises it too, model and scores are as before.
-        """
-        before, scores = self.sites.snapshot(), self.scores
-        loss = mean_nll(scores, chosen)
-        self.writes += 1
-        for share in (1.0, 0.5) if self.recipe.guard else (1.0,):
-            self.sites.write(before, steps, share)
-            again = [*chosen, *(number for number in also if number not in chosen)]
-            self.scores = self.score(again, record=self.alone and self.writes < self.recipe.max_steps)
-            reached = mean_nll(self.scores, chosen)
-            past = (number for number in chosen if number != self.context.number)
-            self.against = [number for number in past if self.scores[number].nll > scores[number].nll]
-            if not math.isfinite(reached) or not self.sites.finite():
-                self.sites.restore(before)
-                self.scores = scores
-                return "a write is not finite"
-            if not self.recipe.guard or reached <= loss or not self.failing():
-                self.written |= set(steps)
-                return ""
-        self.sites.restore(before)
-        self.scores, self.writes = scores, self.writes - 1
-        return f"two writes raised the loss (from {loss:.3g} to {reached:.3g} nats)"
-
-
-def mean_nll(scores: Mapping[int, EditScore], numbers: Sequence[int]) -> float:
-    """Return the mean over these edits, in nats per token."""
-    return sum(scores[number].nll for number in numbers) / len(numbers)
-
-
 def _settled(passes: Passes) -> bool:
     """Return whether nothing fails or, once past edits were drawn often enough, the new edit holds."""
     failing = passes.failing()
@@ -231,7 +131,15 @@ def _explained(passes: Passes, first: EditScore, last: EditScore, stopped: str) 
     return explain(Failure(passes.recipe, first, last, passes.writes, stopped, against, drifts))
 
 
-def _outcome(passes: Passes, first: EditScore, last: EditScore, *, refused: str = "", wrong: str = "") -> EditOutcome:
+def _outcome(
+    passes: Passes,
+    first: EditScore,
+    last: EditScore,
+    *,
+    refused: str = "",
+    wrong: str = "",
+    drifts: Mapping[int, float] | None = None,
+) -> EditOutcome:
     """Return the outcome of an edit; `refused` and `wrong` say why it does not stand."""
     text = passes.runtime.prompter.text
     return EditOutcome(
@@ -246,6 +154,7 @@ def _outcome(passes: Passes, first: EditScore, last: EditScore, *, refused: str 
         cost=round(passes.cost, 2),
         # Three digits: the ledger stores a margin as text, and it must be read back as the same number.
         looks={} if refused else {number: round(margin, 3) for number, margin in passes.margins.items()},
+        drifts=drifts or {},
         reason=refused or wrong,
         sites=() if refused else tuple(sorted(passes.written)),
     )

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditRequest
+from more_cli.editors.draws import noise, pick
 from more_cli.editors.past import Past
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Encoded
@@ -31,15 +31,10 @@ def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection
     if not past or settings.size == 0:
         return []
     rounds = (now - past.at) * settings.size / len(past)
-    noise = _noise((settings.seed, now, turn), len(past))
-    risk = np.minimum(past.margins, settings.cap) - settings.bonus * rounds + noise
+    risk = np.minimum(past.margins, settings.cap) - settings.bonus * rounds
+    risk = risk + noise((settings.seed, now, turn), len(past))
     chosen: list[int] = past.numbers[np.argsort(risk, kind="stable")[: settings.size]].tolist()
     return chosen
-
-
-def pick(count: int, size: int, *key: int) -> list[int]:
-    """Return `size` different numbers below `count`, in order; the same key picks the same numbers."""
-    return sorted(np.argsort(_noise(key, count), kind="stable")[:size].tolist())
 
 
 def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor]:
@@ -89,9 +84,3 @@ class EncodedEdits:
                 raise StateError(f"edit `{request.id}` cannot be rehearsed: {error.message}", hint) from None
         self._encoded.move_to_end(number)
         return self._encoded[number]
-
-
-def _noise(key: tuple[int, ...], n: int) -> npt.NDArray[np.float64]:
-    # Raw Philox words: their values are fixed for good, numpy's higher-level draws may change between releases.
-    words = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

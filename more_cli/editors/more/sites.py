@@ -7,6 +7,7 @@ visual energy never reaches a text P (the paper's modality-decoupled statistics)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -131,6 +132,17 @@ class Sites:
         """Undo every change since the snapshot."""
         for name, site in self._sites.items():
             site.branch.B, site.P, site.record = snapshot.B[name], snapshot.P[name], snapshot.records[name]
+
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Run with B = 0: the base, whose keys do not depend on the edits so far."""
+        written = self.snapshot()
+        for site in self:
+            site.branch.B = torch.zeros_like(site.branch.B)
+        try:
+            yield
+        finally:
+            self.restore(written)
 
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:

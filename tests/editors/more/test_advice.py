@@ -7,11 +7,11 @@ from more_cli.editors.more.advice import Failure, explain
 from more_cli.editors.outcome import EditScore
 from more_cli.recipe import Recipe
 
-RAISED = "two writes raised the loss (from 1 to 2 nats)"
+HARM = "it would change the answer to `a?` from `x` to `y` (by 0.3 nats)"
 
 
 def score(nll: float) -> EditScore:
-    return EditScore(nll, -1.0, False, torch.tensor([1]))
+    return EditScore(nll, -1.0, False, torch.tensor([1]), nll)
 
 
 def failure(**changes: object) -> Failure:
@@ -24,7 +24,7 @@ def failure(**changes: object) -> Failure:
     [
         ({}, "still wrong after 10 writes (NLL from 3 to 1 nats); `--retry` with `--set max_steps=20` may help"),
         ({"last": score(3.5)}, "`--retry` with `--set rho=0.5` and `--set max_steps=20` may help"),
-        ({"stopped": RAISED}, f"{RAISED}; `--retry` with `--set guard=false` may help"),
+        ({"stopped": HARM}, f"{HARM}; `--retry` with `--set anchors.max_drift=0.2` may help"),
         ({"stopped": "a write is not finite"}, "`--retry` with `--set max_write=0.0125` may help"),
         ({"against": ["e7"]}, "`e7` pulls against it: check that they do not contradict each other"),
         ({"against": ["a", "b", "c", "d"]}, "`a`, `b`, `c` pull against it"),

@@ -33,7 +33,7 @@ def test_an_edit_is_written_until_it_is_right(runtime, sites, tmp_path) -> None:
 def test_the_first_write_is_eta_times_the_gradient_of_plain_torch(runtime, sites, tmp_path) -> None:
     """P_0 = I, so one paper write is B = -eta dL/dB with dL/dB = s dL/dW A^T."""
     eta = 0.05
-    values = {"default": {"step": eta, "lambda": 2000.0}, "max_steps": 1, "stop_early": False, "guard": False}
+    values = {"default": {"step": eta, "lambda": 2000.0}, "max_steps": 1, "stop_early": False, "halvings": 0}
     editor = MoreEditor.fresh(recipe(**values), sites)
     edit = requests(tmp_path, 1)[0]
     run(editor, runtime, [edit])
@@ -67,9 +67,9 @@ def test_p_is_the_closed_form_of_the_pooled_keys(runtime, sites, tmp_path) -> No
 def test_both_normalisations_write_the_same(runtime, sites, tmp_path, step) -> None:
     ridge = 5.0
     scaled = step if step == "polyak" else step * (1 + ridge)
-    unit = recipe(default={"step": step, "lambda": 1 + ridge}, max_steps=2, guard=False, stop_early=False)
+    unit = recipe(default={"step": step, "lambda": 1 + ridge}, max_steps=2, halvings=0, stop_early=False)
     paper = recipe(
-        default={"step": scaled, "lambda": ridge}, max_steps=2, guard=False, stop_early=False, normalisation="paper"
+        default={"step": scaled, "lambda": ridge}, max_steps=2, halvings=0, stop_early=False, normalisation="paper"
     )
     states = []
     for chosen in (unit, paper):
@@ -150,12 +150,40 @@ def test_a_refused_edit_leaves_no_trace(runtime, sites, tmp_path) -> None:
     assert explosive.records == records
 
 
-def test_two_raising_writes_are_refused(runtime, sites, tmp_path) -> None:
-    editor = MoreEditor.fresh(recipe(default={"step": 40.0, "lambda": 1.0}), sites)
+LONG = {"step": 40.0, "lambda": 1.0}
+"""A step that raises the loss."""
+
+
+def test_a_step_that_is_too_long_is_shortened_until_the_loss_falls(runtime, sites, tmp_path) -> None:
+    (edit,) = requests(tmp_path, 1)
+    ends = {}
+    for halvings in (0, 10):
+        editor = MoreEditor.fresh(recipe(default=LONG, halvings=halvings, max_steps=1), sites)
+        (ends[halvings],) = run(editor, runtime, [edit])
+    assert ends[0].nll_after > ends[0].nll_before
+    assert ends[10].nll_after < ends[10].nll_before
+    assert ends[10].passes > ends[0].passes, "the extra scores are counted"
+    assert ends[10].cost > ends[0].cost
+
+
+def test_the_next_write_starts_at_the_length_that_worked(runtime, sites, tmp_path, monkeypatch) -> None:
+    shares: list[float] = []
+    write = Sites.write
+    monkeypatch.setattr(Sites, "write", lambda self, *given: (shares.append(given[2]), write(self, *given))[1])
+    editor = MoreEditor.fresh(recipe(default=LONG, halvings=10, max_steps=3, margin=9.0, criterion="margin"), sites)
+    run(editor, runtime, requests(tmp_path, 1))
+    first = next(n for n in range(1, len(shares)) if shares[n] >= shares[n - 1])
+    assert first > 1, shares
+    assert shares[first] == shares[first - 1], "the second write starts where the first ended"
+
+
+def test_an_edit_that_no_step_learns_keeps_the_best_it_reached(runtime, sites, tmp_path) -> None:
+    """No edit is refused for its step: here every length fails after the first writes."""
+    editor = MoreEditor.fresh(recipe(default=LONG, halvings=1), sites)
     (outcome,) = run(editor, runtime, requests(tmp_path, 1))
-    assert outcome.status == "refused"
-    assert "raised the loss" in outcome.reason
-    assert not any(value.any() for name, value in editor.state_dict().items() if name.endswith(".B"))
+    assert outcome.status == "not-learnt"
+    assert "still wrong after" in outcome.reason
+    assert outcome.nll_after <= outcome.nll_before
 
 
 def test_a_write_is_capped_relative_to_its_weight(runtime, sites, tmp_path) -> None:

@@ -9,8 +9,8 @@ from more_cli.editors import anchors as anchoring
 from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.loop import Passes
 from more_cli.editors.more.memory import Memory
+from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.past import LastScore, Past
 from more_cli.model import activations
@@ -90,7 +90,7 @@ def test_a_lone_edit_needs_one_pass_a_write(runtime, sites, tmp_path, monkeypatc
     calls = []
     original = Runtime._forward
     monkeypatch.setattr(Runtime, "_forward", lambda self, batch: (calls.append(len(batch)), original(self, batch))[1])
-    editor = MoreEditor.fresh(recipe(rehearsal={"size": 0}), sites)
+    editor = MoreEditor.fresh(recipe(rehearsal={"size": 0}, halvings=0), sites)
     with editor.attach(runtime):
         (outcome,) = stream(editor, requests(tmp_path)[:1])
     assert calls == [1] * (outcome.writes + 1)
@@ -235,3 +235,23 @@ def test_encoded_edits_stay_within_their_bytes(runtime, tmp_path, monkeypatch) -
     kept.keep_only(Past.of({1: LastScore(0.0, 1), 2: LastScore(0.0, 2)}))
     assert list(kept._encoded) == [1]
     assert kept._bytes == kept._encoded[1].bytes
+
+
+def test_the_margin_loss_is_the_nll_with_lowered_targets(runtime, sites, tmp_path) -> None:
+    """Against plain torch, in float64; and it is what a write follows."""
+    edit = requests(tmp_path)[2]
+    batch = runtime.batch([runtime.encode(edit.query, edit.target)])
+    scored = runtime.score(batch)
+    logits = scored.logits[0].double()
+    lowered = logits.scatter_add(1, batch.targets[0][:, None], torch.full((len(logits), 1), -2.0, dtype=torch.float64))
+    expected = torch.nn.functional.cross_entropy(lowered, batch.targets[0])
+    assert float(scored.nll(2.0)) == pytest.approx(float(expected), rel=1e-5)
+    assert float(scored.nll()) < float(scored.nll(2.0))
+    writes = {}
+    for loss in ("nll", "margin"):
+        editor = MoreEditor.fresh(recipe(loss=loss, margin=3.0, max_steps=30, rehearsal={"size": 0}), sites)
+        with editor.attach(runtime):
+            (outcome,) = stream(editor, [edit])
+        assert outcome.looks[1] >= 3.0
+        writes[loss] = outcome.writes
+    assert writes["margin"] < writes["nll"], writes

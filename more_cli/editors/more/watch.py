@@ -1,0 +1,118 @@
+"""The harm budget: watched anchors, which no write trains on, and what an edit did to those nearest to its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.draws import watched_places
+from more_cli.editors.more.passes import Look, Passes
+from more_cli.editors.more.sites import Sites
+from more_cli.text import counted, shorten
+
+TOLERANCE = 0.1
+"""Part of the budget by which an anchor that is over it already may move further."""
+NAMED = 2
+"""Most anchors that a refusal names."""
+
+
+def split(anchors: Sequence[Anchor], every: int, seed: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
+    """Return the held and the watched anchors by place: a random one of `every` neighbours is watched, none if 0."""
+    watched = watched_places(len(anchors), every, seed)
+    held = [place for place in range(len(anchors)) if place not in watched]
+    return {place: anchors[place] for place in held}, {place: anchors[place] for place in watched}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The watched anchors, with a direction each that says which edits are near."""
+
+    anchors: Mapping[int, Anchor]
+    """By place in the set of anchors."""
+    directions: Tensor
+    """(n, R) the keys at all text sites, each of unit length, side by side."""
+
+    def nearest(self, direction: Tensor, size: int) -> list[int]:
+        """Return the places of the `size` anchors whose keys are most like this one, the nearest first."""
+        likeness = self.directions @ direction
+        order = torch.argsort(likeness, descending=True, stable=True)[:size].tolist()
+        places = list(self.anchors)
+        return [places[i] for i in order]
+
+    def look(self, passes: Passes, places: Sequence[int]) -> dict[int, Look]:
+        """Look at the anchors at these places."""
+        return dict(zip(places, passes.look([self.anchors[place] for place in places]), strict=True))
+
+    def drifts(self, passes: Passes) -> dict[int, float]:
+        """Return how far every watched anchor has moved, nats per token, by place."""
+        return {place: round(look.drift, 4) for place, look in self.look(passes, list(self.anchors)).items()}
+
+
+def direction(keys: Mapping[str, Tensor], sites: Sites) -> Tensor:
+    """Return the keys of one input at the text sites, (R,), each of unit length; a site that did not run counts 0."""
+    parts = []
+    for site in sites:
+        if site.record.modality == "text":
+            key = keys.get(site.record.name)
+            mean = torch.zeros(site.record.rank) if key is None else key.reshape(-1, site.record.rank).mean(dim=0).cpu()
+            parts.append(torch.nn.functional.normalize(mean.double(), dim=0))
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+@dataclass
+class Watch:
+    """What one edit does to the watched anchors."""
+
+    watched: Watched
+    passes: Passes
+    places: Sequence[int]
+    """Those that are looked at after the edit."""
+    looks: dict[int, Look] = field(default_factory=dict)
+    """After the edit, by place."""
+    harmed: list[Look] = field(default_factory=list)
+    """Those that the edit moved beyond the budget, the farthest first."""
+
+    @classmethod
+    def over(cls, watched: Watched, passes: Passes, keys: Mapping[str, Tensor]) -> Self:
+        """Return the watch over an edit with these keys: the nearest anchors or, every `sweep` edits, all."""
+        rules = passes.recipe.anchors
+        if passes.context.number % rules.sweep == 0:
+            return cls(watched, passes, list(watched.anchors))
+        return cls(watched, passes, watched.nearest(direction(keys, passes.sites), rules.near))
+
+    @property
+    def drifts(self) -> dict[int, float]:
+        """How far each anchor that was looked at has moved, nats per token, by place."""
+        return {place: round(look.drift, 4) for place, look in self.looks.items()}
+
+    def harm(self) -> bool:
+        """Look at the anchors, and return whether the edit moved any of them beyond the budget."""
+        if not self.passes.written:
+            return False
+        budget = self.passes.recipe.anchors.max_drift
+        self.looks = self.watched.look(self.passes, self.places)
+        over = [place for place, look in self.looks.items() if look.drift > budget]
+        with self.passes.unwritten():
+            before = self.watched.look(self.passes, over)
+        moved = [place for place in over if self.looks[place].drift > before[place].drift + TOLERANCE * budget]
+        self.harmed = sorted((self.looks[place] for place in moved), key=lambda look: -look.drift)
+        return bool(moved)
+
+    def sentence(self) -> str:
+        """Return which answers the edit would have changed, and how."""
+        named = ", ".join(map(self._change, self.harmed[:NAMED]))
+        rest = f" and {counted(len(self.harmed) - NAMED, 'more anchor')}" if len(self.harmed) > NAMED else ""
+        return f"it would change {named}{rest}"
+
+    def _change(self, look: Look) -> str:
+        text = self.passes.runtime.prompter.text
+        before, after = text(look.anchor.tokens), text(look.said)
+        change, moved = f"from `{shorten(before)}` to `{shorten(after)}` (", f"by {look.drift:.2g} nats)"
+        if before == after:
+            change = f"(`{shorten(before)}`, "
+        return f"the answer to `{shorten(look.anchor.question)}` {change}{moved}"

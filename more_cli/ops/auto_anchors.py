@@ -1,0 +1,219 @@
+"""`--anchors auto`: anchors made from pictures that the user has and from questions that the recipe ships.
+
+Of a file of edits, every picture is asked the questions of other edits, and some neutral ones. What could be about an
+edit is left out: its answer is about to change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from more_cli.errors import DataError
+from more_cli.files import sha256_bytes
+from more_cli.inputs.edits import Edit, Probe, read_edits
+from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
+from more_cli.ops.anchors import identity
+from more_cli.recipe import Recipe
+from more_cli.text import canonical_json
+
+AUTO: Final = "auto"
+"""In place of a file of anchors."""
+SIZE = 160
+"""Most anchors that are made."""
+TEXT = SIZE // 4
+"""Most of them without a picture."""
+PICTURED = SIZE - TEXT
+"""Most of them about a picture."""
+NEUTRAL = PICTURED // 4
+"""Of those about pictures of edits, how many ask a neutral question; more where other questions are few."""
+PER_PICTURE = 2
+"""Neutral questions that one picture of an edit is asked, at most: the edit may change a part of the answer."""
+CONSIDERED = 500
+"""Pictures and questions of a file that pairs are drawn from, at most."""
+ALIKE = 0.5
+"""Share of common words from which on two questions may be about the same thing."""
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm"})
+
+_EMPTY = (
+    "a about an and any are as at be been by can caption could depict depicted describe did display displayed do does "
+    "few for from had happening has have here how i image in is it its like look looking looks many me much my of on "
+    "one or our photo photograph pic picture please s say scene see seen short show shown so some t taken tell that "
+    "the their them there these they this those to us was we were what when where which who whose why will with word "
+    "words would write you your"
+)
+_EMPTY_WORDS = frozenset(_EMPTY.split())
+"""Words that name nothing in a picture; a question without others is neutral, such as `what is it ?`."""
+
+Words = frozenset[str]
+Item = TypeVar("Item")
+
+
+def anchors_from(
+    source: Path, recipe: Recipe, image_root: Path | None = None, *, strict_paths: bool = False
+) -> list[Probe]:
+    """Return anchors from a file of edits or a folder of pictures.
+
+    Raises:
+        StreamErrors: the file has problems.
+        DataError: the file or a picture cannot be read, or the folder holds no pictures.
+    """
+    if source.is_dir():
+        return folder_anchors(source, recipe, strict_paths=strict_paths)
+    return auto_anchors(read_edits(source, image_root, strict_paths=strict_paths).edits, recipe)
+
+
+def auto_anchors(edits: Sequence[Edit], recipe: Recipe) -> list[Probe]:
+    """Return anchors from the pictures and questions of edits, and from the recipe's questions and prompts.
+
+    At most `SIZE`, drawn by the recipe's seed and spread evenly over pictures and questions. No anchor is a question
+    of the edits or of their probes, nor asks a picture in nearly the words in which it is corrected.
+    """
+    corrected, seed = _Corrected.of(edits), recipe.seed
+    pictures = _drawn({image.sha256: image for edit in edits for image in edit.images}, seed)[:CONSIDERED]
+    asked = _drawn(_Question.of_edits(edits), seed)[:CONSIDERED]
+    neutral, prompts = _shipped(recipe.anchors.questions, seed), _shipped(recipe.anchors.prompts, seed)
+    pairs = _pairs(pictures, asked, len(asked), corrected.allows)
+    general = _pairs(pictures, neutral, PER_PICTURE, corrected.allows_neutral)
+    general = general[: max(NEUTRAL, PICTURED - len(pairs))]
+    pictured = {identity(pair): pair for pair in (*pairs[: PICTURED - len(general)], *general)}
+    allowed = [Probe(prompt.text) for prompt in prompts if corrected.allows(prompt, None)]
+    return [*pictured.values(), *allowed[:TEXT]]
+
+
+def folder_anchors(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> list[Probe]:
+    """Return anchors that ask pictures of a folder the recipe's neutral questions, and its text-only prompts.
+
+    Raises:
+        DataError: it cannot be read or holds no pictures, or a picture cannot be read.
+    """
+    try:
+        files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
+    except OSError as error:
+        raise DataError(f"`{folder}` cannot be read: {error.strerror}") from None
+    names = {path.name: path.name for path in files if not path.name.startswith(".")}
+    if not names:
+        raise DataError(f"`{folder}` holds no pictures", f"readable are {', '.join(FORMATS)}; subfolders are not read")
+    images, seed = ImageCache(folder, strict=strict_paths), recipe.seed
+    pictures = list({image.sha256: image for image in map(images.locate, _drawn(names, seed)[:PICTURED])}.values())
+    neutral = _shipped(recipe.anchors.questions, seed)
+    pictured = _pairs(pictures, neutral, len(neutral), lambda *_: True)
+    return pictured + [Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, seed)[:TEXT]]
+
+
+def words_of(text: str) -> Words:
+    """Return the words of a text that name something: case-folded, without punctuation and plural endings."""
+    words = (word for word in re.findall(r"\w+", text.casefold()) if word not in _EMPTY_WORDS)
+    return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words) - _EMPTY_WORDS
+
+
+def alike(one: Words, other: Words) -> bool:
+    """Return whether questions with these words may be about the same thing: both neutral, or half of the words."""
+    if not one or not other:
+        return not one and not other
+    return len(one & other) >= ALIKE * len(one | other)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question that pictures can be asked."""
+
+    text: str
+    wordings: tuple[Words, ...]
+    """The words of the question and of its rephrases."""
+
+    @staticmethod
+    def of_edits(edits: Iterable[Edit]) -> dict[str, _Question]:
+        """Return the questions of edits about one picture; equal ones count once, with all their rephrases."""
+        texts, wordings = dict[str, str](), dict[str, set[Words]]()
+        for edit in edits:
+            if len(edit.images) == 1:
+                _, key = identity(Probe(edit.question))
+                texts.setdefault(key, edit.question)
+                wordings.setdefault(key, set()).update(map(words_of, (edit.question, *edit.rephrases)))
+        return {key: _Question(text, tuple(wordings[key])) for key, text in texts.items()}
+
+
+@dataclass(frozen=True)
+class _Corrected:
+    """What edits are about."""
+
+    asked: set[tuple[str, str]] = field(default_factory=set)
+    """Identity of every question of an edit and of its probes."""
+    words: dict[str, list[Words]] = field(default_factory=dict)
+    """Of the questions whose answers change, by the picture's hash; that of no picture is empty."""
+
+    @classmethod
+    def of(cls, edits: Iterable[Edit]) -> _Corrected:
+        """Return what these edits are about."""
+        found = cls()
+        for edit in edits:
+            found.asked.update(map(identity, edit.locality))
+            for probe in _changing(edit):
+                found.asked.add(identity(probe))
+                words = words_of(probe.question)
+                about = found.words.setdefault(probe.image.sha256 if probe.image else "", [])
+                about += [words, words | words_of(probe.answer or "")]
+        return found
+
+    def allows(self, question: _Question, picture: ImageSource | None) -> bool:
+        """Return whether a picture may be asked this: no edit changes the answer, as far as words can tell."""
+        about = self.words.get(picture.sha256 if picture else "", ())
+        if any(alike(wording, words) for wording in question.wordings for words in about):
+            return False
+        return identity(Probe(question.text, picture)) not in self.asked
+
+    def allows_neutral(self, question: _Question, picture: ImageSource) -> bool:
+        """Return whether a picture may be asked a neutral question: no edit is about the picture as a whole."""
+        return frozenset() not in self.words.get(picture.sha256, ()) and self.allows(question, picture)
+
+
+def _changing(edit: Edit) -> Iterator[Probe]:
+    """Yield every question whose answer an edit changes, in each wording and about each picture."""
+    for image in (*edit.images, *edit.image_rephrases) or (None,):
+        for question in (edit.question, *edit.rephrases):
+            yield Probe(question, image, edit.target)
+    yield from edit.portability
+
+
+def _pairs(
+    pictures: Sequence[ImageSource],
+    questions: Sequence[_Question],
+    rounds: int,
+    allowed: Callable[[_Question, ImageSource], bool],
+) -> list[Probe]:
+    """Ask every picture in each round the allowed question that was asked least; return at most `PICTURED` pairs."""
+    uses, pairs, left = Counter[str](), dict[tuple[str, str], Probe](), list(pictures)
+    for _ in range(rounds):
+        for picture in left[:]:
+            free = (
+                question
+                for question in sorted(questions, key=lambda question: uses[question.text])
+                if (picture.sha256, question.text) not in pairs and allowed(question, picture)
+            )
+            if question := next(free, None):
+                pairs[picture.sha256, question.text] = Probe(question.text, picture)
+                uses[question.text] += 1
+                if len(pairs) == PICTURED:
+                    return list(pairs.values())
+            else:
+                left.remove(picture)
+    return list(pairs.values())
+
+
+def _shipped(texts: Iterable[str], seed: int) -> list[_Question]:
+    """Return questions of the recipe in the order of their draw."""
+    return _drawn({text: _Question(text, (words_of(text),)) for text in texts}, seed)
+
+
+def _drawn(named: Mapping[str, Item], seed: int) -> list[Item]:
+    """Return items in an order that depends on the seed and on their names, not on where they stand."""
+
+    def key(name: str) -> str:  # the name of a file may be no valid text
+        return sha256_bytes(canonical_json([seed, name]).encode(errors="surrogatepass"))
+
+    return [named[name] for name in sorted(named, key=key)]

@@ -1,0 +1,104 @@
+"""How far a state's watched anchors have moved, edit by edit, as its ledger knows it; needs neither model nor torch.
+
+After an edit only some of them are looked at, so an anchor's drift is the one that was seen last. Only edits in force
+count: what was reverted moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from more_cli.ops.anchors import load_anchors
+from more_cli.store.ledger import Ledger
+from more_cli.store.state import StateMeta
+from more_cli.text import counted, shorten
+
+NAMED = 2
+"""Most anchors that a sentence names."""
+
+
+class DriftAfter(NamedTuple):
+    """Drift after so many edits, over the anchors that were looked at so far, nats per token."""
+
+    edits: int
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Drift of a state's watched anchors."""
+
+    questions: Mapping[int, str]
+    """Question of every watched anchor, by place in the set of anchors."""
+    seen: Mapping[int, float]
+    """Last known drift of those that were looked at, by place, nats per token."""
+    curve: Sequence[DriftAfter]
+    """After each edit that anchors were looked at after, in order."""
+    max_drift: float
+    """Limit of the recipe, nats per token."""
+
+    @property
+    def watched(self) -> int:
+        """Number of watched anchors."""
+        return len(self.questions)
+
+    @property
+    def above(self) -> list[int]:
+        """Places of the anchors that are above the limit, the farthest first."""
+        return sorted((at for at, drift in self.seen.items() if drift > self.max_drift), key=lambda at: -self.seen[at])
+
+    @property
+    def summary(self) -> str:
+        """The drift in numbers, on one line."""
+        anchors = counted(self.watched, "watched anchor")
+        if not self.curve:
+            return f"{anchors}, none looked at yet (limit {self.max_drift:g} nats)"
+        part = f"{len(self.seen)} of " if len(self.seen) < self.watched else ""
+        last = self.curve[-1]
+        told = f"mean {_short(last.mean)}, largest {_short(last.largest)} nats (limit {self.max_drift:g})"
+        return f"{part}{anchors}: {told}"
+
+    @property
+    def sentence(self) -> str:
+        """The drift in numbers, and the questions of some anchors above the limit, on one line."""
+        if not self.above:
+            return self.summary
+        names = ", ".join(f"`{shorten(self.questions[at])}`" for at in self.above[:NAMED])
+        rest = f" and {len(self.above) - NAMED:,} more" if len(self.above) > NAMED else ""
+        return f"{self.summary}, {len(self.above):,} above {self.max_drift:g}: {names}{rest}"
+
+
+def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
+    """Return what a ledger knows about the watched anchors of its state; None without watched anchors.
+
+    Raises:
+        StateError: the file of the anchors is missing or damaged.
+    """
+    from more_cli.editors.draws import watched_places
+
+    rules = meta.recipe.anchors
+    digest = ledger.anchors_at(len(ledger.history)) or meta.anchors
+    if not rules.watched or digest is None:
+        return None
+    anchors = load_anchors(ledger.folder, digest)
+    places = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
+    if not places:
+        return None
+    seen: dict[int, float] = {}
+    after: dict[int, DriftAfter] = {}
+    edits: set[str] = set()
+    for entry in ledger.history:
+        if entry.kind == "edit":
+            edits.add(entry.id)
+        if entry.drifts:
+            seen |= dict(entry.drifts)
+            mean = round(sum(seen.values()) / len(seen), 6)
+            after[len(edits)] = DriftAfter(len(edits), mean, max(seen.values()))
+    return Drift({at: anchors[at].question for at in places}, seen, list(after.values()), rules.max_drift)
+
+
+def _short(drift: float) -> str:
+    return f"{round(drift, 4):.2g}"

@@ -1,0 +1,260 @@
+"""`init --anchors auto`: anchors from pictures that the user has, none of them about an edit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from more_cli.files import sha256_file
+from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.images import ImageSource
+from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, alike, auto_anchors, words_of
+from more_cli.recipe import load_recipe
+from support.helpers import COLOURS, Result, World, line, run
+from support.refused import assert_refused
+
+QUESTIONS = ("what colour is it ?", "is it a dog ?", "how old is the fox ?", "where is the chair ?", "who sits there ?")
+FEW = ("--set", 'anchors.prompts=["what is 2 plus 3 ?"]', "--set", "anchors.questions=[]")
+NEUTRAL_QUESTION = ("--set", 'anchors.questions=["What is in the picture?"]', "--set", "anchors.prompts=[]")
+LOOP = ("--set", "max_steps=2", "--set", "rehearsal.size=0")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Five edits that ask different things of different pictures."""
+    world = World(tmp_path / "world", text_layers=2)
+    world.write([line(number, question=question) for number, question in enumerate(QUESTIONS)])
+    return world
+
+
+def auto(world: World, *options: object, source: object = None) -> Result:
+    return run("init", world.model, "--anchors", "auto", source or world.root / "edits.jsonl", *LOOP, *options)
+
+
+def asked(world: World, *state: object) -> set[tuple[str, str]]:
+    """Picture, by its name, and question of every anchor."""
+    names = {sha256_file(path): path.stem for path in (world.root / "img").iterdir()}
+    listed = run("anchors", "list", world.model, *state, "--json").json["anchors"]
+    assert all(anchor["answer"] is None for anchor in listed)
+    pairs = [(names.get(anchor["image"] or "", ""), anchor["question"]) for anchor in listed]
+    assert len(set(pairs)) == len(pairs)
+    return set(pairs)
+
+
+def made(world: World, lines: list[dict[str, Any]], *options: object) -> set[tuple[str, str]]:
+    world.write(lines)
+    done = auto(world, *options)
+    assert done.code == 0, done.err
+    return asked(world)
+
+
+def test_every_picture_is_asked_the_questions_of_the_other_edits(world: World) -> None:
+    done = auto(world, *FEW)
+    assert done.code == 0, done.err
+    assert f"21 anchors: 20 about pictures of {world.root / 'edits.jsonl'}, 1 text only" in done.out
+    pairs = {(colour, question) for colour in COLOURS[:5] for question in QUESTIONS}
+    own = set(zip(COLOURS, QUESTIONS, strict=False))
+    assert asked(world) == pairs - own | {("", "what is 2 plus 3 ?")}
+
+
+def test_the_state_is_like_one_with_a_file_of_anchors(world: World) -> None:
+    world.write([line(number, question=question) for number, question in enumerate(QUESTIONS[:3])])
+    done = auto(world, *FEW, "--json")
+    assert (done.json["anchors"], done.json["pictured"]) == (7, 6)
+    assert run("status", world.model, "--json").json["anchors"] == 7
+    again = auto(world, *FEW)
+    assert (again.code, "already exists, unchanged" in again.out) == (0, True)
+    assert world.edit().code in (0, 3)
+    for colour in COLOURS:  # the state has its own copies
+        (world.root / "img" / f"{colour}.png").unlink()
+    assert run("revert", world.model, "e2").code in (0, 3)
+    assert run("gc", world.model).code == 0
+    assert run("verify", world.model, "--deep").code == 0
+
+
+def test_the_same_file_and_seed_give_the_same_anchors_in_any_order_of_lines(world: World) -> None:
+    lines = [line(number, question=question) for number, question in enumerate(QUESTIONS[:3])]
+    world.write(lines)
+
+    def drawn(*options: object) -> list[dict[str, Any]]:
+        state = "--state", world.root / f"{len(list(world.root.glob('*.more')))}.more"
+        assert auto(world, *FEW, *state, *options).code == 0
+        return run("anchors", "list", world.model, *state, "--json").json["anchors"]
+
+    first, again, other = drawn(), drawn(), drawn("--set", "seed=7")
+    assert first == again
+    assert first != other
+    world.write(lines[::-1])
+    assert drawn() == first
+
+
+def test_nothing_that_could_be_about_an_edit_is_asked(world: World) -> None:
+    red, green, blue = (f"img/{colour}.png" for colour in COLOURS[:3])
+    lines = [
+        line(0, question="which animal is shown ?", rephrases=["what beast is that ?"], image_rephrases=[green]),
+        line(
+            1, question="is the beast old ?", portability=[{"image": red, "question": "does it bark ?", "answer": "y"}]
+        ),
+        line(2, question="what is that beast called ?"),
+        line(3, question="does it bark loudly ?", locality=[{"image": blue, "question": "is the beast OLD ?"}]),
+    ]
+    pairs = made(world, lines, *FEW)
+    corrected = {  # on the picture itself or a further one of the same thing; in other words; what follows; a probe
+        ("red", "which animal is shown ?"),
+        ("red", "is the beast old ?"),
+        ("red", "what is that beast called ?"),
+        ("green", "which animal is shown ?"),
+        ("green", "what is that beast called ?"),
+        ("red", "does it bark loudly ?"),
+        ("blue", "is the beast old ?"),
+    }
+    assert not pairs & corrected
+    assert {
+        ("green", "does it bark loudly ?"),
+        ("yellow", "is the beast old ?"),
+        ("yellow", lines[0]["question"]),
+    } < pairs
+
+
+def test_the_target_counts_among_the_words(world: World) -> None:
+    """`is the ring blue ?` is about a correction of `what colour is the ring ?` to blue, and not about one to 9."""
+    ring = line(0, question="what colour is the ring ?", target="blue")
+    lines = [ring, line(1, question="is the ring blue ?"), ring | {"id": "e3", "image": "img/blue.png", "target": "9"}]
+    pairs = made(world, lines, *FEW)
+    assert ("red", "is the ring blue ?") not in pairs
+    assert ("blue", "is the ring blue ?") in pairs
+
+
+def test_prompts_that_an_edit_is_about_are_left_out(world: World) -> None:
+    fact = {"id": "f", "question": "Is the capital of France Lyon ?", "target": "yes"}
+    prompts = '["What is the capital of France?", "what is 2 plus 3 ?", "who is it ?"]'
+    lines = [*(line(number) for number in range(2)), fact, line(3, locality=[{"question": "Who is it ?"}])]
+    assert made(world, lines, "--set", f"anchors.prompts={prompts}", "--set", "anchors.questions=[]") == {
+        ("", "what is 2 plus 3 ?")
+    }
+
+
+def test_neutral_questions_are_not_asked_of_pictures_that_are_corrected_as_a_whole(world: World) -> None:
+    lines = [line(0, question="a photo of"), line(1, question="is the fox old ?"), line(2, question="What is it ?")]
+    pairs = made(world, lines, *NEUTRAL_QUESTION)
+    assert pairs == {
+        ("red", "is the fox old ?"),
+        ("blue", "is the fox old ?"),
+        ("green", "a photo of"),
+        ("green", "What is it ?"),
+        ("green", "What is in the picture?"),
+    }
+
+
+def test_a_file_without_pictures_gives_text_alone_and_says_so(world: World) -> None:
+    world.write([{"question": "who wrote it ?", "target": "a"}])
+    done = auto(world)
+    assert done.code == 0, done.err
+    assert f"{TEXT} anchors: 0 about pictures of {world.root / 'edits.jsonl'}, {TEXT} text only" in done.out
+    assert "note: the anchors are text only" in done.err
+    assert "--anchors auto FOLDER" in done.err
+
+
+def test_pictures_of_a_folder_are_asked_neutral_questions(world: World) -> None:
+    (world.root / "img" / "notes.txt").write_text("no picture")
+    (world.root / "img" / ".red.png").write_bytes(b"no picture either")
+    (world.root / "img" / "same.png").write_bytes((world.root / "img" / "red.png").read_bytes())
+    done = auto(world, *NEUTRAL_QUESTION, source=world.root / "img")
+    assert done.code == 0, done.err
+    assert f"8 anchors: 8 about pictures of {world.root / 'img'}, 0 text only" in done.out
+    assert len({picture for picture, _ in asked(world)}) == 8
+
+
+def test_a_model_that_takes_no_text_alone_gets_none(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", family="mllama")
+    world.write([line(number, question=question) for number, question in enumerate(QUESTIONS[:2])])
+    done = auto(world, "--set", "anchors.questions=[]")
+    assert done.code == 0, done.err
+    assert "2 anchors: 2 about pictures" in done.out
+    world.write([line(0)])
+    state = "--state", tmp_path / "other.more"
+    refused = auto(world, "--set", "anchors.questions=[]", *state)
+    assert_refused(refused, 4, "no anchors can be made from", "--anchors auto FOLDER")
+
+
+def test_mistakes(world: World) -> None:
+    (world.root / "empty").mkdir()
+    assert_refused(auto(world, source=world.root / "empty"), 4, "empty` holds no pictures", "readable are PNG")
+    assert_refused(auto(world, source=world.root / "none.jsonl"), 4, "none.jsonl")
+    (world.root / "img" / "damaged.png").write_bytes(b"damaged")
+    assert_refused(auto(world, source=world.root / "img"), 4, "`damaged.png` is not a readable image")
+    bare = run("init", world.model, "--anchors", "auto")
+    assert_refused(bare, 2, "none are named", f"more init {world.model} --anchors auto edits.jsonl")
+    source = world.root / "edits.jsonl"
+    for other in ((), ("--anchors", world.root / "anchors.jsonl")):
+        refused = run("init", world.model, source, *other)
+        assert_refused(refused, 2, "is read with `--anchors auto` only")
+    paper = run("init", world.model, "--anchors", "auto", source, "--recipe", "paper-llava")
+    assert_refused(paper, 2, "recipe `paper-llava` does not use anchors")
+    assert not world.sidecar.exists()
+
+
+def test_a_file_that_is_called_auto_is_named_by_its_path(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    world.write([{"question": "who is it ?"}], "auto")
+    done = run("init", world.model, "--anchors", "./auto", *LOOP)
+    assert done.code == 0, done.err
+    assert asked(world) == {("", "who is it ?")}
+
+
+def picture(number: int) -> ImageSource:
+    return ImageSource(f"{number}.png", None, f"{number:064}")
+
+
+def test_a_long_file_gives_a_full_set_spread_over_pictures_and_questions() -> None:
+    subjects = [f"thing{number}" for number in range(40)]
+    edits = [Edit(f"e{n}", (picture(n),), f"where is the {subjects[n % 40]} ?", "here") for n in range(2000)]
+    anchors = auto_anchors(edits, load_recipe("default"))
+    pictured = [anchor for anchor in anchors if anchor.image]
+    assert (len(anchors), len(pictured)) == (SIZE, PICTURED)
+    neutral = Counter(anchor.question for anchor in pictured if "thing" not in anchor.question)
+    others = Counter(anchor.question for anchor in pictured if "thing" in anchor.question)
+    assert sum(neutral.values()) == NEUTRAL
+    assert (len(others), max(others.values()) - min(others.values())) == (40, 1)
+    assert max(neutral.values()) - min(neutral.values()) <= 1
+    assert max(Counter(anchor.image for anchor in pictured).values()) <= 2
+
+
+def test_where_all_edits_ask_the_same_neutral_questions_fill_up() -> None:
+    edits = [Edit(f"e{number}", (picture(number),), "what shape is it ?", "ring") for number in range(100)]
+    anchors = auto_anchors(edits, load_recipe("default"))
+    assert len([anchor for anchor in anchors if anchor.image]) == PICTURED
+    few = auto_anchors(edits[:5], load_recipe("default"))
+    assert len([anchor for anchor in few if anchor.image]) == 5 * PER_PICTURE
+    assert len([anchor for anchor in few if not anchor.image]) == TEXT
+
+
+def test_edits_about_several_pictures_give_pictures_and_no_question() -> None:
+    edits = [Edit("e1", (picture(1), picture(2)), "which fox is older ?", "x"), Edit("e2", (picture(3),), "why ?", "y")]
+    anchors = auto_anchors(edits, load_recipe("default", ["anchors.questions=[]", "anchors.prompts=[]"]))
+    assert {(anchor.image, anchor.question) for anchor in anchors} == {(picture(1), "why ?"), (picture(2), "why ?")}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("What colour is the CAR?", "what colours are the cars ?", True),
+        ("what colour is the car ?", "what shape is the boat ?", False),
+        ("what is it ?", "Describe the picture.", True),
+        ("what is it ?", "what colour is the car ?", False),
+        ("is the ring on the left ?", "is the ring on the right ?", False),
+    ],
+)
+def test_questions_are_compared_by_the_words_that_name_something(one: str, other: str, same: bool) -> None:
+    assert alike(words_of(one), words_of(other)) is same
+
+
+def test_the_recipe_of_a_state_does_not_repeat_the_questions() -> None:
+    """So a state of an older version has the recipe that its name has now."""
+    recipe = load_recipe("default")
+    assert len(recipe.anchors.prompts) == TEXT
+    assert not {"prompts", "questions"} & recipe.canonical()["anchors"].keys()
+    assert not [Probe(text) for text in recipe.anchors.questions if len(words_of(text)) > 2]
