@@ -68,7 +68,7 @@ def test_gradients_of_half_precision_models_are_those_of_float32(tmp_path: Path,
 def test_edits_are_learnt_in_every_precision(tmp_path: Path, disk: str, dtype: str) -> None:
     world = World(tmp_path, dtype=disk)
     world.edits(2)
-    found = world.edit(*LEARNING, "--dtype", dtype, "--json")
+    found = world.edit(*LEARNING, "--set", "rehearsal.draws=30", "--dtype", dtype, "--json")
     assert found.code == 0, found.err
     assert found.json["counts"] == {"learnt": 2}
     state = load_state(world.sidecar)
