@@ -34,7 +34,7 @@ def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> 
     assert made["edits"] == sum(made["statuses"].values()) == 30
     assert sum(writes > 0 for writes in taken["writes"]) >= 27, "the stream is one of real writes"
     for writes, cpu, alone, bare in zip(*(taken[name] for name in ("writes", "cpu", "alone", "bare")), strict=True):
-        assert (0 < bare and 0 < alone < cpu) if writes else bare == alone == 0
+        assert (bare > 0 and 0 < alone < cpu) if writes else bare == alone == 0
     assert made["P_error"] < 1e-11
     first, *_, last = made["held"]
     assert (first["descriptors"], first["hooks"]) == (last["descriptors"], last["hooks"])

@@ -119,7 +119,9 @@ def model_that_is_named_like_a_command_of_the_log(world):
     return "log", "lists"
 
 
-@case(2, "error: missing argument `MODEL`\nhint: type: more init [OPTIONS] MODEL [EDITS|FOLDER]; see `more init --help`\n")
+@case(
+    2, "error: missing argument `MODEL`\nhint: type: more init [OPTIONS] MODEL [EDITS|FOLDER]; see `more init --help`\n"
+)
 def missing_argument(world):
     return ("init",)
 
