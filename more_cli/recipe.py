@@ -104,7 +104,7 @@ class AnchorUse(BaseModel):
     """Number of watched anchors, from 1, that are looked at after an edit: those with the most similar keys."""
     sweep: int = Field(default=32, ge=1)
     """All watched anchors are looked at after every so many edits, from 1."""
-    max_drift: Positive = 0.1
+    max_drift: Positive = 1.0
     """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
     file: Path | None = Field(default=None, exclude=True)
     """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
@@ -169,6 +169,10 @@ class Recipe(BaseModel):
     """Constants of projector and vision sites; absent values come from `default`."""
     site: dict[str, Constants] = {}
     """Constants by site name (regular expressions that match the whole name); they override all others."""
+
+    damping: Positive | None = None
+    """Damping of the second moment of a write's own keys, > 0, as a multiple of its mean eigenvalue: at text sites a
+    write goes less along what its tokens share, the more so the smaller the value. Default: off, as in the paper."""
 
     rho: Positive = 1.0
     """Part of the loss that one Polyak step aims to remove, > 0, dimensionless."""
@@ -350,8 +354,8 @@ def pick_recipe(model_type: str) -> str:
 
 
 ONE_TRY = (
-    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "rho", "max_write", "halvings", "visual_share"),
-    *("top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
+    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write", "halvings"),
+    *("visual_share", "damping", "top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
 )
 """Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
 

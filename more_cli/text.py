@@ -91,6 +91,11 @@ def shorten(text: str, limit: int = 60) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def nats(limit: float) -> str:
+    """Return a limit with its unit, `1 nat` or `0.2 nats`."""
+    return f"{limit:g} nat" + "s" * (limit != 1)
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 edit`, `2 edits`, `1,024 edits`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -72,6 +72,23 @@ def _absorb_block(P: Tensor, Z: Tensor, floor: float) -> Tensor | None:
     return P - (change + change.T) / 2  # a product need not be symmetric to the bit
 
 
+def damped(P: Tensor, M: Tensor, damping: float) -> Tensor:
+    """Return (P^-1 + M / mu)^-1 with mu = damping * tr(M) / r, for P (r, r) and the moment M (r, r) of one write.
+
+    Not in the paper, where only past edits keep a direction from being used. The keys of one write are alike: they
+    share most of their length, and so a plain gradient goes along what they share and hardly tells its tokens apart.
+    M is the input factor of the Fisher information (K-FAC, Martens and Grosse 2015), mu its damping. The sum is what P
+    would be had it absorbed the write's own keys, weighted by their gradients; it is used once and not kept.
+    """
+    M = M.to(P)
+    if not (trace := float(M.trace())) > 0.0:  # nothing to write, or not finite
+        return P
+    # (I + P M / mu) X = P has no inverse of P, whose eigenvalues can be small.
+    identity = torch.eye(len(P), dtype=P.dtype, device=P.device)
+    X: Tensor = torch.linalg.solve(identity + P @ M * (len(P) / (damping * trace)), P)
+    return X
+
+
 def closed_form(Z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor:
     """Return the P that the recursion must have reached after the keys Z (n, r), by one inversion (r, r)."""
     identity = torch.eye(Z.shape[1], dtype=torch.float64, device=Z.device)

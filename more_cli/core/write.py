@@ -2,7 +2,8 @@
 
 G = dL/dB, (d_out, r), is never needed for itself: with D (n, d_out) the gradient of the loss at the site's
 output for n tokens and Z (n, r) their coordinates A x, G = s D^T Z, and G P = s D^T (Z P). `Gradient` holds
-the cheaper form, and its callers need not know which.
+the cheaper form, and its callers need not know which. It also knows M = sum |d|^2 z z^T over the tokens, the
+second moment of the keys that this very write moves (`recursion.damped`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Gradient:
 
     scale: float
     built: Tensor | None = None
+    summed: Tensor | None = None
+    """M (r, r), beside a built G."""
     D: Tensor | None = None
     Z: Tensor | None = None
 
@@ -36,12 +39,12 @@ class Gradient:
         # float32 from here on: G P is added to B, whose small writes must not be rounded away.
         if factored_is_cheaper(D.shape[0], D.shape[1], Z.shape[1]):
             return Gradient(scale, D=D.float(), Z=Z.float())
-        return Gradient(scale, built=scale * (D.T @ Z).float())
+        return Gradient(scale, built=scale * (D.T @ Z).float(), summed=_moment(D, Z))
 
     def __add__(self, other: Gradient) -> Gradient:
         """Return the gradient of the sum of both losses; as factors only while they have few rows."""
         if self.D is None or self.Z is None or other.D is None or other.Z is None:
-            return Gradient(self.scale, built=self.dense() + other.dense())
+            return Gradient(self.scale, built=self.dense() + other.dense(), summed=self.moment() + other.moment())
         return Gradient.of(torch.cat([self.D, other.D]), torch.cat([self.Z, other.Z]), self.scale)
 
     def dense(self) -> Tensor:
@@ -51,6 +54,14 @@ class Gradient:
         assert self.D is not None
         assert self.Z is not None
         return self.scale * (self.D.T @ self.Z)
+
+    def moment(self) -> Tensor:
+        """Return M = sum |d|^2 z z^T over the tokens, (r, r) float32."""
+        if self.summed is not None:
+            return self.summed
+        assert self.D is not None
+        assert self.Z is not None
+        return _moment(self.D, self.Z)
 
     def preconditioned(self, P: Tensor) -> Tensor:
         """Return G P, (d_out, r) float32, for P (r, r)."""
@@ -72,6 +83,13 @@ class Gradient:
     def norm(self) -> float:
         """Return |G|_F."""
         return float(torch.linalg.vector_norm(self.dense()))
+
+
+def _moment(D: Tensor, Z: Tensor) -> Tensor:
+    # float32: the squares of a pass in float16 would underflow.
+    weighted = Z.float() * torch.linalg.vector_norm(D.float(), dim=1, keepdim=True)
+    M: Tensor = weighted.T @ weighted
+    return M
 
 
 def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:

@@ -106,13 +106,11 @@ def ask_anchors(
 
     The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
-    from safetensors.torch import save
-
     from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
     from more_cli.model.batches import Query
 
     queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
-    known = _read_cache(cache)
+    known = read_cache(cache)
     if known.keys() == {f"{n}.{part}" for n in range(len(queries)) for part in ("tokens", "base")}:
         return [
             restore_anchor(runtime, query, known[f"{n}.tokens"], known[f"{n}.base"]) for n, query in enumerate(queries)
@@ -123,14 +121,21 @@ def ask_anchors(
         anchors.append(make_anchor(runtime, query, item.answer))
     tensors = {f"{n}.tokens": anchor.tokens for n, anchor in enumerate(anchors)}
     tensors |= {f"{n}.base": anchor.base for n, anchor in enumerate(anchors)}
-    with disk_errors(cache):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(cache) as scratch:
-            scratch.write_bytes(save(tensors))
+    write_cache(cache, tensors)
     return anchors
 
 
-def _read_cache(path: Path) -> dict[str, Tensor]:
+def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Keep tensors that can be computed again."""
+    from safetensors.torch import save
+
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as scratch:
+            scratch.write_bytes(save(tensors))
+
+
+def read_cache(path: Path) -> dict[str, Tensor]:
     """Return the cached tensors; nothing if the file is missing or damaged, since they can be computed again."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file

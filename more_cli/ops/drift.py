@@ -13,7 +13,7 @@ from typing import NamedTuple
 from more_cli.ops.anchors import load_anchors
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
-from more_cli.text import counted, shorten
+from more_cli.text import counted, nats, shorten
 
 NAMED = 2
 """Most anchors that a sentence names."""
@@ -55,7 +55,7 @@ class Drift:
         """The drift in numbers, on one line."""
         anchors = counted(self.watched, "watched anchor")
         if not self.curve:
-            return f"{anchors}, none looked at yet (limit {self.max_drift:g} nats)"
+            return f"{anchors}, none looked at yet (limit {nats(self.max_drift)})"
         part = f"{len(self.seen)} of " if len(self.seen) < self.watched else ""
         last = self.curve[-1]
         told = f"mean {_short(last.mean)}, largest {_short(last.largest)} nats (limit {self.max_drift:g})"

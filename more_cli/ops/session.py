@@ -15,7 +15,6 @@ import torch
 from more_cli import __version__
 from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.clock import timed
-from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
@@ -23,7 +22,7 @@ from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, load_anchors
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, load_anchors, read_cache, write_cache
 from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
 from more_cli.progress import Progress, no_progress
@@ -133,11 +132,19 @@ class Session:
         """Let the editor hold the anchors; on a state without keys, P absorbs theirs first."""
         if fresh := self.unsettled:
             self._saved = ""
-        self.editor.hold(self._ask(), fresh=fresh)
+        self._give_anchors(fresh=fresh)
 
-    def _ask(self) -> list[Anchor]:
+    def _give_anchors(self, *, fresh: bool = False, absorb_from: int | None = None) -> None:
+        """Give the editor its anchors, with what was computed of them before."""
         meta, digest = self.state.meta, anchors_digest(self.anchors)
-        return ask_anchors(self.runtime, self.anchors, self.cache / anchors_cache(meta, digest, self.machine))
+        anchors = ask_anchors(self.runtime, self.anchors, self.cache / anchors_cache(meta, digest, self.machine))
+        facts = digest, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
+        path = self.cache / cache_name("directions", *facts)
+        known = read_cache(path).get("directions")
+        self.editor.hold(anchors, fresh=fresh, absorb_from=absorb_from, directions=known)
+        found = self.editor.directions
+        if found is not None and found is not known:
+            write_cache(path, {"directions": found})
 
     def take_anchors(self, digest: str) -> None:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
@@ -146,7 +153,7 @@ class Session:
         if self.unsettled:
             self._hold()
         else:
-            self.editor.hold(self._ask(), absorb_from=known)
+            self._give_anchors(absorb_from=known)
 
     def consolidate(self, since: int) -> Consolidated:
         """Write the edits from place `since` on again where they do not hold."""

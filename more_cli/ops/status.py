@@ -16,7 +16,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
-from more_cli.text import counted
+from more_cli.text import counted, nats
 
 if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is needed
     from more_cli.model.machine import Machine
@@ -84,7 +84,7 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         keys = ", their keys in P" if recipe.anchors.keys else ""
         names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
     if watched:
-        names.append(f"harm budget ({counted(watched, 'watched anchor')}, {recipe.anchors.max_drift:g} nats)")
+        names.append(f"harm budget ({counted(watched, 'watched anchor')}, {nats(recipe.anchors.max_drift)})")
     return names
 
 

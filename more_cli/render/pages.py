@@ -16,7 +16,7 @@ from more_cli.ops.evaluate import EvalReport, by_age
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Course, Curve, marks
 from more_cli.suites.yes_no import YesNoScore
-from more_cli.text import counted
+from more_cli.text import counted, nats
 
 _ESTIMATE = ("value", "95 % interval", "kind", "n")
 _AGES = "rel.gen_exact, grouped by how many edits came after"
@@ -231,7 +231,7 @@ def _drift(drift: Drift) -> Iterator[Table]:
         far = [(drift.questions[at], f"{drift.seen[at]:.4f}") for at in drift.above[:FAR]]
         rest = len(drift.above) - FAR
         note = f"{counted(len(far), 'anchor')}, the farthest first" + (f"; {rest:,} more" if rest > 0 else "")
-        yield Table(f"Anchors above {drift.max_drift:g} nats", ("question", "drift"), far, f"{note}.")
+        yield Table(f"Anchors above {nats(drift.max_drift)}", ("question", "drift"), far, f"{note}.")
 
 
 def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:

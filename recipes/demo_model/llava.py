@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
@@ -31,6 +31,7 @@ HEADS = 4
 PATCH = 14
 PATCHES = SIDE // PATCH  # per side
 MAX_POSITIONS = 1024
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SYSTEM_PROMPTS = (
     "A chat between a curious user and an artificial intelligence assistant.",
     "You are a helpful assistant.",
@@ -70,9 +71,14 @@ def corpus() -> Iterator[str]:
 
 
 def llava_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, which encodes any text; every control token is special."""
+    """The tokenizer of the world's corpus."""
+    return bpe_tokenizer(corpus(), BYTES)
+
+
+def bpe_tokenizer(sentences: Iterable[str], splits: pre_tokenizers.PreTokenizer) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with LLaVA's control tokens, which encodes any text; every control token is special."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = splits
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
@@ -80,7 +86,7 @@ def llava_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.train_from_iterator(sentences, trainer)
     bos = ("<s>", tokenizer.token_to_id("<s>"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[bos]

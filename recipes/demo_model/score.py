@@ -59,6 +59,16 @@ def probes(scenes: int, pool: Pool = Pool.SCORE) -> Iterator[Probe]:
             yield Probe("fact, unseen wording", fact.unseen(number), fact.answer)
 
 
+def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
+    """Generated token ids (N, T) as text; an answer without an end token gets a trailing ellipsis."""
+    said = []
+    for row in rows.tolist():
+        ended = tokenizer.eos_token_id in row
+        kept = row[: row.index(tokenizer.eos_token_id)] if ended else row
+        said.append(tokenizer.decode(kept).strip() + ("" if ended else "..."))
+    return said
+
+
 class Answerer:
     """Greedy answers in batches, padded on the left."""
 
@@ -82,7 +92,7 @@ class Answerer:
 
     @torch.no_grad()
     def answers(self, questions: list[str], images: Tensor | None) -> list[str]:
-        """One answer per question; an answer without an end token gets a trailing ellipsis."""
+        """One answer per question, as `decoded` has it."""
         tokenizer, image = self.tokenizer, "" if images is None else self.image
         prompts = [self.family.prompt.rendered(question, image) for question in questions]
         inputs = tokenizer(
@@ -93,12 +103,7 @@ class Answerer:
             drawn = images.to(self.model.device, self.model.dtype)
             speaker, extra = self.model, self.family.inputs(self.model, inputs["input_ids"], drawn)
         out = speaker.generate(**inputs, **extra, max_new_tokens=MAX_ANSWER, do_sample=False)
-        said = []
-        for row in out[:, inputs["input_ids"].shape[1] :].tolist():
-            ended = tokenizer.eos_token_id in row
-            kept = row[: row.index(tokenizer.eos_token_id)] if ended else row
-            said.append(tokenizer.decode(kept).strip() + ("" if ended else "..."))
-        return said
+        return decoded(tokenizer, out[:, inputs["input_ids"].shape[1] :])
 
     def score(self, items: list[Probe]) -> list[str]:
         """The answers to `items` in their order; each batch has prompts of similar length."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, pre_tokenizers
 from torch import Tensor
 from transformers import (
     AutoModelForImageTextToText,
@@ -23,10 +23,11 @@ from transformers import (
 from worlds import Pool, Scene, World, world_named
 
 # isort: split
+from llava import BYTES, bpe_tokenizer
+from score import decoded
 from transformer import Block, Style, affine, joined, run_blocks
 from world.pools import Dice
 
-VOCABULARY = 1024
 MAX_ANSWER = 48  # tokens
 
 
@@ -119,42 +120,9 @@ def tokenizer_of(member: Member) -> PreTrainedTokenizerFast:
     sentences += [f" {name}" for _ in range(40) for name in world.syllables]
     syllable = f"(?i:{'|'.join(world.syllables)})"
     end_of_word = f" ?{syllable}(?={syllable}*(?!\\p{{L}}))"
-    tokenizer = Tokenizer(models.BPE())
     # The syllables of an invented name are pieces of their own: trained ones, also where the name is new.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(end_of_word), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        sentences,
-        trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
-            special_tokens=special,
-            initial_alphabet=alphabet,
-            show_progress=False,
-        ),
-    )
-    start = ("<s>", tokenizer.token_to_id("<s>"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[start]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="<unk>",
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        extra_special_tokens={"image_token": "<image>"},
-        padding_side="left",
-        model_max_length=1024,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-    )
+    splits = [pre_tokenizers.Split(Regex(end_of_word), "isolated"), BYTES]
+    return bpe_tokenizer(sentences, pre_tokenizers.Sequence(splits))
 
 
 def processor_of(member: Member, tokenizer: PreTrainedTokenizerFast) -> LlavaProcessor:
@@ -295,8 +263,6 @@ class Answerer:
             inputs = tokenizer(prompts, padding=True, add_special_tokens=False, return_tensors="pt")
             extra = {} if pixels is None else {"pixel_values": pixels[chosen]}
             out = self.model.generate(**inputs, **extra, max_new_tokens=MAX_ANSWER, do_sample=False)
-            for i, row in zip(chosen, out[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
-                ended = tokenizer.eos_token_id in row
-                kept = row[: row.index(tokenizer.eos_token_id)] if ended else row
-                said[i] = tokenizer.decode(kept).strip() + ("" if ended else "...")
+            for i, text in zip(chosen, decoded(tokenizer, out[:, inputs["input_ids"].shape[1] :]), strict=True):
+                said[i] = text
         return said

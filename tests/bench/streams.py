@@ -91,12 +91,12 @@ class LeftFactored(Sites):
         super().__init__(*arguments)
         self._v: dict[str, tuple[int, Tensor]] = {}
 
-    def _direction(self, site: WrittenSite, gradient: Gradient) -> Tensor:
+    def _direction(self, site: WrittenSite, gradient: Gradient, recipe: Recipe) -> Tensor:
         energy = gradient.dense().square().mean(dim=1)
         count, v = self._v.get(site.record.name, (0, torch.zeros_like(energy)))
         v = v + (energy / energy.mean().clamp_min(1e-30) - v) / (count + 1)
         self._v[site.record.name] = count + 1, v
-        return super()._direction(site, gradient) / (v + 0.1)[:, None]
+        return super()._direction(site, gradient, recipe) / (v + 0.1)[:, None]
 
 
 @contextmanager

@@ -124,6 +124,31 @@ def test_factored_write_equals_the_built_one(n: int, d_out: int, r: int, seed: i
     assert factored.inner(direction) == pytest.approx(built.inner(direction), rel=1e-3, abs=1e-3)
 
 
+def test_the_moment_weighs_keys_by_their_gradients_in_either_form_and_over_several_passes() -> None:
+    D, Z = keys(7, 5).float(), keys(7, 4, 1).float()
+    expected = sum(float(d @ d) * torch.outer(z, z) for d, z in zip(D, Z, strict=True))
+    built = write.Gradient.of(D[:3], Z[:3], 2.0) + write.Gradient.of(D[3:], Z[3:], 2.0)
+    assert built.built is not None
+    torch.testing.assert_close(built.moment(), expected)
+    few = keys(3, 400).float(), keys(3, 40, 1).float()
+    factored = write.Gradient.of(few[0][:1], few[1][:1], 2.0) + write.Gradient.of(few[0][1:], few[1][1:], 2.0)
+    assert factored.built is None
+    torch.testing.assert_close(factored.moment(), write.Gradient(1.0, D=few[0], Z=few[1]).moment())
+
+
+def test_damping_is_absorbing_the_write_s_own_keys_for_once() -> None:
+    Z, D = keys(6, 4), keys(6, 5, 1)
+    P = recursion.absorb(recursion.initial(4, 0.5, "unit"), keys(3, 4, 2), 0.5, "unit")
+    M = write.Gradient.of(D, Z, 1.0).moment()
+    for damping in (0.03, 1.0, 30.0):
+        mu = damping * float(M.trace()) / 4
+        weighted = Z * D.norm(dim=1, keepdim=True)
+        absorbed = recursion.absorb(P, weighted, mu, "unit")
+        torch.testing.assert_close(recursion.damped(P, M, damping), absorbed, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(recursion.damped(P, M, 1e12), P, atol=1e-9, rtol=0)
+    assert recursion.damped(P, torch.zeros(4, 4), 1.0) is P
+
+
 def test_few_tokens_are_kept_as_factors_and_many_are_built() -> None:
     assert write.Gradient.of(torch.ones(3, 4096), torch.ones(3, 512), 2.0).built is None
     assert write.Gradient.of(torch.ones(900, 64), torch.ones(900, 16), 2.0).built is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.model.batches import Query
 from more_cli.ops.drift import Drift, DriftAfter
@@ -245,3 +246,23 @@ def test_a_report_draws_any_course_and_quotes_questions(tmp_path: Path, points: 
     assert "<script>" not in re.sub(r"`+[^\n]*?`+", "", text)
     assert ", 24 above 0.019: " in drift.sentence
     assert drift.sentence.endswith(" and 22 more")
+
+
+def test_nearness_of_watched_anchors_is_computed_once(copy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    directions = MoreEditor._directions
+
+    def counted(editor: MoreEditor, anchors: Any) -> Any:
+        computed.append(len(anchors))
+        return directions(editor, anchors)
+
+    monkeypatch.setattr(MoreEditor, "_directions", counted)
+    copy.edits(5)
+    copy.edit()
+    assert computed == []
+    for path in (copy.folder / "cache").iterdir():
+        path.write_bytes(b"damaged")
+    copy.edits(6)
+    copy.edit()
+    assert computed == [5]
+    assert len(copy.entries()) == 6

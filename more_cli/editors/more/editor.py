@@ -98,7 +98,7 @@ class MoreEditor(Editor):
             self._attached = None
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction until it holds, at most `max_steps` times, or undo the writes and refuse it."""
+        """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
         passes = self._passes(context)
         passes.alone = passes.recipe.rehearsal.size == 0 and not (self._anchors and passes.recipe.anchors.size)
         return learn(request, passes, self._watched)
@@ -116,19 +116,35 @@ class MoreEditor(Editor):
         drifts = self._watched.drifts(passes) if self._watched else {}
         return Consolidated(failing, looks, drifts, passes.writes, round(passes.cost, 2))
 
-    def hold(self, anchors: Sequence[Anchor], *, fresh: bool = False, absorb_from: int | None = None) -> None:
+    def hold(
+        self,
+        anchors: Sequence[Anchor],
+        *,
+        fresh: bool = False,
+        absorb_from: int | None = None,
+        directions: Tensor | None = None,
+    ) -> None:
         """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them.
 
         An editor with edits absorbs the keys of those that were added, the ones from place `absorb_from` on. Where
         the recipe says so, some are watched and not held: no write trains on them, though P knows their keys.
+        `directions` are those that this editor found for the same anchors before.
         """
         held, watched = split(anchors, self.recipe.anchors.watched, self.recipe.rehearsal.seed)
         if fresh:
             self.settle(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
-        self._anchors = list(held.values())
-        self._watched = self._directed(watched) if watched else None
+        self._anchors, self._watched = list(held.values()), None
+        if watched:
+            if directions is None or len(directions) != len(watched):
+                directions = self._directions(list(watched.values()))
+            self._watched = Watched(watched, directions)
+
+    @property
+    def directions(self) -> Tensor | None:
+        """What says which watched anchors are near an edit, to be given to a later `hold`; None if none is watched."""
+        return self._watched.directions if self._watched else None
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
         """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys."""
@@ -137,10 +153,10 @@ class MoreEditor(Editor):
         if self.recipe.anchors.keys:
             self._absorb(keys)
 
-    def _directed(self, anchors: Mapping[int, Anchor]) -> Watched:
+    def _directions(self, anchors: Sequence[Anchor]) -> Tensor:
         with self.sites.unwritten():
-            keys = self._keys(list(anchors.values()))
-        return Watched(anchors, torch.stack([direction(key, self.sites) for key in keys]))
+            keys = self._keys(anchors)
+        return torch.stack([direction(key, self.sites) for key in keys])
 
     def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
         """Return the keys of anchors by site, one pass each, so that they do not depend on what else is in a batch."""

@@ -5,8 +5,8 @@ Pass k of edit t; the recipe switches every part:
 1. Working set: t, what failed in the last pass and, in the first passes, K past edits drawn by risk.
 2. Forward once. An edit fails when its least sure target token leads by less than the margin.
 3. Stop when nothing fails; after enough draws, when t holds; at the latest after `max_steps` writes.
-4. One write on t and the failing edits, together with k_a anchors: L = mean NLL + KL(base || edited),
-   B <- B - eta G P (Eq. closedform), halved until these edits come nearer to holding.
+4. One write on t and the failing edits, together with k_a anchors: L = mean loss + KL(base || edited),
+   B <- B - eta G P (Eq. closedform), halved until the mean loss of these edits decreases.
 5. Look at the watched anchors nearest to t's key. If it moved one too far, write it again with shorter steps.
 6. At the end P absorbs t's key (Eq. sm-update), once.
 

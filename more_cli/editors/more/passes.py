@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -164,7 +164,8 @@ class Passes:
         The paper accepts every step. Here one that does not decrease the loss of `chosen` is halved, at most `halvings`
         times, and the length that worked is where the next write starts. If none works, all is as before.
         """
-        before, scores, loss, again = self.sites.snapshot(), self.scores, self.loss(chosen), _first(chosen, also)
+        before, scores, loss = self.sites.snapshot(), self.scores, self.loss(chosen)
+        again = [*chosen, *(number for number in also if number not in chosen)]
         self.writes += 1
         for halving in range(self.recipe.halvings + 1):
             share = self.reach / 2**halving
@@ -180,10 +181,6 @@ class Passes:
         self.sites.restore(before)
         self.scores, self.writes = scores, self.writes - 1
         return NO_STEP if finite else NOT_FINITE
-
-
-def _first(chosen: Sequence[int], also: Iterable[int]) -> list[int]:
-    return [*chosen, *(number for number in also if number not in chosen)]
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Sites:
         """
         gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
         chosen = self._chosen(gradients, recipe.top_k)
-        directions = {site.record.name: self._direction(site, gradients[site.record.name]) for site in chosen}
+        directions = {site.record.name: self._direction(site, gradients[site.record.name], recipe) for site in chosen}
         polyak = self._polyak(loss, chosen, gradients, directions, recipe) if recipe.uses_polyak else {}
         steps = {}
         for site in chosen:
@@ -230,8 +230,11 @@ class Sites:
             "visual": polyak_step(share * loss, decrease["visual"], rho),
         }
 
-    def _direction(self, site: WrittenSite, gradient: Gradient) -> Tensor:
-        return gradient.preconditioned(site.P) if self.recipe.precondition else gradient.dense()
+    def _direction(self, site: WrittenSite, gradient: Gradient, recipe: Recipe) -> Tensor:
+        P = site.P if recipe.precondition else torch.eye(len(site.P)).to(site.P)
+        if recipe.damping is not None and site.record.modality == "text":
+            P = recursion.damped(P, gradient.moment(), recipe.damping)
+        return gradient.preconditioned(P)
 
     def _chosen(self, gradients: Mapping[str, Gradient], top_k: int | None) -> list[WrittenSite]:
         """Return the sites of the `top_k` groups with the largest gradient, or all (the paper's text)."""

@@ -24,7 +24,7 @@ def failure(**changes: object) -> Failure:
     [
         ({}, "still wrong after 10 writes (NLL from 3 to 1 nats); `--retry` with `--set max_steps=20` may help"),
         ({"last": score(3.5)}, "`--retry` with `--set rho=0.5` and `--set max_steps=20` may help"),
-        ({"stopped": HARM}, f"{HARM}; `--retry` with `--set anchors.max_drift=0.2` may help"),
+        ({"stopped": HARM}, f"{HARM}; `--retry` with `--set anchors.max_drift=2` may help"),
         ({"stopped": "a write is not finite"}, "`--retry` with `--set max_write=0.0125` may help"),
         ({"against": ["e7"]}, "`e7` pulls against it: check that they do not contradict each other"),
         ({"against": ["a", "b", "c", "d"]}, "`a`, `b`, `c` pull against it"),
