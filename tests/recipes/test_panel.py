@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlavaConfig
 
 from members import MEMBERS, Answerer, Member, model_of, pixels, processor_of, see, tokenizer_of
 from more_cli.inputs.edits import read_edits, read_probes
 from more_cli.suites.load import EditSuite, load_suite
+from support.paths import DATA
 from world.pools import Dice
 from worlds import CALIBRATED, NEW, Pool, World, world_named
 
@@ -145,6 +147,19 @@ def test_packed_rows_answer_like_the_library(name: str, monkeypatch: pytest.Monk
             expected = model(**inputs).logits[0, -1]
         torch.testing.assert_close(logits[at], expected, atol=1e-4, rtol=1e-4)
         at += len(tokenizer.encode(" " + question.answer, add_special_tokens=False)) + 1
+
+
+TRAINED = sorted(path.name for path in (DATA / "panel").iterdir())
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_weights_answer_their_world(name: str) -> None:
+    member, folder = MEMBERS[name], DATA / "panel" / name
+    config, expected = LlavaConfig.from_pretrained(folder), model_of(member, tokenizer_of(member)).config
+    assert config.text_config.to_diff_dict() == expected.text_config.to_diff_dict()
+    assert config.vision_config.to_diff_dict() == expected.vision_config.to_diff_dict()
+    assert (folder / "model.safetensors").stat().st_size <= 6 * 2**20
+    assert script("train").score(folder, member, scenes=20)["overall"] > 60
 
 
 @pytest.fixture
