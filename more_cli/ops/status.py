@@ -73,6 +73,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
     if recipe.pooling == "none":
         names.append("the key of every token in P")
+    if recipe.damping is not None:
+        names.append(f"a write damped by the moment of its own keys ({recipe.damping:g})")
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
         names.append(f"written until it holds ({limit}, at most {counted(recipe.max_steps, 'write')})")

@@ -64,8 +64,8 @@ def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> 
     untouched = AutoModelForImageTextToText.from_pretrained(world.model, local_files_only=True)
     assert gap(untouched, batches, live) > 0.5
     adapted = peft.PeftModel.from_pretrained(untouched, tmp_path / "adapter")
-    # PEFT multiplies in float32, a branch beside bfloat16 weights in bfloat16.
-    assert gap(adapted, batches, live) < (1e-5 if dtype == "float32" else 0.15)
+    # PEFT multiplies in float32, a branch beside bfloat16 weights in bfloat16, whose logits here are 1/8 apart.
+    assert gap(adapted, batches, live) < (1e-5 if dtype == "float32" else 0.25)
 
 
 def said(session: Session) -> tuple[list[torch.Tensor], list[Batch]]:
