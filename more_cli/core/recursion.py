@@ -9,6 +9,7 @@ O(r^2) update in float64 costs next to nothing beside the forward pass.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -81,7 +82,7 @@ def damped(P: Tensor, M: Tensor, damping: float) -> Tensor:
     would be had it absorbed the write's own keys, weighted by their gradients; it is used once and not kept.
     """
     M = M.to(P)
-    if not (trace := float(M.trace())) > 0.0:  # nothing to write, or not finite
+    if not 0.0 < (trace := float(M.trace())) < math.inf:  # nothing to write; of what is not finite, a step says so
         return P
     # (I + P M / mu) X = P has no inverse of P, whose eigenvalues can be small.
     identity = torch.eye(len(P), dtype=P.dtype, device=P.device)

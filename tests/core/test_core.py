@@ -146,7 +146,8 @@ def test_damping_is_absorbing_the_write_s_own_keys_for_once() -> None:
         absorbed = recursion.absorb(P, weighted, mu, "unit")
         torch.testing.assert_close(recursion.damped(P, M, damping), absorbed, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(recursion.damped(P, M, 1e12), P, atol=1e-9, rtol=0)
-    assert recursion.damped(P, torch.zeros(4, 4), 1.0) is P
+    for nothing in (0.0, float("inf"), float("nan")):
+        assert recursion.damped(P, torch.full((4, 4), nothing), 1.0) is P
 
 
 def test_few_tokens_are_kept_as_factors_and_many_are_built() -> None:

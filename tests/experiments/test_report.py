@@ -30,7 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def suite(world: World, *options: object) -> Result:
     where = "--cache", world.root / "cache", "--dtype", "float32"
-    settings = "--set", "max_steps=4", "--set", "halvings=0"
+    settings = "--set", "max_steps=3", "--set", "halvings=0"
     return run("eval", world.model, "--suite", world.root / "edits.jsonl", *where, *settings, *options)
 
 

@@ -32,7 +32,8 @@ def test_a_batch_is_written_together(world: World) -> None:
     *edits, last = world.entries()
     assert [(entry["joint"], entry["writes"], entry["greedy_after"]) for entry in edits] == [(True, 0, None)] * 5
     assert (last["kind"], last["since"]) == ("consolidate", 1)
-    assert {site["keys"] for site in run("status", world.model, "--json").json["sites"]} == {5}
+    # 13 tokens of answers, and 4 of each of 5 pictures.
+    assert {site["keys"] for site in run("status", world.model, "--json").json["sites"]} == {13, 20}
     assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
     again = world.edit("--batch")
     assert (again.code, len(world.entries())) == (0, 6)

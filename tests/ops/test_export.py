@@ -42,8 +42,9 @@ def test_init_with_anchors(world: World) -> None:
     assert done.code == 0, done.err
     assert "3 anchors" in done.out
     status = run("status", world.model, "--json").json
-    assert {site["keys"] for site in status["sites"] if site["modality"] == "text"} == {3}
-    assert {site["keys"] for site in status["sites"] if site["modality"] == "visual"} == {2}
+    (words,) = {site["keys"] for site in status["sites"] if site["modality"] == "text"}
+    assert words > 3, "a key of every token of three answers"
+    assert {site["keys"] for site in status["sites"] if site["modality"] == "visual"} == {2 * 4}
     assert all(site["ridge"] for site in status["sites"])
     assert "3 anchors (8 per write, their keys in P)" in run("status", world.model).out
     assert "already exists, unchanged" in init(world).out
@@ -80,8 +81,8 @@ def test_anchors_of_a_hostile_state_are_one_clear_error(world: World, text: str)
 def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:
     init(world)
     world.edit("--limit", 3)
-    (cache,) = (world.folder / "cache").iterdir()
-    cache.write_bytes(b"damaged")
+    for cache in (world.folder / "cache").iterdir():
+        cache.write_bytes(b"damaged")
     world.edit()
     disturbed = world.sidecar.read_bytes()
     other = world.root / "other.more"

@@ -209,7 +209,7 @@ def an_entry_of_p_was_changed(world: World) -> None:
 
 @damage("P", "eigenvalues from")
 def p_is_too_large(world: World) -> None:
-    changed(world, lambda state: next(iter(state.P.values())).mul_(1.001))
+    changed(world, lambda state: next(iter(state.P.values())).mul_(1000))
 
 
 @damage("P", "directions lowered by")
