@@ -8,7 +8,7 @@ Pass k of edit t; the recipe switches every part:
 4. One write on t and the failing edits, together with k_a anchors: L = mean loss + KL(base || edited),
    B <- B - eta G P (Eq. closedform), halved until the mean loss of these edits decreases.
 5. Look at the watched anchors nearest to t's key. If it moved one too far, write it again with shorter steps.
-6. At the end P absorbs t's key (Eq. sm-update), once.
+6. At the end P absorbs t's key (Eq. sm-update), once; by default a key of each of its tokens.
 
 Without rehearsal and anchors this is the paper's loop. Not in the paper: the check before a write, shorter steps, past
 edits, anchors.
