@@ -99,6 +99,13 @@ def edit(
     store_images: Annotated[
         bool, typer.Option(help="Keep a copy of every image, for replay and scoring.", rich_help_panel=opt.STATE)
     ] = True,
+    anchors: Annotated[
+        bool,
+        typer.Option(
+            help="If there is no state yet: make anchors from the pictures and questions of EDITS, a file.",
+            rich_help_panel=WRITING,
+        ),
+    ] = True,
     consolidate: Annotated[
         Consolidate,
         typer.Option(
@@ -171,6 +178,7 @@ def edit(
         consolidate=consolidate.value,
         batch=batch,
         reapply=reapply,
+        anchors=anchors,
         snapshot_every=snapshot_every,
     )
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
@@ -315,7 +323,8 @@ def _summary(report: EditReport) -> str:
 def _show_notes(output: Output, report: EditReport) -> None:
     if report.created is not None:
         show_notices(output, report.created.plan)
-        output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}")
+        made = f" and {counted(report.created.anchors, 'anchor')}" if report.created.anchors else ""
+        output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}{made}")
     output.replayed(report.replayed)
     for problem in report.problems:
         output.note(f"skipped: {problem}")

@@ -74,7 +74,7 @@ def init(
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
     file = Path(anchors) if anchors and source is None else None
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
-    inputs = Inputs(file, source, calibrate, image_root, strict_paths)
+    inputs = Inputs(anchors=file, auto=source, calibrate=calibrate, image_root=image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = initialise(target, recipe, set_ or (), inputs=inputs, machine=machine, progress=progress)
     _show_init(output, report, source)

@@ -153,7 +153,12 @@ def cache_name(*facts: object) -> str:
 
 def identity(probe: Probe) -> tuple[str, str]:
     """Return a key that is equal for the same question: image, and words without case and spacing."""
-    return (probe.image.sha256 if probe.image else "", " ".join(probe.question.casefold().split()))
+    return identity_of(probe.question, *([probe.image.sha256] if probe.image else []))
+
+
+def identity_of(question: str, image: str = "") -> tuple[str, str]:
+    """Return the `identity` of a question about the picture with this hash."""
+    return image, " ".join(question.casefold().split())
 
 
 def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:

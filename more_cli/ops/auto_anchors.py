@@ -1,7 +1,8 @@
 """`--anchors auto`: anchors made from pictures that the user has and from questions that the recipe ships.
 
 Of a file of edits, every picture is asked the questions of other edits, and some neutral ones. What could be about an
-edit is left out: its answer is about to change.
+edit is left out, because its answer is about to change: a question in similar words, or one that the base answers as it
+answers the question that the edit corrects.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from more_cli.editors.anchors import ANSWER_TOKENS
 from more_cli.errors import DataError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
+from more_cli.model.batches import Query
 from more_cli.ops.anchors import identity
 from more_cli.recipe import Recipe
 from more_cli.text import canonical_json
+
+if TYPE_CHECKING:
+    from more_cli.model.runtime import Runtime
 
 AUTO: Final = "auto"
 """In place of a file of anchors."""
@@ -29,6 +36,8 @@ TEXT = SIZE // 4
 """Most of them without a picture."""
 PICTURED = SIZE - TEXT
 """Most of them about a picture."""
+ASKED = PICTURED * 3 // 2
+"""Most candidates of a kind: some are left out for what the base answers."""
 NEUTRAL = PICTURED // 4
 """Of those about pictures of edits, how many ask a neutral question; more where other questions are few."""
 PER_PICTURE = 2
@@ -53,25 +62,76 @@ Words = frozenset[str]
 Item = TypeVar("Item")
 
 
-def anchors_from(
+@dataclass(frozen=True)
+class Candidates:
+    """Questions that anchors are taken from, each list in the order in which it is used."""
+
+    pairs: Sequence[Probe]
+    """Pictures of edits with questions of other edits."""
+    general: Sequence[Probe]
+    """Pictures with neutral questions."""
+    prompts: Sequence[Probe]
+    """Questions without a picture."""
+    about: Sequence[Edit] = ()
+    """The edits that no anchor may be about."""
+
+    @property
+    def anchors(self) -> list[Probe]:
+        """The first `SIZE` of them: enough neutral ones, and as many pairs as fit."""
+        general = self.general[: max(NEUTRAL, PICTURED - len(self.pairs))]
+        pictured = {identity(probe): probe for probe in (*self.pairs[: PICTURED - len(general)], *general)}
+        return [*pictured.values(), *self.prompts[:TEXT]]
+
+    def only(self, keep: Callable[[Probe], bool]) -> Candidates:
+        """Return those for which `keep` is true."""
+        pairs, general, prompts = (list(filter(keep, each)) for each in (self.pairs, self.general, self.prompts))
+        return Candidates(pairs, general, prompts, self.about)
+
+    def __iter__(self) -> Iterator[Probe]:
+        return chain(self.pairs, self.general, self.prompts)
+
+
+def candidates_from(
     source: Path, recipe: Recipe, image_root: Path | None = None, *, strict_paths: bool = False
-) -> list[Probe]:
-    """Return anchors from a file of edits or a folder of pictures.
+) -> Candidates:
+    """Return candidates from a file of edits or a folder of pictures.
 
     Raises:
         StreamErrors: the file has problems.
         DataError: the file or a picture cannot be read, or the folder holds no pictures.
     """
     if source.is_dir():
-        return folder_anchors(source, recipe, strict_paths=strict_paths)
-    return auto_anchors(read_edits(source, image_root, strict_paths=strict_paths).edits, recipe)
+        return of_folder(source, recipe, strict_paths=strict_paths)
+    return of_edits(read_edits(source, image_root, strict_paths=strict_paths).edits, recipe)
+
+
+def told_apart(runtime: Runtime, candidates: Candidates) -> Candidates:
+    """Leave out what the base answers as it answers the question that an edit about the same picture corrects.
+
+    Both may ask for the same thing in different words, such as `What is on the left?` and `What is the red one?`.
+    """
+    pictures = {probe.image.sha256 for probe in candidates if probe.image}
+    corrected = [edit for edit in candidates.about if len(edit.images) == 1 and edit.images[0].sha256 in pictures]
+    asked = [probe for probe in candidates if probe.image]
+    queries = [Query(edit.images, edit.question) for edit in corrected]
+    queries += [Query((probe.image,), probe.question) for probe in asked if probe.image]
+    with runtime.base():
+        answers = list(map(tuple, runtime.generate(queries, ANSWER_TOKENS)))
+    wrong = {(edit.images[0].sha256, said) for edit, said in zip(corrected, answers, strict=False)}
+    said = dict(zip(map(identity, asked), answers[len(corrected) :], strict=True))
+    return candidates.only(lambda probe: not probe.image or (probe.image.sha256, said[identity(probe)]) not in wrong)
 
 
 def auto_anchors(edits: Sequence[Edit], recipe: Recipe) -> list[Probe]:
-    """Return anchors from the pictures and questions of edits, and from the recipe's questions and prompts.
+    """Return anchors from edits, without asking the base."""
+    return of_edits(edits, recipe).anchors
 
-    At most `SIZE`, drawn by the recipe's seed and spread evenly over pictures and questions. No anchor is a question
-    of the edits or of their probes, nor asks a picture in nearly the words in which it is corrected.
+
+def of_edits(edits: Sequence[Edit], recipe: Recipe) -> Candidates:
+    """Return candidates from the pictures and questions of edits, and from the recipe's questions and prompts.
+
+    Drawn by the recipe's seed and spread evenly over pictures and questions. None is a question of the edits or of
+    their probes, nor asks a picture in nearly the words in which it is corrected.
     """
     corrected, seed = _Corrected.of(edits), recipe.seed
     pictures = _drawn({image.sha256: image for edit in edits for image in edit.images}, seed)[:CONSIDERED]
@@ -79,14 +139,12 @@ def auto_anchors(edits: Sequence[Edit], recipe: Recipe) -> list[Probe]:
     neutral, prompts = _shipped(recipe.anchors.questions, seed), _shipped(recipe.anchors.prompts, seed)
     pairs = _pairs(pictures, asked, len(asked), corrected.allows)
     general = _pairs(pictures, neutral, PER_PICTURE, corrected.allows_neutral)
-    general = general[: max(NEUTRAL, PICTURED - len(pairs))]
-    pictured = {identity(pair): pair for pair in (*pairs[: PICTURED - len(general)], *general)}
-    allowed = [Probe(prompt.text) for prompt in prompts if corrected.allows(prompt, None)]
-    return [*pictured.values(), *allowed[:TEXT]]
+    alone = [Probe(prompt.text) for prompt in prompts if corrected.allows(prompt, None)]
+    return Candidates(pairs, general, alone, about=edits)
 
 
-def folder_anchors(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> list[Probe]:
-    """Return anchors that ask pictures of a folder the recipe's neutral questions, and its text-only prompts.
+def of_folder(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> Candidates:
+    """Return candidates that ask pictures of a folder the recipe's neutral questions, and its text-only prompts.
 
     Raises:
         DataError: it cannot be read or holds no pictures, or a picture cannot be read.
@@ -101,8 +159,8 @@ def folder_anchors(folder: Path, recipe: Recipe, *, strict_paths: bool = False) 
     images, seed = ImageCache(folder, strict=strict_paths), recipe.seed
     pictures = list({image.sha256: image for image in map(images.locate, _drawn(names, seed)[:PICTURED])}.values())
     neutral = _shipped(recipe.anchors.questions, seed)
-    pictured = _pairs(pictures, neutral, len(neutral), lambda *_: True)
-    return pictured + [Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, seed)[:TEXT]]
+    general = _pairs(pictures, neutral, len(neutral), lambda *_: True)
+    return Candidates([], general, [Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, seed)])
 
 
 def words_of(text: str) -> Words:
@@ -186,7 +244,7 @@ def _pairs(
     rounds: int,
     allowed: Callable[[_Question, ImageSource], bool],
 ) -> list[Probe]:
-    """Ask every picture in each round the allowed question that was asked least; return at most `PICTURED` pairs."""
+    """Ask every picture in each round the allowed question that was asked least; return at most `ASKED` pairs."""
     uses, pairs, left = Counter[str](), dict[tuple[str, str], Probe](), list(pictures)
     for _ in range(rounds):
         for picture in left[:]:
@@ -198,7 +256,7 @@ def _pairs(
             if question := next(free, None):
                 pairs[picture.sha256, question.text] = Probe(question.text, picture)
                 uses[question.text] += 1
-                if len(pairs) == PICTURED:
+                if len(pairs) == ASKED:
                     return list(pairs.values())
             else:
                 left.remove(picture)

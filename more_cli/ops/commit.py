@@ -23,6 +23,7 @@ def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: 
     An edit that cannot be turned into a prompt is refused with the reason.
     """
     started = time.monotonic()
+    session.release(edit.question, [image.sha256 for image in edit.images])
     try:
         measured = _measured(session, edit, attempt)
     except DataError as error:

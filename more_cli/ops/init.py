@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from more_cli.ops.anchors import (
     keep_anchors,
     leave_out,
     left_out_sentence,
+    load_anchors,
 )
-from more_cli.ops.auto_anchors import AUTO, anchors_from
+from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, told_apart
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
@@ -101,18 +103,26 @@ class Inputs:
     """Questions whose answers must not move; by default the file that the recipe names."""
     auto: Path | None = None
     """File of edits or folder of pictures to make anchors from, in place of `anchors`."""
+    edits: Sequence[Edit] = ()
+    """The same for edits that were read already; used if the recipe takes anchors and names no file of them."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
     image_root: Path | None = None
     strict_paths: bool = False
 
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
-        """Read the anchors, or make them."""
-        if self.auto is not None:
-            return anchors_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
+        """Read the anchors of a file, given or named by the recipe."""
         file = self.anchors or recipe.anchors.file
         root = self.image_root if self.anchors else None
         return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
+
+    def candidates(self, recipe: Recipe) -> Candidates | None:
+        """Return what anchors are made from; None if none are made."""
+        if self.auto is not None:
+            return candidates_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
+        if self.edits and recipe.anchors.used and not recipe.anchors.file:
+            return of_edits(self.edits, recipe)
+        return None
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
@@ -137,68 +147,72 @@ def initialise(
     Raises:
         StateError: the checkpoint cannot be edited, its processor does not fit it, or another state exists.
         StreamErrors: the file of anchors or of corrections has problems.
+        DataError: no anchors can be made from the file or folder that was named for it.
     """
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
-    questions, corrections = inputs.questions(chosen.recipe), inputs.corrections()
+    candidates, corrections = inputs.candidates(chosen.recipe), inputs.corrections()
+    if candidates:
+        candidates = candidates.only(partial(_askable, chosen))
+    questions = candidates.anchors if candidates else inputs.questions(chosen.recipe)
     if (questions or inputs.auto) and not chosen.recipe.anchors.used:
         hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
         raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
-    if inputs.auto is not None:
-        questions = _askable(chosen, questions, inputs.auto)
-        if not any(question.image for question in questions):
-            chosen.notices.append(TEXT_ALONE.format(inputs.auto))
+    if inputs.auto is not None and not questions:
+        raise DataError(f"no anchors can be made from `{inputs.auto}`", f"take other pictures: --anchors {AUTO} FOLDER")
     corrections, left_out = leave_out(corrections, identities(questions))
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
-    state.meta.anchors = anchors_digest(questions) if questions else None
     with writer_lock(target.lock):
-        pictured = sum(question.image is not None for question in questions)
-        if existing := _existing(target, chosen, state.meta, corrections):
-            return replace(existing, anchors=len(questions), pictured=pictured)
-        if questions:
-            keep_anchors(target.folder, questions, first=True)
+        if existing := _existing(target, chosen, state.meta, corrections, candidates or questions):
+            return existing
         if questions or corrections:
             machine = machine or Machine()
-            _prepare(target, chosen, state, questions, corrections, machine=machine, progress=progress)
+            questions = _prepare(
+                target, chosen, state, candidates or questions, corrections, machine=machine, progress=progress
+            )
+        if inputs.auto is not None and not _pictured(questions):
+            chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         save_state(target.sidecar, state)
-        return InitReport(
-            target, chosen, state.parameters, created=True, state=state.meta, anchors=len(questions), pictured=pictured
-        )
+        made = len(questions), _pictured(questions)
+        return InitReport(target, chosen, state.parameters, True, state.meta, *made)
 
 
-def _askable(chosen: Plan, questions: Sequence[Probe], source: Path) -> list[Probe]:
-    """Return those anchors made from a source that the model can be asked; some models need a picture.
-
-    Raises:
-        DataError: there are none.
-    """
+def _askable(chosen: Plan, question: Probe) -> bool:
+    """Return whether the model can be asked a question that was made for it; some models need a picture."""
     family = family_of(str(chosen.checkpoint.config.get("model_type")))
-    kept = [each for each in questions if not family.refuses(int(each.image is not None), alone=True)]
-    if not kept:
-        raise DataError(f"no anchors can be made from `{source}`", f"take other pictures: --anchors {AUTO} FOLDER")
-    return kept
+    return not family.refuses(int(question.image is not None), alone=True)
+
+
+def _pictured(questions: Iterable[Probe]) -> int:
+    return sum(question.image is not None for question in questions)
 
 
 def _prepare(
     target: Target,
     chosen: Plan,
     state: State,
-    questions: Sequence[Probe],
+    wanted: Candidates | Sequence[Probe],
     corrections: Sequence[Edit],
     *,
     machine: Machine,
     progress: Progress,
-) -> None:
+) -> Sequence[Probe]:
+    """Choose and keep the anchors, calibrate, and let P absorb the anchors' keys; return the anchors."""
     meta = state.meta
+    questions = wanted.anchors if isinstance(wanted, Candidates) else wanted
     needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(questions))
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
     runtime = load_runtime(chosen.checkpoint, machine, system=meta.recipe.system, reserve=needed.beside_weights)
     anchors: list[Anchor] = []
-    if questions:
-        with runtime.attached([]):
+    with runtime.attached([]):
+        if isinstance(wanted, Candidates):
+            progress(0, None, "choosing anchors")
+            questions = told_apart(runtime, wanted).anchors
+        if questions:
+            meta.anchors = keep_anchors(target.folder, questions, first=True)
             cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)
     if corrections:
@@ -208,6 +222,7 @@ def _prepare(
         with editor.attach(runtime):
             editor.settle(anchors)
     take_over(state, editor)
+    return questions
 
 
 def _fresh(chosen: Plan) -> State:
@@ -224,7 +239,13 @@ def _fresh(chosen: Plan) -> State:
     return state
 
 
-def _existing(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit]) -> InitReport | None:
+def _existing(
+    target: Target,
+    chosen: Plan,
+    meta: StateMeta,
+    corrections: Sequence[Edit],
+    wanted: Candidates | Sequence[Probe],
+) -> InitReport | None:
     """Return a report on an equal state that exists; None if there is no state.
 
     Raises:
@@ -234,20 +255,29 @@ def _existing(target: Target, chosen: Plan, meta: StateMeta, corrections: Sequen
         return None
     existing = load_state(target.sidecar)
     calibrated = (existing.meta.calibration or {}).get("edits")
+    anchors = load_anchors(target.folder, existing.meta.anchors) if existing.meta.anchors else []
     differs = {
         "base": existing.meta.base != meta.base,
         "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": existing.meta.anchors != meta.anchors,
+        "set of anchors": not _made_of(anchors, wanted),
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):
-        return InitReport(target, chosen, existing.parameters, created=False, state=existing.meta)
+        made = len(anchors), _pictured(anchors)
+        return InitReport(target, chosen, existing.parameters, False, existing.meta, *made)
     other = next(name for name in differs if differs[name])
     add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
         f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'edit')})",
         f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
+
+
+def _made_of(anchors: Sequence[Probe], wanted: Candidates | Sequence[Probe]) -> bool:
+    """Return whether a state has the anchors that a new one would get, or some of their candidates."""
+    if isinstance(wanted, Candidates):
+        return bool(anchors) == bool(wanted.anchors) and identities(anchors) <= identities(wanted)
+    return anchors_digest(anchors) == anchors_digest(wanted)
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -19,10 +19,19 @@ from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, load_anchors, read_cache, write_cache
+from more_cli.ops.anchors import (
+    anchors_digest,
+    ask_anchors,
+    cache_name,
+    identity,
+    identity_of,
+    load_anchors,
+    read_cache,
+    write_cache,
+)
 from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
 from more_cli.progress import Progress, no_progress
@@ -83,7 +92,11 @@ class Session:
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
         digest = self.ledger.anchors_at(self.state.meta.edits) or state.meta.anchors
-        self.anchors = load_anchors(target.folder, digest) if digest else []
+        self._use(load_anchors(target.folder, digest) if digest else [])
+
+    def _use(self, anchors: list[Probe]) -> None:
+        self.anchors = anchors
+        self._places = {identity(anchor): place for place, anchor in enumerate(anchors)}
 
     @property
     def anchors_digest(self) -> str | None:
@@ -145,11 +158,19 @@ class Session:
         found = self.editor.directions
         if found is not None and found is not known:
             write_cache(path, {"directions": found})
+        for entry in self.ledger.history[: self.state.meta.edits]:
+            if entry.kind == "edit":
+                self.release(entry.question, entry.images)
+
+    def release(self, question: str, images: Sequence[str]) -> None:
+        """Let the editor no longer hold the anchor that asks this, if there is one: an edit corrects its answer."""
+        if len(images) <= 1 and (place := self._places.get(identity_of(question, *images))) is not None:
+            self.editor.release([place])
 
     def take_anchors(self, digest: str) -> None:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
         known = len(self.anchors)
-        self.anchors = load_anchors(self.target.folder, digest)
+        self._use(load_anchors(self.target.folder, digest))
         if self.unsettled:
             self._hold()
         else:
@@ -204,10 +225,12 @@ class Session:
             self.consolidate(entry.since)
         elif entry.kind == "anchors":
             self.take_anchors(entry.content)
-        elif entry.status is not Status.REFUSED:  # a refused edit changed nothing
-            edit, attempt = self.ledger.edit_of(entry), Try.of(entry)
-            learn = self.editor.admit if attempt.joint else self.editor.edit
-            learn(EditRequest.of(edit), self.context(edit, attempt))
+        else:
+            self.release(entry.question, entry.images)
+            if entry.status is not Status.REFUSED:  # a refused edit changed nothing
+                edit, attempt = self.ledger.edit_of(entry), Try.of(entry)
+                learn = self.editor.admit if attempt.joint else self.editor.edit
+                learn(EditRequest.of(edit), self.context(edit, attempt))
         self.count(entry)
 
     def count(self, entry: Entry) -> None:

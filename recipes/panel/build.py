@@ -1,11 +1,12 @@
 """Harvests the suites of a trained model of the panel, in the form of MMEdit's files.
 
     python recipes/panel/build.py NAME MODEL OUT
+    python recipes/panel/build.py NAME MODEL OUT --long 3000
 
 OUT gets the folders `mistakes`, `objects`, `captions` (where the world has captions) and `contradictions`. Each has
 `eval.json`, `calibration.json`, `anchors.jsonl` and `images/`. Instead of the first two, `contradictions` has
-`first.jsonl`, and `second.jsonl`, which corrects the same questions again. The answers are greedy ones in float32. A
-picture's name is its seed.
+`first.jsonl`, and `second.jsonl`, which corrects the same questions again. With `--long N` OUT gets one folder, `long`,
+with N mistakes. The answers are greedy ones in float32. A picture's name is its seed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from world.pools import Dice
 
 CHUNK = 256  # questions asked together
 SEARCHED = 20_000  # questions, at most, for one suite
+SEARCHED_LONG = 200_000  # the same for `long`
 SIZES = {"mistakes": (100, 40), "objects": (100, 30), "captions": (100, 30)}
 CONTRADICTIONS = 30
 ANCHORS, ANCHOR_FACTS, EVALUATION_FACTS = 128, 42, 20
@@ -59,8 +61,8 @@ class Asked:
 class Harvest:
     """A model, its world and the folder that gets its suites."""
 
-    def __init__(self, member: Member, model: Path, out: Path) -> None:
-        self.member, self.out = member, out
+    def __init__(self, member: Member, model: Path, out: Path, searched: int = SEARCHED) -> None:
+        self.member, self.out, self.searched = member, out, searched
         self.world: World = member.of_world
         self.answerer = Answerer(model, member)
         facts = Dice(self.world.number, 9).some(self.world.known_facts, len(self.world.known_facts))
@@ -96,7 +98,7 @@ class Harvest:
 
     def scenes(self, pool: Pool, start: int) -> Iterator[Scene]:
         """Scenes of a pool from a number on."""
-        return (self.world.scene(pool, index) for index in range(start, start + SEARCHED))
+        return (self.world.scene(pool, index) for index in range(start, start + self.searched))
 
     def in_turn(self, kinds: Iterable[str]) -> Callable[[int], str]:
         """The kind of question for each number of a scene, in turn."""
@@ -173,7 +175,8 @@ class Harvest:
         folder = self.out / name
         for number, (pool, file) in enumerate(((Pool.EVALUATION, "eval"), (Pool.CALIBRATION, "calibration"))):
             edits = find(pool, sizes[number])
-            others = self.unrelated(pool, edits, UNRELATED + list(SIZES).index(name) * SEARCHED, name == "objects")
+            start = UNRELATED + (list(SIZES).index(name) * SEARCHED if name in SIZES else 0)
+            others = self.unrelated(pool, edits, start, name == "objects")
             records = [self.record(folder, *pair, n) for n, pair in enumerate(zip(edits, others, strict=True))]
             (folder / f"{file}.json").write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
             print(f"{name}, {file}: {len(records)} edits", flush=True)
@@ -247,8 +250,13 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(MEMBERS))
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--long", type=int, default=0, metavar="N", help="one folder with N mistakes")
     arguments = parser.parse_args()
-    harvest = Harvest(MEMBERS[arguments.name], arguments.model, arguments.out)
+    searched = SEARCHED_LONG if arguments.long else SEARCHED
+    harvest = Harvest(MEMBERS[arguments.name], arguments.model, arguments.out, searched)
+    if arguments.long:
+        harvest.write_suite("long", harvest.mistakes, (arguments.long, SIZES["mistakes"][1]))
+        return
     for name, find in (("mistakes", harvest.mistakes), ("objects", harvest.objects), ("captions", harvest.captions)):
         if name != "captions" or "caption" in harvest.world.asks:
             harvest.write_suite(name, find, SIZES[name])

@@ -37,6 +37,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here 
 
 import more_cli
 from more_cli.demo.files import demo_model_dir
+from more_cli.ops.auto_anchors import AUTO
 from more_cli.suites.catalog import EMBEDDED
 from panel_runs import FILES, Job, Variant, perform
 from panel_show import five, page
@@ -56,7 +57,7 @@ VARIANTS = {
     "no-halvings": Variant(settings=("halvings=0",)),
     "no-watch": Variant(settings=("anchors.watched=0",)),
     "no-anchors": Variant(anchors=""),
-    "auto-anchors": Variant(anchors="anchors-auto.jsonl"),
+    "auto-anchors": Variant(anchors=AUTO),
     "no-P": Variant(settings=("precondition=false",)),
     "no-P-no-rehearsal": Variant(settings=("precondition=false", "rehearsal.size=0")),
     "rehearsal-0": Variant(settings=("rehearsal.size=0",)),
@@ -81,6 +82,7 @@ CODE = {
     "editor": [
         *(PACKAGE / name for name in ("core", "editors", "model", "recipe.py")),
         *(PACKAGE / "evaluation" / name for name in ("probes.py", "metrics.py", "streams.py")),
+        PACKAGE / "ops" / "auto_anchors.py",
         PACKAGE.parent / "recipes",
     ],
     "lora": [PACKAGE / "editors" / name for name in ("anchors.py", "lora.py", "training.py")] + [RESULTS.parents[1]],
@@ -148,7 +150,7 @@ def digest(path: Path) -> str:
 def key(job: Job, made_by: str = "") -> str:
     """Return what identifies a run: two with the same key have the same numbers."""
     files = [job.path, *job.files]
-    if job.variant.anchors:
+    if job.variant.anchors and job.variant.anchors != AUTO:
         files += [folder / job.variant.anchors for folder in job.folders]
     facts = [job.model, job.stream, job.pool, job.limit, job.seed, job.dtype, job.name, asdict(job.variant)]
     text = json.dumps([facts, list(map(digest, files)), made_by or code(job.variant.kind)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime, load_runtime
 from more_cli.ops.anchors import identity
+from more_cli.ops.auto_anchors import AUTO, of_edits, told_apart
 from more_cli.ops.session import versions
 from more_cli.recipe import load_recipe, pick_recipe
 from more_cli.suites.annotations import read_pool
@@ -56,7 +57,7 @@ class Variant:
     """By default the architecture decides."""
     settings: tuple[str, ...] = ()
     anchors: str = "anchors.jsonl"
-    """File in the stream's folder; empty for none."""
+    """File in the stream's folder; `auto` for those that `more edit` makes of the stream; empty for none."""
     epochs: int = 0
     """Of the LoRA; 0 for as many as cost what `match` costs."""
     match: str = "default"
@@ -115,10 +116,9 @@ class Job:
             edits |= {edit.id: edit for edit in pool}
         return list(edits.values())
 
-    def anchors(self, edits: Sequence[Edit]) -> tuple[list[Probe], int]:
+    def anchors(self, edits: Sequence[Edit], runtime: Runtime) -> tuple[list[Probe], int]:
         """Return the anchors, and how many were left out because a probe or an edit of the stream asks the same."""
-        files = [folder / self.variant.anchors for folder in self.folders] if self.variant.anchors else []
-        found = {identity(probe): probe for file in files if file.is_file() for probe in read_probes(file)}
+        found = {identity(probe): probe for probe in self._given(edits, runtime)}
         asked = {identity(probe) for edit in edits for probe in edit.locality}
         asked |= {
             identity(Probe(question, image))
@@ -128,6 +128,20 @@ class Job:
         }
         kept = [probe for key, probe in found.items() if key not in asked]
         return kept, len(found) - len(kept)
+
+    def _given(self, edits: Sequence[Edit], runtime: Runtime) -> Iterable[Probe]:
+        if self.variant.anchors == AUTO:
+            bare = [replace(edit, rephrases=(), image_rephrases=(), locality=(), portability=()) for edit in edits]
+            candidates = of_edits(bare, load_recipe(self.recipe, self.variant.settings))
+            with runtime.attached([]):
+                return told_apart(runtime, candidates).anchors
+        files = [folder / self.variant.anchors for folder in self.folders] if self.variant.anchors else []
+        return [probe for file in files if file.is_file() for probe in read_probes(file)]
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe."""
+        return self.variant.recipe or pick_recipe(str(open_checkpoint(self.path).config.get("model_type", "")))
 
 
 @dataclass
@@ -189,9 +203,9 @@ def perform(job: Job) -> dict[str, Any]:
     editor = make_editor(job)
     system = editor.constants().get("system")
     if system is None:  # an editor without a recipe is asked as the default would be
-        system = load_recipe(pick_recipe(str(open_checkpoint(job.path).config.get("model_type", "")))).system
+        system = load_recipe(job.recipe).system
     runtime, edits = runtime_of(job.path, job.dtype, system), job.edits()
-    questions, dropped = job.anchors(edits)
+    questions, dropped = job.anchors(edits, runtime)
     uses = variant.held > 0 if variant.kind == "lora" else "anchors" in editor.capabilities
     with editor.attach(runtime):
         anchors = [make_anchor(runtime, query_of(probe), probe.answer) for probe in questions] if uses else []

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime
 from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, alike, auto_anchors, words_of
 from more_cli.recipe import load_recipe
 from support.helpers import COLOURS, Result, World, line, run
@@ -58,6 +62,74 @@ def test_every_picture_is_asked_the_questions_of_the_other_edits(world: World) -
     pairs = {(colour, question) for colour in COLOURS[:5] for question in QUESTIONS}
     own = set(zip(COLOURS, QUESTIONS, strict=False))
     assert asked(world) == pairs - own | {("", "what is 2 plus 3 ?")}
+
+
+def test_what_the_base_answers_as_it_answers_the_corrected_question_is_left_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alike = QUESTIONS[:2]
+
+    def said(_: Runtime, queries: Sequence[Query], limit: int) -> list[list[int]]:
+        return [[20 if query.question in alike else 20 + len(query.question.split("o"))] for query in queries]
+
+    monkeypatch.setattr(Runtime, "generate", said)
+    assert auto(world, *FEW).code == 0
+    pairs = {(colour, question) for colour in COLOURS[:5] for question in QUESTIONS}
+    own = set(zip(COLOURS, QUESTIONS, strict=False))
+    assert pairs - own - asked(world) == {(COLOURS[0], alike[1]), (COLOURS[1], alike[0])}
+    again = auto(world, *FEW)
+    assert (again.code, "already exists, unchanged" in again.out) == (0, True)
+
+
+def test_edit_makes_them_with_a_state_of_its_own(world: World) -> None:
+    done = world.edit("--anchors", *FEW, *LOOP)
+    assert f"created {world.sidecar} with recipe llava and 21 anchors" in done.err
+    made = asked(world)
+    other = "--state", world.root / "other.more"
+    assert auto(world, *FEW, *other).code == 0
+    assert made == asked(world, *other)
+    assert run("verify", world.model, "--deep").code == 0
+
+
+def test_edit_makes_none_where_it_is_told_so_or_the_recipe_takes_none(world: World) -> None:
+    done = world.edit("--no-anchors", *LOOP)
+    assert run("anchors", "list", world.model, "--json").json["anchors"] == []
+    assert "anchors" not in done.err
+    paper = "--state", world.root / "paper.more"
+    assert world.edit("--anchors", "--recipe", "paper-llava", "--set", "last=1", *paper).code in (0, 3)
+    assert run("anchors", "list", world.model, *paper, "--json").json["anchors"] == []
+
+
+def test_the_first_edits_of_a_file_give_the_anchors_if_no_more_are_applied(world: World) -> None:
+    assert world.edit("--anchors", "--limit", 1, *FEW, *LOOP).code in (0, 3)
+    assert asked(world) == {("", "what is 2 plus 3 ?")}
+
+
+def test_an_anchor_that_an_edit_corrects_is_held_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = list[set[str]]()
+    edit = MoreEditor.edit
+
+    def watched(editor: MoreEditor, *args: Any) -> Any:
+        anchors = [*editor._held.values(), *(editor._watched.anchors.values() if editor._watched else ())]
+        held.append({anchor.question for anchor in anchors})
+        return edit(editor, *args)
+
+    monkeypatch.setattr(MoreEditor, "edit", watched)
+    assert (
+        auto(world, "--set", 'anchors.prompts=["2 plus 3 ?", "3 plus 3 ?"]', "--set", "anchors.questions=[]").code == 0
+    )
+    world.write([line(0), {"id": "sum", "question": "3  PLUS 3 ?", "target": "b"}, line(1)])
+    assert world.edit().code in (0, 3)
+    before, after = {*QUESTIONS, "2 plus 3 ?", "3 plus 3 ?"}, {*QUESTIONS, "2 plus 3 ?"}
+    assert held == [before, after, after]
+    world.write([line(2)])
+    assert world.edit().code in (0, 3)  # a new process
+    assert held[3:] == [after]
+    assert run("verify", world.model, "--deep").code == 0  # it replays the ledger and finds the same bytes
+    assert run("revert", world.model, "sum").code in (0, 3)
+    world.write([line(3)])
+    assert world.edit().code in (0, 3)
+    assert held[-1] == before
 
 
 def test_the_state_is_like_one_with_a_file_of_anchors(world: World) -> None:

@@ -9,7 +9,7 @@ tokens, and no two sites share a P: visual energy never reaches a text P.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -56,8 +56,8 @@ class MoreEditor(Editor):
         self._records = [record.model_copy() for record in records]
         self._B = dict(B)
         self._P = dict(P)
-        self._anchors: list[Anchor] = []
-        """The held ones."""
+        self._held: dict[int, Anchor] = {}
+        """Anchors that writes train on, by place."""
         self._watched: Watched | None = None
         self._attached: tuple[Runtime, Sites, EncodedEdits] | None = None
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.anchors.used else ())
@@ -100,7 +100,7 @@ class MoreEditor(Editor):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
         passes = self._passes(context)
-        passes.alone = passes.recipe.rehearsal.size == 0 and not (self._anchors and passes.recipe.anchors.size)
+        passes.alone = passes.recipe.rehearsal.size == 0 and not (self._held and passes.recipe.anchors.size)
         return learn(request, passes, self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
@@ -135,11 +135,17 @@ class MoreEditor(Editor):
             self.settle(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
-        self._anchors, self._watched = list(held.values()), None
+        self._held, self._watched = held, None
         if watched:
             if directions is None or len(directions) != len(watched):
                 directions = self._directions(list(watched.values()))
             self._watched = Watched(watched, directions)
+
+    def release(self, places: Collection[int]) -> None:
+        """Neither hold nor watch the anchors at these places any longer: edits correct their answers."""
+        self._held = {place: anchor for place, anchor in self._held.items() if place not in places}
+        if self._watched:
+            self._watched = self._watched.without(places)
 
     @property
     def directions(self) -> Tensor | None:
@@ -207,7 +213,7 @@ class MoreEditor(Editor):
         encoded.keep_only(context.past)
         recipe = for_one_try(self.recipe, context.settings)
         margin = recipe.margin if margin is None else margin
-        return Passes(context, runtime, sites, recipe, self._anchors, encoded, margin)
+        return Passes(context, runtime, sites, recipe, list(self._held.values()), encoded, margin)
 
     @property
     def _working(self) -> tuple[Runtime, Sites, EncodedEdits]:

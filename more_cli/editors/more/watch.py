@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -36,6 +36,12 @@ class Watched:
     """By place in the set of anchors."""
     directions: Tensor
     """(n, R) the keys at all text sites, each of unit length, side by side."""
+
+    def without(self, places: Collection[int]) -> Watched | None:
+        """Return those that are not at these places; None if none are left."""
+        kept = [i for i, place in enumerate(self.anchors) if place not in places]
+        left = {place: anchor for place, anchor in self.anchors.items() if place not in places}
+        return Watched(left, self.directions[kept]) if left else None
 
     def nearest(self, direction: Tensor, size: int) -> list[int]:
         """Return the places of the `size` anchors whose keys are most like this one, the nearest first."""
