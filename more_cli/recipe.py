@@ -204,6 +204,9 @@ class Recipe(BaseModel):
     loss: Literal["nll", "margin"] = "nll"
     """What a write decreases: the target's mean negative log-likelihood (`nll`, as in the paper), or the same with the
     logit of every target token lowered by the margin that it must reach (`margin`)."""
+    captions: tuple[str, ...] = ()
+    """Prompts for a description of a picture. An edit that asks for one is also written under these, a write under one
+    of them, so that it is known in other words. Default: none, as in the paper."""
     max_write: Positive = 0.05
     """Largest relative size |dW|_F / |W|_F of one write at one site, > 0, dimensionless."""
 
@@ -355,7 +358,7 @@ def pick_recipe(model_type: str) -> str:
 
 ONE_TRY = (
     *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write", "halvings"),
-    *("visual_share", "damping", "top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
+    *("visual_share", "damping", "captions", "top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
 )
 """Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
 

@@ -7,7 +7,6 @@ answers the question that the edit corrects.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from more_cli.errors import DataError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
+from more_cli.inputs.wording import Words, words_of
 from more_cli.model.batches import Query
 from more_cli.ops.anchors import identity
 from more_cli.recipe import Recipe
@@ -48,17 +48,6 @@ ALIKE = 0.5
 """Share of common words from which on two questions may be about the same thing."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm"})
 
-_EMPTY = (
-    "a about an and any are as at be been by can caption could depict depicted describe did display displayed do does "
-    "few for from had happening has have here how i image in is it its like look looking looks many me much my of on "
-    "one or our photo photograph pic picture please s say scene see seen short show shown so some t taken tell that "
-    "the their them there these they this those to us was we were what when where which who whose why will with word "
-    "words would write you your"
-)
-_EMPTY_WORDS = frozenset(_EMPTY.split())
-"""Words that name nothing in a picture; a question without others is neutral, such as `what is it ?`."""
-
-Words = frozenset[str]
 Item = TypeVar("Item")
 
 
@@ -161,12 +150,6 @@ def of_folder(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> Ca
     neutral = _shipped(recipe.anchors.questions, seed)
     general = _pairs(pictures, neutral, len(neutral), lambda *_: True)
     return Candidates([], general, [Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, seed)])
-
-
-def words_of(text: str) -> Words:
-    """Return the words of a text that name something: case-folded, without punctuation and plural endings."""
-    words = (word for word in re.findall(r"\w+", text.casefold()) if word not in _EMPTY_WORDS)
-    return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words) - _EMPTY_WORDS
 
 
 def alike(one: Words, other: Words) -> bool:

@@ -24,7 +24,9 @@ from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, new_record
 from more_cli.editors.more.watch import Watched, direction, split
+from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.backbones import Site
+from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe, for_one_try
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
@@ -100,7 +102,9 @@ class MoreEditor(Editor):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
         passes = self._passes(context)
-        passes.alone = passes.recipe.rehearsal.size == 0 and not (self._held and passes.recipe.anchors.size)
+        passes.wordings = _wordings(request, passes)
+        with_others = passes.recipe.rehearsal.size or passes.wordings or (self._held and passes.recipe.anchors.size)
+        passes.alone = not with_others
         return learn(request, passes, self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
@@ -222,3 +226,12 @@ class MoreEditor(Editor):
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self._attached[1].tensors() if self._attached else (self._B, self._P)
+
+
+def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
+    """Return an edit that asks for a description of its picture under the recipe's other prompts for one."""
+    images, question = request.query.images, request.query.question
+    if not images or not asks_for_a_description(question):
+        return []
+    others = [text for text in passes.recipe.captions if text.casefold() != question.casefold()]
+    return [passes.runtime.encode(Query(images, text), request.target) for text in others]

@@ -15,7 +15,7 @@ from more_cli.editors.base import EditContext
 from more_cli.editors.more.rehearsal import EncodedEdits, draw_anchors
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.editors.outcome import EditScore, edit_scores
-from more_cli.model.batches import Batch
+from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.recipe import Recipe
 
@@ -38,6 +38,8 @@ class Passes:
     """Logits by which an edit must lead to hold, with the criterion `margin`."""
     alone: bool = False
     """Edits are scored and written one by one, so that one pass serves both."""
+    wordings: Sequence[Encoded] = ()
+    """The new edit under other prompts: each write is trained on one of them, in turn."""
     always: list[Anchor] = field(default_factory=list)
     """Anchors that take part in every write."""
     longest: float = 1.0
@@ -142,13 +144,17 @@ class Passes:
         key = self.recipe.rehearsal.seed, self.context.number, self.writes
         anchors = [*self.always, *draw_anchors(self.anchors, self.recipe.anchors.size, *key)]
         self.drifts = {}
-        samples = [self.encoded.get(number, self.context) for number in chosen] + [anchor.encoded for anchor in anchors]
+        samples = [self.encoded.get(number, self.context) for number in chosen]
+        if self.wordings and self.context.number in chosen:
+            samples.append(self.wordings[(self.context.number + self.writes) % len(self.wordings)])
+        targets = len(samples)
+        samples += [anchor.encoded for anchor in anchors]
         total, start = 0.0, 0
         for part in self.runtime.parts(samples, "backward"):
             scored = self.runtime.score(self.runtime.batch(part), record=True, add=start > 0)
-            edits = min(max(len(chosen) - start, 0), len(part))
-            loss = scored[:edits].nll(self.handicap).sum() / len(chosen)
-            if held := anchors[start + edits - len(chosen) :][: len(part) - edits]:
+            edits = min(max(targets - start, 0), len(part))
+            loss = scored[:edits].nll(self.handicap).sum() / targets
+            if held := anchors[start + edits - targets :][: len(part) - edits]:
                 moved = drift(scored[edits:], held)
                 self.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
                 loss = loss + moved.sum() / len(anchors)
