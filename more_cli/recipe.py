@@ -205,8 +205,8 @@ class Recipe(BaseModel):
     """What a write decreases: the target's mean negative log-likelihood (`nll`, as in the paper), or the same with the
     logit of every target token lowered by the margin that it must reach (`margin`)."""
     captions: tuple[str, ...] = ()
-    """Prompts for a description of a picture. An edit that asks for one is also written under these, a write under one
-    of them, so that it is known in other words. Default: none, as in the paper."""
+    """Prompts for a description of a picture. On a state with anchors an edit that asks for one is also written under
+    these, a write under one of them, so that it is known in other words. Default: none, as in the paper."""
     max_write: Positive = 0.05
     """Largest relative size |dW|_F / |W|_F of one write at one site, > 0, dimensionless."""
 

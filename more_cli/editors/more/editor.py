@@ -102,9 +102,9 @@ class MoreEditor(Editor):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
         passes = self._passes(context)
-        passes.wordings = _wordings(request, passes)
-        with_others = passes.recipe.rehearsal.size or passes.wordings or (self._held and passes.recipe.anchors.size)
-        passes.alone = not with_others
+        anchored = bool(self._held and passes.recipe.anchors.size)
+        passes.alone = passes.recipe.rehearsal.size == 0 and not anchored
+        passes.wordings = _wordings(request, passes) if anchored else []
         return learn(request, passes, self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
@@ -229,7 +229,10 @@ class MoreEditor(Editor):
 
 
 def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
-    """Return an edit that asks for a description of its picture under the recipe's other prompts for one."""
+    """Return an edit that asks for a description of its picture under the recipe's other prompts for one.
+
+    Only where anchors hold what other prompts say: without them the answers to text questions move.
+    """
     images, question = request.query.images, request.query.question
     if not images or not asks_for_a_description(question):
         return []

@@ -85,11 +85,14 @@ def test_margins_and_cost_are_those_of_the_passes(runtime, sites, tmp_path) -> N
         assert outcome.cost <= outcome.passes <= 3 * outcome.cost + 0.1
 
 
-def described(runtime, sites, folder: Path, question: str, captions: tuple[str, ...]) -> tuple[MoreEditor, float]:
-    """Correct one answer; return the editor and the target's NLL under a prompt that no write has."""
-    editor = MoreEditor.fresh(recipe(captions=captions, rehearsal={"size": 0}, anchors={}), sites)
+def described(
+    runtime, sites, folder: Path, question: str, captions: tuple[str, ...], anchors: int = 1
+) -> tuple[MoreEditor, float]:
+    """Correct one answer beside an anchor; return the editor and the target's NLL under a prompt that no write has."""
+    editor = MoreEditor.fresh(recipe(captions=captions, rehearsal={"size": 0}, anchors={"size": anchors}), sites)
     image = picture(folder, "red")
     with editor.attach(runtime):
+        editor.hold([make_white(runtime, folder)], fresh=True)
         editor.edit(EditRequest("e", Query((image,), question), "a dog"), EditContext())
         batch = runtime.batch([runtime.encode(Query((image,), "a picture of"), "a dog")])
         return editor, float(runtime.score(batch).nll().mean())
@@ -100,6 +103,14 @@ def test_a_description_is_learnt_in_other_words(runtime, sites, tmp_path) -> Non
     _, without = described(runtime, sites, tmp_path, "a photo of", ())
     _, known = described(runtime, sites, tmp_path, "a photo of", captions)
     assert known < without - 0.1, (known, without)
+
+
+def test_without_anchors_a_description_is_written_under_its_own_prompt_alone(runtime, sites, tmp_path) -> None:
+    first, second = (
+        described(runtime, sites, tmp_path, "a photo of", captions, anchors=0)[0].state_dict()
+        for captions in ((), ("describe the picture",))
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_an_answer_that_is_no_description_is_written_under_its_own_question_alone(runtime, sites, tmp_path) -> None:
