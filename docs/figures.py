@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,48 +22,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from figure_parts import (
+    FAINT,
+    FIVE,
+    IMAGES,
+    INK,
+    LORA,
+    OTHER,
+    OURS,
+    PART,
+    PUBLISHED,
+    RESULTS,
+    STYLE,
+    Point,
+    panels,
+    point,
+)
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.paired import compare
-
-ROOT = Path(__file__).resolve().parents[1]
-IMAGES, RESULTS = ROOT / "docs" / "img", ROOT / "tests" / "bench" / "results"
-FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
-
-# Okabe and Ito's colours, which people with any colour vision can tell apart.
-OURS, PART, PUBLISHED, LORA, OTHER = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#999999"
-INK, FAINT = "#222222", "#D0D0D0"
-STYLE = {
-    "font.size": 9,
-    "font.family": "sans-serif",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "figure.facecolor": "white",  # the same card on a light and on a dark page
-    "svg.fonttype": "none",
-    "svg.hashsalt": "more",
-}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of a figure with its 95 % interval, rounded to what a table shows."""
-
-    panel: str
-    row: str
-    value: float
-    low: float
-    high: float
-    n: int
-    x: float = 0.0
-    """Where it lies on the horizontal axis, in figures that have one."""
-
-
-def point(panel: str, row: str, values: Sequence[float], n: int, x: float = 0.0, *, scale: float = 100.0) -> Point:
-    """Return a point from a value and the ends of its interval."""
-    value, low, high = (round(scale * float(number), 2) for number in values)
-    return Point(panel, row, value, low, high, n, round(x, 1))
-
 
 # ------------------------------------------------------------------------------------------------ data
 
@@ -220,6 +196,22 @@ def speed() -> list[Point]:
     return points
 
 
+STANDING = {"auto-anchors": "anchors made", "default": "anchors by hand", "lora": "LoRA"}
+
+
+def standing() -> list[Point]:
+    """Return what 100, 300 and 1,000 corrections that all stand leave, on one held-out model."""
+    lines = (RESULTS / "panel.jsonl").read_text(encoding="utf-8").splitlines()
+    runs = [run for line in lines if (run := json.loads(line))["stream"] == "long" and run["pool"] == "evaluation"]
+    points = []
+    for label in FIVE:
+        for variant, name in STANDING.items():
+            for run in sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["limit"]):
+                found = estimate([value for value in run["values"][label] if value is not None])
+                points.append(point(label, name, (found.value, found.low, found.high), found.n, run["limit"]))
+    return points
+
+
 # ------------------------------------------------------------------------------------------------ drawings
 
 
@@ -233,14 +225,6 @@ def colour(row: str) -> str:
     if row in ("naive", "polyak"):
         return PART
     return OTHER if row in ("none", "before", "ft-l", "ft-m") else OURS
-
-
-def panels(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """Return the points by panel, in order."""
-    found: dict[str, list[Point]] = {}
-    for one in points:
-        found.setdefault(one.panel, []).append(one)
-    return found
 
 
 def bars(axes: Axes, points: Sequence[Point], *, limits: tuple[float, float], names: bool) -> None:
@@ -365,11 +349,31 @@ def draw_speed(points: Sequence[Point]) -> Figure:
     return figure
 
 
+def draw_standing(points: Sequence[Point]) -> Figure:
+    """Draw a panel a metric, a line an editor, against the number of corrections."""
+    figure = Figure(figsize=(9.5, 2.9), layout="constrained")
+    colours = dict(zip(STANDING.values(), (OURS, PART, LORA), strict=True))
+    found = panels(points)
+    for axes, (panel, part) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
+        for name, colour in colours.items():
+            mine = [one for one in part if one.row == name]
+            errors = [[one.value - one.low for one in mine], [one.high - one.value for one in mine]]
+            x, y = [one.x for one in mine], [one.value for one in mine]
+            axes.errorbar(x, y, yerr=errors, fmt="o-", color=colour, markersize=4, capsize=2, label=name)
+        axes.set(title=panel, xscale="log", xticks=[100, 300, 1000], ylim=(0, 104))
+        axes.set_xticks([100, 300, 1000], ["100", "300", "1,000"])
+        axes.minorticks_off()
+        axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
 FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], Figure]]] = {
     "editors": (editors, draw_editors),
     "cost": (costs, draw_costs),
     "arrivals": (arrivals, draw_arrivals),
     "long": (long, draw_long),
+    "standing": (standing, draw_standing),
     "families": (families, draw_families),
     "speed": (speed, draw_speed),
 }

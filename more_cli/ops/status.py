@@ -85,6 +85,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
     if anchors:
         keys = ", their keys in P" if recipe.anchors.keys else ""
         names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
+        if recipe.captions:
+            names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
     if watched:
         names.append(f"harm budget ({counted(watched, 'watched anchor')}, {nats(recipe.anchors.max_drift)})")
     return names
