@@ -17,7 +17,7 @@ _EMPTY_WORDS = frozenset(_EMPTY.split())
 """Words that name nothing in a picture; a question without others is neutral, such as `what is it ?`."""
 
 _PICTURES = {"caption", "depict", "depicted", "describe", "image", "photo", "photograph", "pic", "picture", "scene"}
-_PARTS = {"any", "few", "how", "many", "one", "when", "where", "which", "who", "whose", "why"}
+_PARTS = {"any", "few", "how", "many", "one", "say", "tell", "when", "where", "which", "who", "whose", "why"}
 _YES_OR_NO = {"are", "did", "do", "does", "had", "has", "have", "is", "was", "were"}
 """A question that begins with one of these is answered by yes or no."""
 

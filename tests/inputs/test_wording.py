@@ -32,6 +32,7 @@ def test_a_description_is_asked_for(question: str) -> None:
         "What is the dog in the picture doing?",
         "Describe the dog.",
         "Who is shown in the picture?",
+        "What does the picture say?",  # its answer is what is written there
         "",
         "?!",
     ],
