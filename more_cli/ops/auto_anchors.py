@@ -99,6 +99,8 @@ def told_apart(runtime: Runtime, candidates: Candidates) -> Candidates:
 
     Both may ask for the same thing in different words, such as `What is on the left?` and `What is the red one?`.
     """
+    if not candidates.about:
+        return candidates
     pictures = {probe.image.sha256 for probe in candidates if probe.image}
     corrected = [edit for edit in candidates.about if len(edit.images) == 1 and edit.images[0].sha256 in pictures]
     asked = [probe for probe in candidates if probe.image]
