@@ -201,8 +201,8 @@ STANDING = {"auto-anchors": "anchors made", "default": "anchors by hand", "lora"
 
 def standing() -> list[Point]:
     """Return what 100, 300 and 1,000 corrections that all stand leave, on one held-out model."""
-    lines = (RESULTS / "panel.jsonl").read_text(encoding="utf-8").splitlines()
-    runs = [run for line in lines if (run := json.loads(line))["stream"] == "long" and run["pool"] == "evaluation"]
+    made = map(json.loads, (RESULTS / "panel.jsonl").read_text(encoding="utf-8").splitlines())
+    runs = [run for run in made if (run["model"], run["stream"], run["pool"]) == ("D2", "long", "evaluation")]
     points = []
     for label in FIVE:
         for variant, name in STANDING.items():
@@ -352,10 +352,9 @@ def draw_speed(points: Sequence[Point]) -> Figure:
 def draw_standing(points: Sequence[Point]) -> Figure:
     """Draw a panel a metric, a line an editor, against the number of corrections."""
     figure = Figure(figsize=(9.5, 2.9), layout="constrained")
-    colours = dict(zip(STANDING.values(), (OURS, PART, LORA), strict=True))
     found = panels(points)
     for axes, (panel, part) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
-        for name, colour in colours.items():
+        for name, colour in zip(STANDING.values(), (OURS, PART, LORA), strict=True):
             mine = [one for one in part if one.row == name]
             errors = [[one.value - one.low for one in mine], [one.high - one.value for one in mine]]
             x, y = [one.x for one in mine], [one.value for one in mine]
