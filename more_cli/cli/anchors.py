@@ -78,17 +78,27 @@ def list_(
     from more_cli.ops.add_anchors import list_anchors
 
     target = locate(model, state)
-    anchors = list_anchors(target)
-    rows = [(each.question, each.answer, each.image.sha256 if each.image else None) for each in anchors]
-    output.json(
-        "more.anchors.list/1",
+    anchors, corrected = list_anchors(target)
+    rows = [
         {
-            "state": str(target.sidecar),
-            "anchors": [{"question": question, "answer": answer, "image": image} for question, answer, image in rows],
-        },
-    )
+            "question": each.question,
+            "answer": each.answer,
+            "image": each.image.sha256 if each.image else None,
+            "corrected_by": corrected.get(place),
+        }
+        for place, each in enumerate(anchors)
+    ]
+    output.json("more.anchors.list/1", {"state": str(target.sidecar), "anchors": rows})
     output.table(
         ("question", "answer", "image"),
-        [(question, answer or "the base's own", (image or "none")[:16]) for question, answer, image in rows],
+        [
+            (
+                row["question"],
+                f"corrected by {row['corrected_by']}" if row["corrected_by"] else row["answer"] or "the base's own",
+                (row["image"] or "none")[:16],
+            )
+            for row in rows
+        ],
     )
-    output.line(f"{target.sidecar} holds {counted(len(rows), 'anchor')}")
+    rest = f"; edits correct {counted(len(corrected), 'other')}, held no longer" if corrected else ""
+    output.line(f"{target.sidecar} holds {counted(len(rows) - len(corrected), 'anchor')}{rest}")

@@ -16,8 +16,9 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.past import Past
 from more_cli.inputs.edits import Edit
-from more_cli.model.batches import Query
+from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
+from more_cli.progress import Progress, no_progress
 
 Status = Literal["learnt", "not-learnt", "refused", "already-right"]
 
@@ -81,7 +82,34 @@ class EditOutcome:
     """Names of the sites that were written."""
 
 
-Capability = Literal["anchors"]
+@dataclass(frozen=True)
+class FitData:
+    """What an editor may learn from before its first edit: records that no score is measured on."""
+
+    edits: Sequence[Edit]
+    """Corrections, with their rephrases, further images and locality questions."""
+    load: Callable[[], dict[str, Tensor] | None] = lambda: None
+    """Returns what an interrupted fit saved last."""
+    save: Callable[[Callable[[], dict[str, Tensor]]], None] = lambda tensors: None
+    """Saves an unfinished fit now and then: it calls the function for its tensors only when they are due."""
+    seconds: float = 600.0
+    """Time after which training ends, finished or not."""
+    progress: Progress = no_progress
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What an editor keeps."""
+
+    fixed: int
+    """Bytes that do not grow with the number of edits."""
+    growing: int
+    """Bytes of what is kept for the edits so far."""
+    fitted: int
+    """Parameters learnt before the first edit."""
+
+
+Capability = Literal["anchors", "fit"]
 
 
 class Editor(ABC):
@@ -89,7 +117,10 @@ class Editor(ABC):
 
     name: ClassVar[str]
     capabilities: frozenset[Capability] = frozenset()
-    """`anchors`: this editor holds anchors to the base's behaviour, see `hold`."""
+    """`anchors`: this editor holds anchors to the base's behaviour, see `hold`. `fit`: it is fitted before its first
+    edit, see `fit`."""
+    grows: ClassVar[bool] = False
+    """Its state grows with the number of edits."""
     is_base: ClassVar[bool] = False
     """Never changes the model, so cached base answers stay valid."""
 
@@ -100,6 +131,41 @@ class Editor(ABC):
     @abstractmethod
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Learn one correction."""
+
+    def fit(self, data: FitData) -> dict[str, Any]:
+        """Learn what the method needs before its first edit, and return facts about it; the editor is attached.
+
+        Only editors with the capability `fit` implement it, `fitted` and `load_fitted`.
+        """
+        raise NotImplementedError(f"editor `{self.name}` is not fitted")
+
+    def fitted(self) -> dict[str, Tensor]:
+        """Return the tensors that `fit` made."""
+        return {}
+
+    def load_fitted(self, tensors: dict[str, Tensor]) -> None:  # noqa: B027 (most need none)
+        """Restore the tensors of `fitted`; the editor must not be attached."""
+
+    def fit_constants(self) -> dict[str, Any]:
+        """Return the numbers of `constants` that decide what `fit` makes."""
+        return self.constants()
+
+    def rewrite(self, query: Query) -> Query:
+        """Return the question that the model is asked instead; editors that write prompts change it."""
+        return query
+
+    def routes(self, prompts: Sequence[Encoded]) -> Sequence[Any]:
+        """Return how the editor acts on each of these prompts, which hold no target; None for not at all.
+
+        Asked once for a score or a whole generation. `attach` passes the editor to `Runtime.attached` as its router.
+        """
+        return [None] * len(prompts)
+
+    def footprint(self) -> Footprint:
+        """Return the bytes of the editor's state and the number of its fitted parameters."""
+        state = sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
+        fitted = sum(tensor.numel() for tensor in self.fitted().values())
+        return Footprint(0, state, fitted) if self.grows else Footprint(state, 0, fitted)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Accept a correction that is written later, together with others; most editors learn it at once."""

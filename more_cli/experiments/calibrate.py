@@ -11,6 +11,7 @@ from more_cli.errors import UsageError
 from more_cli.evaluation.probes import References, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
 from more_cli.experiments.editors import EditorEntry, EditorOptions
+from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import HeldAnchors
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit
@@ -48,6 +49,7 @@ def try_settings(
     runtime: Runtime,
     references: References,
     anchors: HeldAnchors,
+    fits: Fits,
     progress: Progress,
 ) -> dict[str, Any]:
     """Run the calibration edits once per setting, and return the score of each setting and the chosen one.
@@ -66,6 +68,7 @@ def try_settings(
                 raise
             tried.append({"setting": list(setting), "score": None, "reason": error.message})
             continue
+        fits.prepare(editor, runtime)
         with anchors.attached(editor, runtime, fresh=True):
             apply_stream(editor, edits)
             editor.catch_up()

@@ -12,8 +12,9 @@ from more_cli.evaluation.gates import CHANGE, Judgement
 from more_cli.evaluation.metrics import Estimate, change
 from more_cli.evaluation.probes import BATCH
 from more_cli.model.batches import Query
+from more_cli.model.loading import load_prompter, load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_prompter, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.session import open_session, versions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.target import Target

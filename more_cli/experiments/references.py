@@ -11,12 +11,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from more_cli.editors.base import Editor
-from more_cli.errors import StateError
+from more_cli.errors import DataError, StateError
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches
 from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, shorten
 
 
 class BaseAnswers:
@@ -130,3 +131,18 @@ class _Cache:
 def _facts_within(probe: Probe) -> list[object]:
     """Return the facts that name a probe within a run: two edits may ask the same question at different times."""
     return [probe.edit, [image.sha256 for image in probe.query.images], probe.query.question]
+
+
+def require_answers(edits: Sequence[Edit], yardstick: Yardstick) -> None:
+    """Check that locality can be measured on gold answers, if it is.
+
+    Raises:
+        DataError: a locality question has no answer.
+    """
+    for edit in edits if yardstick.prefix == "gold" else ():
+        for asked in edit.locality:
+            if asked.answer is None:
+                raise DataError(
+                    f"edit `{shorten(edit.id)}`: locality question `{shorten(asked.question)}` has no answer",
+                    "this preset measures locality on gold answers: add one, or choose other --metrics",
+                )

@@ -14,6 +14,7 @@ from more_cli.evaluation.metrics import Estimate, change, estimate
 from more_cli.evaluation.names import SUCCESS_METRICS, Yardstick, all_groups, full_names, groups, is_locality
 from more_cli.evaluation.per_edit import EditScores
 from more_cli.evaluation.probes import ProbeScore, probes_of
+from more_cli.experiments.fits import FitReport
 from more_cli.experiments.presets import Preset
 from more_cli.experiments.protocols import SINGLE, Cell, Readout, Schedule, first_failing, forgetting, retained
 from more_cli.inputs.edits import Edit
@@ -74,6 +75,8 @@ class SuiteReport:
     resumed: int = 0
     """Steps that an earlier run had finished."""
     seconds: float = 0.0
+    fit: FitReport | None = None
+    """How the editor was fitted; None for editors that need none."""
     gates: list[Judgement] = field(default_factory=list)
 
     @property

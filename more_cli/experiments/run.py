@@ -18,22 +18,24 @@ from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import Probe, ProbeScore, References, probes_of, run_probes
 from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
 from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
+from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import HeldAnchors, choose_anchors
 from more_cli.experiments.presets import Preset
 from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
-from more_cli.experiments.references import BaseAnswers, EarlierAnswers
+from more_cli.experiments.references import BaseAnswers, EarlierAnswers, require_answers
 from more_cli.experiments.report import SuiteReport, report
 from more_cli.experiments.run_journal import RunJournal
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
+from more_cli.model.loading import load_prompter, load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_prompter, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.session import Every, versions
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite
-from more_cli.text import canonical_json, shorten
+from more_cli.text import canonical_json
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
 """How often a run saves its editor; an interrupted run continues there."""
@@ -100,20 +102,23 @@ def run_suite(
     questions = choose_anchors(editor, options.anchors, suite)
     unscored = options.unscored | identities(questions)
     edits, left_out = leave_out(suite.pools["evaluation"][: options.limit], unscored)
-    _check_answers(edits, options.yardstick)
+    require_answers(edits, options.yardstick)
     reproduce = _reproduce(task, editor, edits)
     anchors = HeldAnchors(questions, options.folder / "anchors", _base_key(reproduce))
     reproduce["anchors"] = anchors.digest
+    facts = [reproduce[name] for name in ("base", "template", "versions")]
+    fits = Fits(options.folder, suite, facts, progress)
     if options.calibrate:
-        calibration = _calibrated(task, entry, settings, reproduce, anchors, unscored)
+        calibration = _calibrated(task, entry, settings, reproduce, anchors, fits, unscored)
         editor = entry.make(settings.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
+    reproduce |= {"fit": digest} if (digest := fits.digest(editor)) else {}
     folder = options.folder / "runs" / _key(reproduce, schedule, options.yardstick)
     run = _Run(editor, anchors, edits, schedule, options.yardstick, RunJournal(folder), progress)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
-        known = len(run.journal.lines)
+        known, fit = len(run.journal.lines), fits.known(editor)
         if not run.finished:
             runtime = task.load(reproduce)
             base = options.folder / "base" / _base_key(reproduce)
@@ -122,6 +127,7 @@ def run_suite(
                 BaseAnswers(runtime, base, options.yardstick),
                 EarlierAnswers(runtime, editor, folder / "before", options.yardstick),
             )
+            fit = fits.prepare(editor, runtime, again=options.again)
             known = run.go(runtime, answers)
     lines = run.journal.lines[: run.steps]
     result = report(
@@ -135,6 +141,7 @@ def run_suite(
         left_out=left_out,
         preset=options.preset,
     )
+    result.fit = fit
     result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
     return result
 
@@ -167,6 +174,7 @@ def _calibrated(
     settings: EditorOptions,
     reproduce: Mapping[str, Any],
     anchors: HeldAnchors,
+    fits: Fits,
     unscored: frozenset[tuple[str, str]],
 ) -> dict[str, Any]:
     """Return the result of the calibration; an equal earlier one is read from the cache."""
@@ -190,6 +198,7 @@ def _calibrated(
             runtime=runtime,
             references=base,
             anchors=anchors,
+            fits=fits,
             progress=task.progress,
         )
         cached.write(result)
@@ -352,16 +361,6 @@ def _score_values(score: ProbeScore) -> dict[str, Any]:
         "answer": score.answer,
         "base": score.base_answer,
     }
-
-
-def _check_answers(edits: Sequence[Edit], yardstick: Yardstick) -> None:
-    for edit in edits if yardstick.prefix == "gold" else ():
-        for asked in edit.locality:
-            if asked.answer is None:
-                raise DataError(
-                    f"edit `{shorten(edit.id)}`: locality question `{shorten(asked.question)}` has no answer",
-                    "this preset measures locality on gold answers: add one, or choose other --metrics",
-                )
 
 
 def _reproduce(task: _Task, editor: Editor, edits: Sequence[Edit]) -> dict[str, Any]:

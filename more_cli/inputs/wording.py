@@ -16,6 +16,8 @@ _EMPTY = (
 _EMPTY_WORDS = frozenset(_EMPTY.split())
 """Words that name nothing in a picture; a question without others is neutral, such as `what is it ?`."""
 
+# A neutral question asks for a description if it names the picture, and for one part of it if it has one of `_PARTS`:
+# `a photo of`, but not `which photo is it ?` or `how many pictures are there ?`.
 _PICTURES = {"caption", "depict", "depicted", "describe", "image", "photo", "photograph", "pic", "picture", "scene"}
 _PARTS = {"any", "few", "how", "many", "one", "say", "tell", "when", "where", "which", "who", "whose", "why"}
 _YES_OR_NO = {"are", "did", "do", "does", "had", "has", "have", "is", "was", "were"}

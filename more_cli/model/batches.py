@@ -63,6 +63,12 @@ class Encoded:
         return sum(value.numel() * value.element_size() for value in (self.input_ids, *self.extras.values()))
 
     @property
+    def prompt(self) -> Encoded:
+        """The same without the target."""
+        start = self.target.start
+        return replace(self, input_ids=self.input_ids[:start], target=Span(start, start))
+
+    @property
     def answering(self) -> tuple[Tensor, Span]:
         """The sequence that ends in the answer, and the answer's span: of prompt and answer, or the decoder's own."""
         if self.decoder_start is None:
@@ -97,6 +103,8 @@ class Batch:
     """(K,) positions, in the sequence that ends in the answer, whose logits predict `targets`."""
     answer: Tensor
     """(N, T) bool, true at the positions of that sequence that predict a target token."""
+    prompt: Tensor
+    """(N, T) bool, true at the positions of that sequence that lie before the target."""
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -107,12 +115,13 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
     streams = [sequence.answering for sequence in sequences]
     ids, attention = _padded([stream for stream, _ in streams], pad)
     longest, width = ids.shape[1], max(1, *(len(span) for _, span in streams))
-    answer = torch.zeros(ids.shape, dtype=torch.bool)
+    answer, prompt = torch.zeros(2, *ids.shape, dtype=torch.bool)
     targets = torch.zeros(len(streams), width, dtype=torch.long)
     mask = torch.zeros(len(streams), width, dtype=torch.bool)
     for row, (stream, span) in enumerate(streams):
+        offset = longest - len(stream)
+        prompt[row, offset : offset + span.start] = True
         if length := len(span):
-            offset = longest - len(stream)
             predicting = answer_positions(span)
             answer[row, offset + predicting.start : offset + predicting.stop] = True
             targets[row, width - length :] = stream[span.start : span.stop]
@@ -134,6 +143,7 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
         mask.to(device),
         torch.arange(last - width, last, device=device),
         answer.to(device),
+        prompt.to(device),
     )
 
 

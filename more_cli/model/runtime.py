@@ -6,8 +6,9 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,15 +16,10 @@ from torch import Tensor
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
-from more_cli.errors import ResourceError, StateError
 from more_cli.model.activations import Activations, Pass
 from more_cli.model.batches import Batch, Encoded, Query, collate
 from more_cli.model.branches import Part, attached
-from more_cli.model.families import family_of
-from more_cli.model.keymap import meta_model, quiet
-from more_cli.model.machine import Machine
 from more_cli.model.prefix import PrefixCache
-from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import Prompter
 from more_cli.model.structure import (
     find_backbone,
@@ -32,10 +28,11 @@ from more_cli.model.structure import (
     read_vision_layers,
     text_layers,
 )
+from more_cli.model.taps import Router, Rows, Side, Tap
 from more_cli.model.vision import VisionCache
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -122,13 +119,14 @@ class Runtime:
         self._vision: VisionCache | None = None
         self._prefix: PrefixCache | None = None
         self._branches: tuple[Part, ...] = ()
+        self._router: Router | None = None
         self._prepared: dict[tuple[Query, str | None], Encoded] = {}
         self._encoding = threading.Lock()
         self.activations = Activations.of(model, ())
 
     @contextmanager
-    def attached(self, branches: Sequence[Part]) -> Iterator[None]:
-        """Attach an editor's parts; one editor at a time.
+    def attached(self, branches: Sequence[Part], router: Router | None = None) -> Iterator[None]:
+        """Attach an editor's parts, and what decides how they act on a prompt; one editor at a time.
 
         Outputs of the vision layers before the first edited one are cached across passes, those of the text layers
         before it from one pass of a batch to the next.
@@ -139,14 +137,14 @@ class Runtime:
         vision, frozen = self._cache(modules), frozen_text_layers(self.model, self._backbone, modules)
         self.activations = Activations.of(self.model, modules)
         with attached(self.model, branches):
-            self._branches, self._vision = tuple(branches), vision
+            self._branches, self._vision, self._router = tuple(branches), vision, router
             self._prefix = PrefixCache(self.model, frozen) if frozen else None
             for branch in branches:
                 branch.loss_scale = self.loss_scale
             try:
                 yield
             finally:
-                self._branches, self._vision, self._prefix = (), None, None
+                self._branches, self._vision, self._prefix, self._router = (), None, None, None
 
     def _cache(self, modules: Sequence[str]) -> VisionCache | None:
         frozen = frozen_vision_layers(self.model, self._backbone, modules)
@@ -180,16 +178,20 @@ class Runtime:
     def base(self) -> Iterator[None]:
         """Run without the attached branches: the checkpoint as it was."""
         enabled = [branch for branch in self._branches if branch.enabled]
+        router, self._router = self._router, None
         for branch in enabled:
             branch.enabled = False
         try:
             yield
         finally:
+            self._router = router
             for branch in enabled:
                 branch.enabled = True
 
     def encode(self, query: Query, target: str | None = None) -> Encoded:
-        """Tokenise one question, with its target when there is one."""
+        """Tokenise one question, as the attached editor asks it, with its target when there is one."""
+        if self._router is not None:
+            query = self._router.rewrite(query)
         with self._encoding:
             return self._prepared.pop((query, target), None) or self.prompter.encode(query, target)
 
@@ -216,6 +218,7 @@ class Runtime:
         differentiated: the only gradients that exist are those of the branches. With `add` these are added to those
         of the passes before, so that a batch can be run in parts.
         """
+        self._start_pass(batch)
         for branch in self._branches:
             branch.recording = keys or record
             if branch.recording:
@@ -243,9 +246,40 @@ class Runtime:
         logits are in memory.
         """
         batch = self.batch([sample])
+        self._start_pass(batch)
         with torch.no_grad(), self._serving(batch):
             logits: Tensor = self._asked(batch)(**batch.inputs, use_cache=False).logits[0]
         return logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices.cpu()
+
+    def read(self, samples: Sequence[Encoded], places: Sequence[tuple[str, Side]]) -> list[list[Tensor]]:
+        """Return what modules take in or put out for each sample, one (T, d) float32 tensor per place.
+
+        The forward pass ends behind the last of these modules.
+        """
+        return [row for part in self.parts(samples, "forward") for row in self._read(self.batch(part), places)]
+
+    def _read(self, batch: Batch, places: Sequence[tuple[str, Side]]) -> list[list[Tensor]]:
+        self._start_pass(batch)
+        found = dict[int, Tensor]()
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self._serving(batch))
+            for place, (module, side) in enumerate(places):
+                keep = partial(_keep, found, place, len(places))
+                stack.callback(Tap(module, keep, side).insert(self.model))
+            stack.enter_context(suppress(_Enough))
+            self._asked(batch)(**batch.inputs, use_cache=False)
+        lengths = [len(sequence.answering[0]) for sequence in batch.sequences]
+        return [[found[place][row, -length:] for place in range(len(places))] for row, length in enumerate(lengths)]
+
+    def _start_pass(self, batch: Batch) -> None:
+        taps = [part for part in self._branches if isinstance(part, Tap) and part.enabled]
+        if taps:
+            routes: Sequence[Any] = [None] * len(batch)
+            if self._router is not None:
+                routes = self._router.routes([sequence.prompt for sequence in batch.sequences])
+            for tap in taps:
+                tap.start_pass(batch, routes)
 
     @property
     def picks_most_likely(self) -> bool:
@@ -262,6 +296,7 @@ class Runtime:
 
     def _answers(self, prompts: Sequence[Encoded], max_new_tokens: int) -> list[list[int]]:
         batch = self.batch(prompts)
+        self._start_pass(batch)
         with torch.no_grad(), self._serving(batch):
             tokens = self._asked(batch).generate(
                 **batch.inputs,
@@ -307,85 +342,12 @@ class Runtime:
             yield
 
 
-def load_runtime(
-    checkpoint: Checkpoint, machine: Machine | None = None, *, system: str = "", reserve: int = 0
-) -> Runtime:
-    """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
-
-    Raises:
-        StateError: the files do not make a model, or the processor does not fit it.
-        ResourceError: it does not fit into memory.
-    """
-    from transformers import AutoModelForImageTextToText
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # commands show their own
-    machine = machine or Machine()
-    blueprint = meta_model(checkpoint)
-    prompter = load_fitting_prompter(checkpoint, blueprint, system=system)
-    # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
-    attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
-    try:
-        with quiet():
-            model: Any = AutoModelForImageTextToText.from_pretrained(
-                checkpoint.path,
-                dtype=machine.dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                attn_implementation=attention,
-                **machine.placement(reserve),
-            )
-            if not machine.device_map:
-                model.to(machine.device)
-    except (MemoryError, torch.OutOfMemoryError):
-        hint = "use --dtype bfloat16, another --device or --device-map auto"
-        raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
-    model.requires_grad_(False).eval()
-    return Runtime(model, prompter, checkpoint)
+class _Enough(Exception):
+    """Ends a forward pass whose rest nobody reads."""
 
 
-def load_fitting_prompter(
-    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = ""
-) -> Prompter:
-    """Load what turns questions into tokens, and check that the model can take what it makes of an image.
-
-    `blueprint` is the model without weights, if the caller has it.
-
-    Raises:
-        StateError: processor or chat template are missing, do not load, or do not fit the model.
-    """
-    blueprint = blueprint or meta_model(checkpoint)
-    prompter = load_prompter(checkpoint, blueprint, system=system)
-    require_fit(checkpoint.path, blueprint, prompter)
-    return prompter
-
-
-def load_prompter(checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "") -> Prompter:
-    """Load what turns questions into tokens, without weights.
-
-    Raises:
-        StateError: processor or chat template are missing or do not load.
-    """
-    with quiet():
-        processor = load_processor(checkpoint.path)
-    config = (blueprint or meta_model(checkpoint)).config
-    text = config.get_text_config(decoder=True)
-    return Prompter(
-        processor,
-        family_of(config.model_type),
-        system=system,
-        max_length=getattr(text, "max_position_embeddings", None),
-        decoder_start=decoder_start(text),
-    )
-
-
-def decoder_start(text: Any) -> int | None:
-    """Return the token that an encoder-decoder's decoder starts with, from its text config; None for other models."""
-    if not text.is_encoder_decoder:
-        return None
-    start: int = text.pad_token_id if text.decoder_start_token_id is None else text.decoder_start_token_id
-    return start
+def _keep(found: dict[int, Tensor], place: int, places: int, hidden: Tensor, rows: Rows) -> Tensor:
+    found[place] = hidden.float()
+    if len(found) == places:
+        raise _Enough
+    return hidden

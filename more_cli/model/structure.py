@@ -60,10 +60,13 @@ def text_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
 
 def last_ffn_out(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     """Module paths of the Linears that end the last text layer's feed-forward part."""
-    layer = text_layers(model, backbone)[-1]
-    paths = (f"{layer}.{leaf}" for leaf in backbone.text_ffn_out)
+    return ffn_outs(model, backbone, text_layers(model, backbone)[-1:])
+
+
+def ffn_outs(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) -> list[str]:
+    """Module paths of the Linears that end the feed-forward parts of these text layers, in order."""
     names = {name for name, _ in model.named_modules()}
-    return [path for path in paths if path in names]
+    return [path for layer in layers for leaf in backbone.text_ffn_out if (path := f"{layer}.{leaf}") in names]
 
 
 def visual_adapter(model: PreTrainedModel, backbone: Backbone) -> list[str]:
@@ -128,7 +131,7 @@ def frozen_text_layers(model: PreTrainedModel, backbone: Backbone, edited: Seque
     Empty if nothing is edited, or if a module outside the text layers is: it may change what all of them read.
     """
     paths = text_layers(model, backbone)
-    places = [next((n for n, layer in enumerate(paths) if path.startswith(f"{layer}.")), 0) for path in edited]
+    places = [next((n for n, layer in enumerate(paths) if f"{path}.".startswith(f"{layer}.")), 0) for path in edited]
     return paths[: min(places, default=0)]
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Probe, read_probes
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import anchors_of, identities, identity, keep_anchors
+from more_cli.ops.anchors import anchors_of, corrected, identities, identity, keep_anchors
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.init import USE_OF_ANCHORS
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
+from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
@@ -65,10 +66,11 @@ def add_anchors(
         return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)
 
 
-def list_anchors(target: Target) -> Sequence[Probe]:
-    """Return the anchors that a state holds now; loads no model.
+def list_anchors(target: Target) -> tuple[Sequence[Probe], Mapping[int, str]]:
+    """Return a state's anchors and, by place, the edits that correct some of them; loads no model.
 
     Raises:
         StateError: no state, or a damaged one.
     """
-    return anchors_of(target.folder, load_meta(target.sidecar))
+    anchors = anchors_of(target.folder, load_meta(target.sidecar))
+    return anchors, corrected(anchors, Ledger(target.folder).history)

@@ -15,7 +15,7 @@ from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import ProbeEntry
+from more_cli.store.entry import Entry, ProbeEntry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 from more_cli.text import canonical_json, counted
@@ -159,6 +159,22 @@ def identity(probe: Probe) -> tuple[str, str]:
 def identity_of(question: str, image: str = "") -> tuple[str, str]:
     """Return the `identity` of a question about the picture with this hash."""
     return image, " ".join(question.casefold().split())
+
+
+def places_of(anchors: Iterable[Probe]) -> dict[tuple[str, str], int]:
+    """Return the place of every anchor in its set, by its identity."""
+    return {identity(anchor): place for place, anchor in enumerate(anchors)}
+
+
+def corrected(anchors: Iterable[Probe], history: Iterable[Entry]) -> dict[int, str]:
+    """Return, by place, the last edit that corrects an anchor: such an anchor is held no longer."""
+    places, found = places_of(anchors), dict[int, str]()
+    for entry in history:
+        if entry.kind == "edit" and len(entry.images) <= 1:
+            place = places.get(identity_of(entry.question, *entry.images))
+            if place is not None:
+                found[place] = entry.id
+    return found
 
 
 def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:

@@ -106,6 +106,7 @@ def told_apart(runtime: Runtime, candidates: Candidates) -> Candidates:
     asked = [probe for probe in candidates if probe.image]
     queries = [Query(edit.images, edit.question) for edit in corrected]
     queries += [Query((probe.image,), probe.question) for probe in asked if probe.image]
+    # In batches, since only the choice is kept: what an anchor holds is asked again, alone, as every replay will.
     with runtime.base():
         answers = list(map(tuple, runtime.generate(queries, ANSWER_TOKENS)))
     wrong = {(edit.images[0].sha256, said) for edit, said in zip(corrected, answers, strict=False)}

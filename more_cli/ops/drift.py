@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from more_cli.ops.anchors import load_anchors
+from more_cli.ops.anchors import corrected, load_anchors
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 from more_cli.text import counted, nats, shorten
@@ -84,7 +84,9 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
     if not rules.watched or digest is None:
         return None
     anchors = load_anchors(ledger.folder, digest)
-    places = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
+    gone = corrected(anchors, ledger.history)
+    every = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
+    places = [place for place in every if place not in gone]
     if not places:
         return None
     seen: dict[int, float] = {}
@@ -93,8 +95,8 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
     for entry in ledger.history:
         if entry.kind == "edit":
             edits.add(entry.id)
-        if entry.drifts:
-            seen |= dict(entry.drifts)
+        if drifts := {at: drift for at, drift in entry.drifts if at not in gone}:
+            seen |= drifts
             mean = round(sum(seen.values()) / len(seen), 6)
             after[len(edits)] = DriftAfter(len(edits), mean, max(seen.values()))
     return Drift({at: anchors[at].question for at in places}, seen, list(after.values()), rules.max_drift)

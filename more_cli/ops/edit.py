@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +21,8 @@ from more_cli.errors import DataError, StateError, StreamErrors
 from more_cli.inputs.edits import Edit, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.records import Problem
+from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import load_fitting_prompter
 from more_cli.ops.commit import commit_consolidation, commit_edit
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.edit_check import EditCheck
@@ -201,16 +201,19 @@ class _Run:
         if self.options.dry_run:
             self._dry_run(edits)
             return report
+        runtime = None
         if not target.sidecar.exists():
             recipe, settings = self.options.recipe, self.options.settings
             known = source if self.options.anchors and isinstance(source, list) else ()
-            report.created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress)
+            created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress)
+            # The model is loaded once; the report must not keep it when the session has ended.
+            runtime, report.created = created.runtime, replace(created, runtime=None)
             if self.options.anchors and report.created.state.recipe.anchors.size and not report.created.anchors:
                 report.notes.append(NO_ANCHORS)
         elif not target.folder.exists():
             open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
         with writer_lock(target.lock), stoppable() as stop:
-            session = open_session(target, self.machine, self.progress)
+            session = open_session(target, self.machine, self.progress, runtime)
             _refuse_other_recipe(session, self.options)
             pending = self._pending(session, edits)
             # A whole file is compared with the ledger before the first write: often nothing is left to do.

@@ -11,8 +11,8 @@ from more_cli.inputs.edits import Edit
 from more_cli.inputs.records import Problem
 from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
+from more_cli.model.loading import load_prompter
 from more_cli.model.prompts import Prompter
-from more_cli.model.runtime import load_prompter
 from more_cli.ops.anchors import anchors_of, anchors_too, identities, identity
 from more_cli.ops.init import Inputs, plan
 from more_cli.store.state import load_meta

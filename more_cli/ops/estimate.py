@@ -17,8 +17,8 @@ from more_cli.model.activations import Activations
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.keymap import meta_model
+from more_cli.model.loading import load_prompter
 from more_cli.model.machine import GIB, Machine
-from more_cli.model.runtime import load_prompter
 from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord
 from more_cli.text import counted

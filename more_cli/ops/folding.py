@@ -22,7 +22,8 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.loading import load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.session import Session
 from more_cli.store.state import SiteRecord
 

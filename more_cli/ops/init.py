@@ -17,8 +17,9 @@ from more_cli.inputs.edits import Edit, Probe, read_edits, read_probes
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES, family_of
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.loading import load_fitting_prompter, load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import load_fitting_prompter, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
     anchors_digest,
     ask_anchors,
@@ -74,6 +75,8 @@ class InitReport:
     anchors: int = 0
     pictured: int = 0
     """Anchors that ask about a picture."""
+    runtime: Runtime | None = field(default=None, repr=False)
+    """The model, if it was loaded."""
 
 
 def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()) -> Plan:
@@ -96,6 +99,25 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """The anchors that a new state is to hold."""
+
+    questions: Sequence[Probe]
+    """Those of a file; of candidates the first, which the base has not been asked yet."""
+    candidates: Candidates | None = None
+
+    def chosen(self, runtime: Runtime) -> Sequence[Probe]:
+        """Return the anchors: of candidates, those that the base tells apart from what is corrected."""
+        return told_apart(runtime, self.candidates).anchors if self.candidates else self.questions
+
+    def gave(self, anchors: Sequence[Probe]) -> bool:
+        """Return whether the anchors of a state are these or, of candidates, some of them."""
+        if self.candidates:
+            return bool(anchors) == bool(self.questions) and identities(anchors) <= identities(self.candidates)
+        return anchors_digest(anchors) == anchors_digest(self.questions)
+
+
+@dataclass(frozen=True)
 class Inputs:
     """Files that prepare a state, beside its recipe; with any of them the model is loaded."""
 
@@ -110,14 +132,20 @@ class Inputs:
     image_root: Path | None = None
     strict_paths: bool = False
 
+    def wanted(self, chosen: Plan) -> Wanted:
+        """Return the anchors of the file that is given or named by the recipe, or what they are made from."""
+        if candidates := self._candidates(chosen.recipe):
+            candidates = candidates.only(partial(_askable, chosen))
+            return Wanted(candidates.anchors, candidates)
+        return Wanted(self.questions(chosen.recipe))
+
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors of a file, given or named by the recipe."""
         file = self.anchors or recipe.anchors.file
         root = self.image_root if self.anchors else None
         return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
 
-    def candidates(self, recipe: Recipe) -> Candidates | None:
-        """Return what anchors are made from; None if none are made."""
+    def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
             return candidates_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
         if self.edits and recipe.anchors.used and not recipe.anchors.file:
@@ -151,32 +179,38 @@ def initialise(
     """
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
-    candidates, corrections = inputs.candidates(chosen.recipe), inputs.corrections()
-    if candidates:
-        candidates = candidates.only(partial(_askable, chosen))
-    questions = candidates.anchors if candidates else inputs.questions(chosen.recipe)
-    if (questions or inputs.auto) and not chosen.recipe.anchors.used:
+    wanted, corrections = inputs.wanted(chosen), inputs.corrections()
+    if (wanted.questions or inputs.auto) and not chosen.recipe.anchors.used:
         hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
         raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
-    if inputs.auto is not None and not questions:
+    if inputs.auto is not None and not wanted.questions:
         raise DataError(f"no anchors can be made from `{inputs.auto}`", f"take other pictures: --anchors {AUTO} FOLDER")
-    corrections, left_out = leave_out(corrections, identities(questions))
+    corrections, left_out = leave_out(corrections, identities(wanted.questions))
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
     with writer_lock(target.lock):
-        if existing := _existing(target, chosen, state.meta, corrections, candidates or questions):
+        if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
+        questions, runtime = wanted.questions, None
         if questions or corrections:
             machine = machine or Machine()
-            questions = _prepare(
-                target, chosen, state, candidates or questions, corrections, machine=machine, progress=progress
+            questions, runtime = _prepare(
+                target, chosen, state, wanted, corrections, machine=machine, progress=progress
             )
         if inputs.auto is not None and not _pictured(questions):
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         save_state(target.sidecar, state)
-        made = len(questions), _pictured(questions)
-        return InitReport(target, chosen, state.parameters, True, state.meta, *made)
+        return InitReport(
+            target,
+            chosen,
+            state.parameters,
+            created=True,
+            state=state.meta,
+            anchors=len(questions),
+            pictured=_pictured(questions),
+            runtime=runtime,
+        )
 
 
 def _askable(chosen: Plan, question: Probe) -> bool:
@@ -193,25 +227,22 @@ def _prepare(
     target: Target,
     chosen: Plan,
     state: State,
-    wanted: Candidates | Sequence[Probe],
+    wanted: Wanted,
     corrections: Sequence[Edit],
     *,
     machine: Machine,
     progress: Progress,
-) -> Sequence[Probe]:
-    """Choose and keep the anchors, calibrate, and let P absorb the anchors' keys; return the anchors."""
+) -> tuple[Sequence[Probe], Runtime]:
+    """Choose and keep the anchors, calibrate, and let P absorb the anchors' keys; return the anchors and the model."""
     meta = state.meta
-    questions = wanted.anchors if isinstance(wanted, Candidates) else wanted
-    needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(questions))
+    needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(wanted.questions))
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
     runtime = load_runtime(chosen.checkpoint, machine, system=meta.recipe.system, reserve=needed.beside_weights)
     anchors: list[Anchor] = []
     with runtime.attached([]):
-        if isinstance(wanted, Candidates):
-            progress(0, None, "choosing anchors")
-            questions = told_apart(runtime, wanted).anchors
-        if questions:
+        progress(0, None, "choosing anchors")
+        if questions := wanted.chosen(runtime):
             meta.anchors = keep_anchors(target.folder, questions, first=True)
             cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)
@@ -222,7 +253,7 @@ def _prepare(
         with editor.attach(runtime):
             editor.settle(anchors)
     take_over(state, editor)
-    return questions
+    return questions, runtime
 
 
 def _fresh(chosen: Plan) -> State:
@@ -244,7 +275,7 @@ def _existing(
     chosen: Plan,
     meta: StateMeta,
     corrections: Sequence[Edit],
-    wanted: Candidates | Sequence[Probe],
+    wanted: Wanted,
 ) -> InitReport | None:
     """Return a report on an equal state that exists; None if there is no state.
 
@@ -259,25 +290,25 @@ def _existing(
     differs = {
         "base": existing.meta.base != meta.base,
         "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": not _made_of(anchors, wanted),
+        "set of anchors": not wanted.gave(anchors),
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):
-        made = len(anchors), _pictured(anchors)
-        return InitReport(target, chosen, existing.parameters, False, existing.meta, *made)
+        return InitReport(
+            target,
+            chosen,
+            existing.parameters,
+            created=False,
+            state=existing.meta,
+            anchors=len(anchors),
+            pictured=_pictured(anchors),
+        )
     other = next(name for name in differs if differs[name])
     add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
         f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'edit')})",
         f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
-
-
-def _made_of(anchors: Sequence[Probe], wanted: Candidates | Sequence[Probe]) -> bool:
-    """Return whether a state has the anchors that a new one would get, or some of their candidates."""
-    if isinstance(wanted, Candidates):
-        return bool(anchors) == bool(wanted.anchors) and identities(anchors) <= identities(wanted)
-    return anchors_digest(anchors) == anchors_digest(wanted)
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:

@@ -17,7 +17,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.state import RESTORE, State, state_bytes, unedited
 from more_cli.store.target import Target
 
-TOLERANCE = 0.01
+TOLERANCE = 0.1
 """Largest difference of B or P, relative to its Frobenius norm, where versions, threads or a GPU round differently."""
 
 
@@ -59,8 +59,8 @@ def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
     """Return the versions in which this machine differs from those that made the edits."""
     seen: dict[str, set[str]] = {}
     for entry in entries:
-        for name, value in entry.versions.items():
-            if name in now and value != now[name]:
+        for name in now:
+            if (value := entry.versions.get(name, "unknown")) != now[name]:  # older versions recorded less
                 seen.setdefault(name, set()).add(value)
     return [f"{name} {' and '.join(sorted(values))} -> {now[name]}" for name, values in sorted(seen.items())]
 

@@ -20,15 +20,17 @@ from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
     anchors_digest,
     ask_anchors,
     cache_name,
-    identity,
+    corrected,
     identity_of,
     load_anchors,
+    places_of,
     read_cache,
     write_cache,
 )
@@ -40,6 +42,7 @@ from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, load_state, save_state
 from more_cli.store.target import Target
+from more_cli.system.cpu import cpu
 
 SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""
@@ -69,7 +72,14 @@ class Try:
 class Session:
     """A state with its ledger; the model is loaded on first use."""
 
-    def __init__(self, target: Target, state: State, machine: Machine, progress: Progress = no_progress) -> None:
+    def __init__(
+        self,
+        target: Target,
+        state: State,
+        machine: Machine,
+        progress: Progress = no_progress,
+        runtime: Runtime | None = None,
+    ) -> None:
         self.target = target
         self.state = state
         self.machine = machine
@@ -88,7 +98,7 @@ class Session:
         if self.ledger.has_reverts:
             self._rebuild_memory()
         self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
-        self._runtime: Runtime | None = None
+        self._runtime = runtime
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
         digest = self.ledger.anchors_at(self.state.meta.edits) or state.meta.anchors
@@ -96,7 +106,7 @@ class Session:
 
     def _use(self, anchors: list[Probe]) -> None:
         self.anchors = anchors
-        self._places = {identity(anchor): place for place, anchor in enumerate(anchors)}
+        self._places = places_of(anchors)
 
     @property
     def anchors_digest(self) -> str | None:
@@ -158,9 +168,7 @@ class Session:
         found = self.editor.directions
         if found is not None and found is not known:
             write_cache(path, {"directions": found})
-        for entry in self.ledger.history[: self.state.meta.edits]:
-            if entry.kind == "edit":
-                self.release(entry.question, entry.images)
+        self.editor.release(corrected(self.anchors, self.ledger.history[: self.state.meta.edits]))
 
     def release(self, question: str, images: Sequence[str]) -> None:
         """Let the editor no longer hold the anchor that asks this, if there is one: an edit corrects its answer."""
@@ -274,18 +282,20 @@ class Session:
         return [f"differs from the last edit's machine: {', '.join(changed)}"] if changed else []
 
 
-def open_session(target: Target, machine: Machine, progress: Progress = no_progress) -> Session:
-    """Open an existing state with its base and ledger.
+def open_session(
+    target: Target, machine: Machine, progress: Progress = no_progress, runtime: Runtime | None = None
+) -> Session:
+    """Open an existing state with its base and ledger; `runtime` is its model if it is loaded already.
 
     Raises:
         StateError: no checkpoint, no state, another base, or a damaged ledger.
     """
     require_checkpoint(target.model)  # first, since a mistyped folder has no state either
-    return Session(target, load_state(target.sidecar), machine, progress)
+    return Session(target, load_state(target.sidecar), machine, progress, runtime)
 
 
 def versions(machine: Machine) -> dict[str, str]:
-    """Return everything that decides the bytes of an edit: versions, device, dtype and threads."""
+    """Return everything that decides the bytes of an edit: versions, device, processor, dtype and threads."""
     return {
         "more": __version__,
         "python": platform.python_version(),
@@ -293,6 +303,7 @@ def versions(machine: Machine) -> dict[str, str]:
         "transformers": version("transformers"),
         "numpy": version("numpy"),
         "device": machine.place,
+        "cpu": f"{cpu()}, {torch.backends.cpu.get_cpu_capability()}",
         "dtype": machine.dtype,
         "threads": str(torch.get_num_threads()),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
-from more_cli.ops.anchors import anchors_of
+from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.recipe import Recipe
@@ -122,6 +122,7 @@ def status(target: Target) -> StatusReport:
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
+    anchors = anchors_of(target.folder, meta)
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -131,7 +132,7 @@ def status(target: Target) -> StatusReport:
         failed=ledger.failed(),
         behind=len(ledger.history) - meta.edits,
         sidecar_bytes=target.sidecar.stat().st_size,
-        anchors=len(anchors_of(target.folder, meta)),
+        anchors=len(anchors) - len(corrected(anchors, ledger.history)),
         drift=known_drift(ledger, meta),
         ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
     )

@@ -25,8 +25,9 @@ from more_cli.inputs.edits import read_edits
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Batch
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.recipe import load_recipe
 from more_cli.store.state import SiteRecord
 

@@ -23,8 +23,9 @@ from more_cli.evaluation.streams import apply_stream
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.batches import Query
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity
 from more_cli.ops.auto_anchors import AUTO, of_edits, told_apart
 from more_cli.ops.session import versions

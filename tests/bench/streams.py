@@ -28,8 +28,9 @@ from more_cli.inputs.edits import Edit, read_edits, read_probes
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe, load_recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "demo_model"))

@@ -17,8 +17,8 @@ from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditRequest
 from more_cli.inputs.edits import read_edits
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import load_runtime
 from more_cli.ops.session import open_session
 from more_cli.store.state import load_state
 from more_cli.store.target import Target

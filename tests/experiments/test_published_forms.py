@@ -16,8 +16,9 @@ from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.inputs.edits import read_edits
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.runtime import Runtime
 from support.helpers import World, line, run
 
 

@@ -15,7 +15,7 @@ from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import probes_of, run_probes
 from more_cli.experiments.protocols import SINGLE, Schedule, first_failing, forgetting, retained
 from more_cli.inputs.edits import read_edits
-from more_cli.model.runtime import load_runtime
+from more_cli.model.loading import load_runtime
 from support.helpers import World, forks, line, run, stopped_at, tree
 
 

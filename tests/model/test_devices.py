@@ -14,8 +14,8 @@ from torch.utils import backend_registration
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import UsageError
 from more_cli.model import machine
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine, free_memory
-from more_cli.model.runtime import load_runtime
 from more_cli.store.state import load_state
 from support.helpers import QUICK, World, run
 from support.paths import ROOT, TESTS

@@ -15,8 +15,9 @@ from more_cli.inputs.images import ImageSource, locate_image
 from more_cli.model.batches import Encoded, Query, Span, answer_positions, collate
 from more_cli.model.branches import Branch
 from more_cli.model.families import family_of
+from more_cli.model.loading import decoder_start
 from more_cli.model.prompts import Prompter
-from more_cli.model.runtime import Runtime, decoder_start
+from more_cli.model.runtime import Runtime
 from more_cli.model.structure import find_backbone, text_layers
 from support import tiny
 from support.tiny_families import FAMILIES, make_family

@@ -15,8 +15,8 @@ from transformers import Qwen3VLProcessor as Qwen3
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import StateError
+from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.processors import load_processor, without_video
-from more_cli.model.runtime import load_fitting_prompter
 from support import tiny
 from support.tiny_families import FAMILIES, tiny_family
 from support.tiny_processors import qwen_processor, spells_numbers

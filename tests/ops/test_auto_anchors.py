@@ -115,18 +115,28 @@ def test_an_anchor_that_an_edit_corrects_is_held_no_longer(world: World, monkeyp
         return edit(editor, *args)
 
     monkeypatch.setattr(MoreEditor, "edit", watched)
-    assert (
-        auto(world, "--set", 'anchors.prompts=["2 plus 3 ?", "3 plus 3 ?"]', "--set", "anchors.questions=[]").code == 0
-    )
+    prompts = 'anchors.prompts=["2 plus 3 ?", "3 plus 3 ?"]'
+    done = auto(world, "--set", prompts, "--set", "anchors.questions=[]", "--set", "anchors.watched=1")
+    assert (done.code, "22 anchors" in done.out) == (0, True)
     world.write([line(0), {"id": "sum", "question": "3  PLUS 3 ?", "target": "b"}, line(1)])
     assert world.edit().code in (0, 3)
     before, after = {*QUESTIONS, "2 plus 3 ?", "3 plus 3 ?"}, {*QUESTIONS, "2 plus 3 ?"}
     assert held == [before, after, after]
+
+    listed = run("anchors", "list", world.model, "--json").json["anchors"]
+    corrected = {(anchor["question"], anchor["corrected_by"]) for anchor in listed if anchor["corrected_by"]}
+    assert corrected == {("3 plus 3 ?", "sum"), (line(1)["question"], "e2")}
+    shown = run("anchors", "list", world.model).out
+    assert "corrected by sum" in shown
+    assert f"holds {len(listed) - 2} anchors; edits correct 2 others, held no longer" in shown
+    status = run("status", world.model, "--json").json
+    assert (status["anchors"], status["drift"]["watched"]) == (len(listed) - 2, len(listed) - 2)
     world.write([line(2)])
     assert world.edit().code in (0, 3)  # a new process
     assert held[3:] == [after]
     assert run("verify", world.model, "--deep").code == 0  # it replays the ledger and finds the same bytes
     assert run("revert", world.model, "sum").code in (0, 3)
+    assert run("status", world.model, "--json").json["anchors"] == len(listed) - 2  # e2 and e3 remain
     world.write([line(3)])
     assert world.edit().code in (0, 3)
     assert held[-1] == before

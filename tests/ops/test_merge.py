@@ -24,8 +24,9 @@ from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.sites import rebuild_basis
 from more_cli.files import sha256_bytes, sha256_file
+from more_cli.model.loading import load_prompter
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, Scored, load_prompter
+from more_cli.model.runtime import Runtime, Scored
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
 from more_cli.ops.session import open_session

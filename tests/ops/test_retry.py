@@ -76,14 +76,14 @@ def test_a_reason_says_what_may_help(refused: World) -> None:
     assert all("`--retry` with `--set max_write=2.5e+29` may help" in reason for reason in reasons)
 
 
-def test_a_reason_names_the_edit_that_pulls_against(world: World) -> None:
-    world.edits(4)
-    world.edit(
-        "--set", "rho=3", "--set", "max_write=5", "--set", "halvings=0", "--set", "loss=nll", "--set", "damping=1e9"
-    )
-    said = "pulls against it: check that they do not contradict each other"
-    (reason, *_) = [entry["reason"] for entry in world.entries() if said in entry["reason"]]
-    assert re.search(f"`e[12]` {said}", reason)
+def test_a_reason_names_the_edits_that_pull_against(world: World) -> None:
+    asked = {"a": ("is it a dog ?", "yes"), "b": ("is it a dog", "no"), "c": ("is it the dog ?", "blue")}
+    about = [line(0, id=id, question=question, target=target) for id, (question, target) in asked.items()]
+    world.write([line(0), line(1), *about])
+    steps = "--set", "max_steps=6", "--set", "halvings=0", "--set", "loss=nll", "--set", "damping=1e9"
+    world.edit("--set", "rho=3", "--set", "max_write=5", *steps)
+    reasons = [entry["reason"] for entry in world.entries()]
+    assert any(re.search("`[abc]`.* pulls? against it: check that they do not contradict", it) for it in reasons)
 
 
 def test_a_not_learnt_edit_is_told_to_take_more_steps(world: World) -> None:

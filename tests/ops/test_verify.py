@@ -327,9 +327,9 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
     result = verify(world, "--deep", "--json")
     assert (result.code, verdicts(result)["replay"]) == (0, "ok")
     threads = torch.get_num_threads()
-    assert "the same numbers within 1%, not the same bytes" in details(result)["replay"]
+    assert "the same numbers within 10%, not the same bytes" in details(result)["replay"]
     assert f"on another machine (threads {threads} -> 64): B of" in details(result)["replay"]
-    changed(world, lambda state: next(iter(state.B.values())).mul_(1.02))
+    changed(world, lambda state: next(iter(state.B.values())).mul_(1.2))
     assert "another state on another machine" in details(verify(world, "--deep", "--json"))["replay"]
 
 

@@ -21,7 +21,8 @@ from more_cli.inputs.images import locate_image
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
-from more_cli.model.runtime import Runtime, load_runtime
+from more_cli.model.loading import load_runtime
+from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
 from support.elsewhere import set_up
 from support.tiny import tiny_llava

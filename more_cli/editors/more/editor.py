@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, new_record
 from more_cli.editors.more.watch import Watched, direction, split
+from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
@@ -234,7 +235,9 @@ def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
     Only where anchors hold what other prompts say: without them the answers to text questions move.
     """
     images, question = request.query.images, request.query.question
-    if not images or not asks_for_a_description(question):
-        return []
-    others = [text for text in passes.recipe.captions if text.casefold() != question.casefold()]
-    return [passes.runtime.encode(Query(images, text), request.target) for text in others]
+    wordings: list[Encoded] = []
+    if images and asks_for_a_description(question):
+        for text in passes.recipe.captions:
+            with suppress(DataError):  # longer than the context, which the edit itself need not be
+                wordings.append(passes.runtime.encode(Query(images, text), request.target))
+    return wordings

@@ -1,0 +1,116 @@
+"""What editors share that write a Delta W beside each of a few Linears, without an optimiser of their own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.outcome import outcome, score_edit
+from more_cli.model.batches import Encoded
+from more_cli.model.deltas import Delta
+from more_cli.model.runtime import Runtime
+
+
+@dataclass
+class Work:
+    """What an edit took."""
+
+    writes: int = 0
+    passes: int = 0
+    """Samples sent forward, with or without a backward pass."""
+    cost: float = 0.0
+    """Samples sent forward and backward; a sample that is only sent forward counts a third."""
+
+    def forward(self, samples: int = 1) -> None:
+        """Count samples that were sent forward only."""
+        self.passes += samples
+        self.cost += samples / 3
+
+    def both(self, samples: int = 1) -> None:
+        """Count samples that were sent forward and backward."""
+        self.passes += samples
+        self.cost += samples
+
+
+class WeightEditor(Editor):
+    """An editor whose effect is a Delta W beside each of some Linears."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Tensor] = {}
+        self._attached: tuple[Runtime, dict[str, Delta]] | None = None
+
+    @abstractmethod
+    def modules(self, runtime: Runtime) -> list[str]:
+        """Return the paths of the Linears that are edited, in the order they run."""
+
+    @abstractmethod
+    def write(self, encoded: Encoded, work: Work) -> None:
+        """Change `deltas` so that the model answers as `encoded` says, and count the work."""
+
+    @contextmanager
+    def attach(self, runtime: Runtime) -> Iterator[None]:
+        """Put every Delta W into the model; on leaving, the model is restored."""
+        deltas = {}
+        for path in self.modules(runtime):
+            linear = runtime.model.get_submodule(path)
+            deltas[path] = Delta(path, (linear.out_features, linear.in_features), runtime.device_of(path))
+            if path in self._values:
+                deltas[path].value = self._values[path].to(deltas[path].value.device)
+        self._attached = runtime, deltas
+        try:
+            with runtime.attached(list(deltas.values())):
+                yield
+        finally:
+            self._values = self.state_dict()
+            self._attached = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The attached model."""
+        assert self._attached is not None, "attach the editor first"
+        return self._attached[0]
+
+    @property
+    def deltas(self) -> dict[str, Delta]:
+        """Delta W of every edited Linear of the attached model, by path."""
+        assert self._attached is not None, "attach the editor first"
+        return self._attached[1]
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Write one correction; if that leaves numbers that are not finite, it is refused and nothing changes."""
+        encoded, work = self.runtime.encode(request.query, request.target), Work()
+        before = {path: delta.value for path, delta in self.deltas.items()}
+        first = score_edit(self.runtime, encoded)
+        work.forward()
+        self.write(encoded, work)
+        last = score_edit(self.runtime, encoded)
+        work.forward()
+        finite = all(bool(torch.isfinite(delta.value).all()) for delta in self.deltas.values())
+        if not finite or not torch.isfinite(torch.tensor(last.nll)):
+            for path, value in before.items():
+                self.deltas[path].value = value
+            reason = "a write is not finite"
+            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, work.passes, reason=reason)
+        return outcome(self.runtime, first, last, writes=work.writes, passes=work.passes, cost=work.cost)
+
+    def reset(self) -> None:
+        """Go back to the base's weights."""
+        assert self._attached is None, "detach the editor first"
+        self._values = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return every Delta W that is not zero, by the path of its Linear."""
+        if self._attached is None:
+            return dict(self._values)
+        return {path: delta.value.detach().cpu() for path, delta in self.deltas.items() if delta.written}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore every Delta W."""
+        assert self._attached is None, "detach the editor first"
+        self._values = dict(tensors)

@@ -1,0 +1,103 @@
+"""Load a checkpoint's model, processor and prompts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from more_cli.checkpoint.reader import Checkpoint
+from more_cli.errors import ResourceError, StateError
+from more_cli.model.families import family_of
+from more_cli.model.keymap import meta_model, quiet
+from more_cli.model.machine import Machine
+from more_cli.model.processors import load_processor, require_fit
+from more_cli.model.prompts import Prompter
+from more_cli.model.runtime import Runtime
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_runtime(
+    checkpoint: Checkpoint, machine: Machine | None = None, *, system: str = "", reserve: int = 0
+) -> Runtime:
+    """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
+
+    Raises:
+        StateError: the files do not make a model, or the processor does not fit it.
+        ResourceError: it does not fit into memory.
+    """
+    from transformers import AutoModelForImageTextToText
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # commands show their own
+    machine = machine or Machine()
+    blueprint = meta_model(checkpoint)
+    prompter = load_fitting_prompter(checkpoint, blueprint, system=system)
+    # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
+    attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
+    try:
+        with quiet():
+            model: Any = AutoModelForImageTextToText.from_pretrained(
+                checkpoint.path,
+                dtype=machine.dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation=attention,
+                **machine.placement(reserve),
+            )
+            if not machine.device_map:
+                model.to(machine.device)
+    except (MemoryError, torch.OutOfMemoryError):
+        hint = "use --dtype bfloat16, another --device or --device-map auto"
+        raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
+    model.requires_grad_(False).eval()
+    return Runtime(model, prompter, checkpoint)
+
+
+def load_fitting_prompter(
+    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = ""
+) -> Prompter:
+    """Load what turns questions into tokens, and check that the model can take what it makes of an image.
+
+    `blueprint` is the model without weights, if the caller has it.
+
+    Raises:
+        StateError: processor or chat template are missing, do not load, or do not fit the model.
+    """
+    blueprint = blueprint or meta_model(checkpoint)
+    prompter = load_prompter(checkpoint, blueprint, system=system)
+    require_fit(checkpoint.path, blueprint, prompter)
+    return prompter
+
+
+def load_prompter(checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "") -> Prompter:
+    """Load what turns questions into tokens, without weights.
+
+    Raises:
+        StateError: processor or chat template are missing or do not load.
+    """
+    with quiet():
+        processor = load_processor(checkpoint.path)
+    config = (blueprint or meta_model(checkpoint)).config
+    text = config.get_text_config(decoder=True)
+    return Prompter(
+        processor,
+        family_of(config.model_type),
+        system=system,
+        max_length=getattr(text, "max_position_embeddings", None),
+        decoder_start=decoder_start(text),
+    )
+
+
+def decoder_start(text: Any) -> int | None:
+    """Return the token that an encoder-decoder's decoder starts with, from its text config; None for other models."""
+    if not text.is_encoder_decoder:
+        return None
+    start: int = text.pad_token_id if text.decoder_start_token_id is None else text.decoder_start_token_id
+    return start
