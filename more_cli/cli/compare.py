@@ -13,7 +13,7 @@ from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell
-from more_cli.cli.suite_eval import heading, note_resumed, source_values, summary_values
+from more_cli.cli.suite_eval import heading, note_fit, note_resumed, source_values, summary_values
 from more_cli.errors import UsageError
 from more_cli.text import counted
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from more_cli.evaluation.paired import Difference
     from more_cli.experiments.compare_editors import EditorComparison
     from more_cli.experiments.compare_results import Comparison
+    from more_cli.experiments.report import SuiteReport
 
 TEST = "exact two-sided sign test over edits"
 
@@ -146,7 +147,8 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
         for readout in readouts
     ]
     costs = ("cost per edit", "", *(f"{report.cost:.1f}" for report in reports.values()))
-    output.table(("metric", "protocol", *reports), [*rows, costs], numbers=tuple(reports))
+    kept = ("state, kB", "", *(_kilobytes(report) for report in reports.values()))
+    output.table(("metric", "protocol", *reports), [*rows, costs, kept], numbers=tuple(reports))
     if comparison.differences:
         output.line()
         output.line(f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test")
@@ -161,7 +163,17 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
         numbers=("difference", "95 % interval", "up", "down", "same", "p"),
     )
     for editor, report in reports.items():
+        note_fit(output, report)
         note_resumed(output, report, editor)
+
+
+def _kilobytes(report: SuiteReport) -> str:
+    """Return the size of the editor's state after the last edit, and how much of it grew with the edits."""
+    if not report.footprints:
+        return ""
+    _, last = max(report.footprints.items())
+    growing = f" ({last['growing'] / 1000:,.0f} for edits)" if last["growing"] else ""
+    return f"{(last['fixed'] + last['growing']) / 1000:,.0f}{growing}"
 
 
 def _editor_values(comparison: EditorComparison) -> dict[str, Any]:

@@ -71,8 +71,20 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
         chosen = ", ".join(calibration["chosen"]) or "as given"
         tried = f"{counted(calibration['n'], 'other edit')}, {counted(len(calibration['tried']), 'setting')} tried"
         output.line(f"calibrated on {tried}; best: {chosen}")
+    note_fit(output, report)
     note_resumed(output, report)
     show_gates(output, report.gates)
+
+
+def note_fit(output: Output, report: SuiteReport) -> None:
+    """Report how an editor was fitted, if it was, and whether that suffices."""
+    if fit := report.fit:
+        learnt = f"learns {fit.right} of {counted(fit.held_out, 'held-out edit')}, each alone"
+        output.note(f"editor `{report.editor}` was fitted on {counted(fit.records, 'record')} in {fit.seconds:.0f} s")
+        if fit.undertrained:
+            output.note(f"undertrained: editor `{report.editor}` {learnt}; its scores say little about the method")
+        else:
+            output.note(f"it {learnt}")
 
 
 def note_resumed(output: Output, report: SuiteReport, editor: str = "") -> None:
@@ -177,6 +189,8 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "base_asked": report.base_asked,
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
+        "fit": asdict(report.fit) | {"undertrained": report.fit.undertrained} if report.fit else None,
+        "footprints": {str(edits): footprint for edits, footprint in report.footprints.items()},
         "reproduce": report.reproduce,
     }
 

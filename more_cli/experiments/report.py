@@ -131,6 +131,11 @@ class SuiteReport:
         return {line["id"]: line["base"] for line in self.lines[: len(self.edits)]}
 
     @property
+    def footprints(self) -> dict[int, dict[str, int]]:
+        """What the editor kept, by number of edits, as in `editors.base.Footprint`."""
+        return {line["t"]: line["footprint"] for line in self.lines if "footprint" in line}
+
+    @property
     def cost(self) -> float:
         """Samples sent forward and backward per edit, as in `EditOutcome`."""
         stream = self.lines[: len(self.edits)]

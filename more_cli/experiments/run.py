@@ -279,6 +279,7 @@ class _Run:
             due = self.schedule.due(t)
             line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
             line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
+            line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
             _remember(memory, t, edit, line["outcome"])
             self._keep(line)
 
