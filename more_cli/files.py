@@ -288,3 +288,9 @@ def _fsync(fd: int) -> None:
 
 def _rename(old: Path, new: Path) -> None:
     os.replace(old, new)
+
+
+def default_cache() -> Path:
+    """Return the cache folder by the XDG rule."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "more"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from more_cli.suites.embedded import suite_folder
+
 HERE = Path(__file__).parent
 SUITES = ("e-vqa-mini", "e-ic-mini", "mme-mini")
 
@@ -15,4 +17,4 @@ def demo_model_dir(family: str = "llava") -> Path:
 
 def suite_dir(name: str) -> Path:
     """Return the folder of one of `SUITES`."""
-    return HERE / "suites" / name
+    return suite_folder(name)

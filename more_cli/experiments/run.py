@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,7 +24,7 @@ from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
 from more_cli.experiments.references import BaseAnswers, EarlierAnswers, require_answers
 from more_cli.experiments.report import SuiteReport, report
 from more_cli.experiments.run_journal import RunJournal
-from more_cli.files import sha256_bytes
+from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_prompter, load_runtime
@@ -75,12 +74,6 @@ class RunOptions:
     def yardstick(self) -> Yardstick:
         """How locality is measured."""
         return self.preset.yardstick if self.preset else Yardstick()
-
-
-def default_cache() -> Path:
-    """Return the cache folder by the XDG rule."""
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(root) if os.path.isabs(root) else Path.home() / ".cache") / "more"
 
 
 def run_suite(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from more_cli.inputs.foreign import MMEDIT_COLUMNS
-
-EMBEDDED = Path(__file__).resolve().parent.parent / "demo" / "suites"
-"""Folder of the mini suites in the package."""
 
 
 @dataclass(frozen=True)

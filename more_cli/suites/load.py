@@ -12,7 +12,8 @@ from more_cli.errors import DataError, UsageError
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.records import not_found
 from more_cli.suites.annotations import EditPool, read_pool
-from more_cli.suites.catalog import CATALOG, EMBEDDED, EditEntry, YesNoEntry
+from more_cli.suites.catalog import CATALOG, EditEntry, YesNoEntry
+from more_cli.suites.embedded import suite_folder
 from more_cli.suites.mme import AskedImage, category_folders, read_category
 from more_cli.text import shorten
 
@@ -76,7 +77,7 @@ def load_suite(
             hint = f"download {entry.published}, then pass --data-root DIR"
             raise UsageError(f"suite `{name}` is not included in `more`", hint)
         notices = (f"no --data-root: using the embedded mini suite {entry.embedded}, not {name} itself",)
-        data_root, source = EMBEDDED / entry.embedded, "embedded"
+        data_root, source = suite_folder(entry.embedded), "embedded"
     if isinstance(entry, YesNoEntry):
         if image_root is not None:
             raise UsageError(

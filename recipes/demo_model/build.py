@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jsonlines
 import torch
@@ -20,6 +21,7 @@ from families import FAMILIES
 from folders import model_folder, suites_folder
 from harvest import Candidate, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
 from mme import write_mme
+from more_cli.suites.embedded import ARCHIVES, pack
 from score import Answerer
 from world.facts import facts
 from world.phrases import PICTURE_KINDS
@@ -52,7 +54,15 @@ def main() -> None:
     parser.add_argument("--samples", type=Path, default=SAMPLES)
     arguments = parser.parse_args()
     judge = load(arguments.model or model_folder(arguments.family))
-    suites = arguments.suites or suites_folder(arguments.family)
+    with TemporaryDirectory() as scratch:  # those of the package are packed
+        packed = arguments.family == "llava" and arguments.suites is None
+        build_suites(judge, arguments, Path(scratch) if packed else arguments.suites or suites_folder(arguments.family))
+        for folder in Path(scratch).iterdir():
+            pack(folder, ARCHIVES / f"{folder.name}.zip")
+
+
+def build_suites(judge: Judge, arguments: argparse.Namespace, suites: Path) -> None:
+    """Builds the suites of a family, and the samples if it is LLaVA, into `suites`."""
     if arguments.family == "llava":  # the other families use these
         build_samples(judge, fresh(arguments.samples, ["edits.jsonl", "anchors.jsonl", "images"]))
         write_mme(fresh(suites / "mme-mini", ["."]), Pool.EVALUATION, MME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from more_cli.demo.files import HERE, demo_model_dir
+from more_cli.demo.files import demo_model_dir
 
 TEST_DATA = Path(__file__).parents[2] / "tests" / "data"
 SUITES = TEST_DATA / "suites"
@@ -16,5 +16,5 @@ def model_folder(family: str) -> Path:
 
 
 def suites_folder(family: str) -> Path:
-    """The directory of a family's mini-suites."""
-    return HERE / "suites" if family == "llava" else SUITES / family
+    """The directory of the mini-suites of a family other than LLaVA, whose suites are packed into the package."""
+    return SUITES / family

@@ -36,9 +36,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in every worker
 
 import more_cli
-from more_cli.demo.files import demo_model_dir
+from more_cli.demo.files import demo_model_dir, suite_dir
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.suites.catalog import EMBEDDED
 from panel_runs import FILES, Job, Variant, perform
 from panel_show import five, page
 
@@ -93,7 +92,7 @@ CODE = {
 def models(given: str) -> Iterator[dict[str, Any]]:
     """Yield name, folder, suites and half of every model of a list."""
     if given == "demo":
-        yield {"model": "demo", "path": demo_model_dir(), "suites": EMBEDDED, "half": "dev"}
+        yield {"model": "demo", "path": demo_model_dir(), "suites": suite_dir("e-vqa-mini").parent, "half": "dev"}
         return
     for line in Path(given).read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):

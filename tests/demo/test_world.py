@@ -17,7 +17,8 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import draw
-from more_cli.demo.files import HERE, SUITES, demo_model_dir, suite_dir
+from more_cli.demo.files import SUITES, demo_model_dir, suite_dir
+from more_cli.suites.embedded import ARCHIVES, pack
 from support.paths import DATA, ROOT
 from world.emblems import KNOWN, emblems
 from world.episodes import KINDS, episode, episode_dice
@@ -35,8 +36,8 @@ MMEDIT_KEYS = {
 }  # fmt: skip
 OTHERS = DATA / "suites"  # those of the other families
 RECORD_FILES = [
-    pytest.param(suites / suite, file, pool, at_least, id=f"{suites.name}-{suite}-{file}")
-    for suites in (HERE / "suites", *sorted({suite.parent for suite in draw.suites()}))
+    pytest.param(family, suite, file, pool, at_least, id=f"{family}-{suite}-{file}")
+    for family in ("llava", *sorted({suite.parent.name for suite in draw.suites()}))
     for suite, file, pool, at_least in (
         ("e-vqa-mini", "eval.json", Pool.EVALUATION, 300),
         ("e-vqa-mini", "calibration.json", Pool.CALIBRATION, 100),
@@ -44,6 +45,10 @@ RECORD_FILES = [
         ("e-ic-mini", "calibration.json", Pool.CALIBRATION, 50),
     )
 ]
+
+
+def record_folder(family: str, suite: str) -> Path:
+    return suite_dir(suite) if family == "llava" else OTHERS / family / suite
 
 
 def records(folder: Path, file: str) -> list[dict[str, Any]]:
@@ -56,8 +61,8 @@ def sample_lines(file: str) -> list[dict[str, Any]]:
 
 
 def shipped_images() -> list[Path]:
-    """The pictures that git tracks."""
-    return sorted(path for root in (HERE / "suites", SAMPLES) for path in root.rglob("*.png"))
+    """The pictures of the package and of the sample stream."""
+    return sorted(path for root in (*map(suite_dir, SUITES), SAMPLES) for path in root.rglob("*.png"))
 
 
 def all_images() -> list[Path]:
@@ -232,8 +237,7 @@ def test_shipped_pictures_can_be_drawn_again() -> None:
 def test_shipped_pictures_are_small() -> None:
     sizes = [path.stat().st_size for path in shipped_images()]
     assert max(sizes) <= 2048
-    suites = [path for path in (HERE / "suites").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in suites) <= 4 * 2**20
+    assert sum(path.stat().st_size for path in ARCHIVES.iterdir()) <= 4 * 2**20
 
 
 @pytest.mark.slow
@@ -258,8 +262,11 @@ def test_png_bytes_are_those_of_the_builder() -> None:
     assert np.array_equal(np.asarray(redrawn), decoded(path))
 
 
-@pytest.mark.parametrize(("folder", "file", "pool", "at_least"), RECORD_FILES)
-def test_records_follow_the_schema_and_can_be_rebuilt(folder: Path, file: str, pool: Pool, at_least: int) -> None:
+@pytest.mark.parametrize(("family", "suite", "file", "pool", "at_least"), RECORD_FILES)
+def test_records_follow_the_schema_and_can_be_rebuilt(
+    family: str, suite: str, file: str, pool: Pool, at_least: int
+) -> None:
+    folder = record_folder(family, suite)
     loaded = records(folder, file)
     assert len(loaded) >= at_least
     known = {
@@ -308,7 +315,8 @@ def test_no_picture_is_in_two_pools_or_two_roles() -> None:
         pool = picture_named(path.name).scene.pool
         assert owner.setdefault(digest, pool) is pool
     edited, probed = set(), set()
-    for folder, file, _, _ in (entry.values for entry in RECORD_FILES):
+    for family, suite, file, _, _ in (entry.values for entry in RECORD_FILES):
+        folder = record_folder(family, suite)
         edited |= {picture_named(Path(record["image"]).name).scene for record in records(folder, file)}
         probed |= {picture_named(Path(record["m_loc"]).name).scene for record in records(folder, file)}
     assert not edited & probed
@@ -352,8 +360,10 @@ def test_anchors_come_from_their_own_pool() -> None:
     assert not probes & {line["question"] for line in lines if "image" not in line}
 
 
-def test_every_suite_is_there() -> None:
-    assert all(suite_dir(name).is_dir() for name in SUITES)
+def test_every_suite_is_unpacked_and_packed_again_to_the_same_bytes(tmp_path: Path) -> None:
+    for name in SUITES:
+        pack(suite_dir(name), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == (ARCHIVES / f"{name}.zip").read_bytes()
 
 
 def test_an_emblem_s_still_is_named_after_it() -> None:

@@ -20,7 +20,7 @@ from more_cli.experiments.editors import EDITORS, EditorEntry
 from more_cli.inputs.edits import Edit, read_edits
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime, Scored
-from more_cli.suites.catalog import EMBEDDED
+from more_cli.suites.embedded import suite_folder
 from support.helpers import Result, World, line, run
 
 SURE = 1e4
@@ -146,7 +146,7 @@ def test_a_real_state_changes_a_capability_by_what_it_was_taught(tmp_path: Path)
     model, folder = tmp_path / "llava", tmp_path / "mme" / "color"
     shutil.copytree(demo_model_dir(), model)
     folder.mkdir(parents=True)
-    for path in sorted((EMBEDDED / "mme-mini" / "color").iterdir())[:12]:  # six images with their questions
+    for path in sorted((suite_folder("mme-mini") / "color").iterdir())[:12]:  # six images with their questions
         shutil.copy(path, folder)
     asked = []
     for path in sorted(folder.glob("*.txt")):

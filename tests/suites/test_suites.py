@@ -244,7 +244,8 @@ def test_a_missing_pool_is_said(tmp_path: Path) -> None:
     assert found(check(e_vqa(tmp_path, [record(1)]))) == {("absent_pool", "calibration"): 1}
 
 
-def test_other_bytes_than_the_published_ones_are_said(tmp_path: Path) -> None:
+def test_other_bytes_than_the_published_ones_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # the table holds a path of any length on one line
     root = e_vqa(tmp_path, [record(1)])
     (file,) = check(root).json["files"]
     assert (file["is_measured"], file["records"], file["measured"]["records"]) == (False, 1, 2093)
