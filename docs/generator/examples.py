@@ -27,6 +27,7 @@ eval              eval llava
 capability        eval llava --suite mme
 eval.suite        eval llava --suite e-vqa --limit 2
 compare-editors   compare none ft-m --suite e-vqa --limit 2
+reproduce         reproduce table-1 llava --editor none --edits 1
 merge             merge llava -o llava-edited --verify --sha256
 export            export llava -o llava-adapter
 status            status llava --estimate
@@ -153,6 +154,7 @@ def _is_map(value: Mapping[str, Any]) -> bool:
 
 def _text(value: str, folder: Path) -> str:
     value = value.replace(f"{folder}/", "").replace(str(demo_model_dir().parent.parent), "more_cli")
+    value = re.sub(r"[^\s\"]*more/suites/[0-9a-f]{16}", "suites", value)  # the cache
     value = _hashes(value)
     return value if len(value) <= 100 else f"{value[:60]}..."
 

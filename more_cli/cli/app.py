@@ -26,6 +26,7 @@ from more_cli.cli.help import Command, Group
 from more_cli.cli.init import init
 from more_cli.cli.merge import merge
 from more_cli.cli.output import close_stdout, fail
+from more_cli.cli.reproduce import reproduce
 from more_cli.cli.revert import revert
 from more_cli.cli.status import status
 from more_cli.cli.verify import verify
@@ -38,7 +39,7 @@ refused), or a merge lost some, or --require-all found failed ones; 4 bad input 
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "recipes": recipes.app},
     "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
-    "Measure": {"eval": evaluate, "compare": compare, "bench": bench, "suites": suites.app},
+    "Measure": {"eval": evaluate, "compare": compare, "reproduce": reproduce, "bench": bench, "suites": suites.app},
     "Ship": {"merge": merge, "export": export},
     "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},
 }

@@ -36,6 +36,7 @@ class PoolName(StrEnum):
 
     evaluation = "evaluation"
     calibration = "calibration"
+    fit = "fit"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A suite from `more suites list`, or a file of edits.")]

@@ -22,12 +22,13 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import stream_digest
 from more_cli.ops.session import Every
 from more_cli.progress import Progress, no_progress
+from more_cli.suites.catalog import FIT
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
 
 HELD_OUT = 20
-"""Edits of the calibration pool, the first ones, that no fit sees: they check it, and calibration tries settings on
-them."""
+"""Edits of the calibration pool, the first ones, that check a fit, and that calibration tries settings on. An editor is
+fitted on the suite's pool `fit` or, without one, on the rest of the calibration pool."""
 LEAST_RIGHT = 0.9
 """Share of the held-out edits that a fitted editor must learn, each alone."""
 SAVE_SECONDS = 20.0
@@ -70,7 +71,9 @@ class Fits:
         """
         if "fit" not in editor.capabilities:
             return None
-        facts = [editor.name, editor.fit_constants(), stream_digest(self._edits(editor)), *self._facts]
+        edits, held_out = self._edits(editor)
+        pools = [stream_digest(edits), stream_digest(held_out)]
+        facts = [editor.name, editor.fit_constants(), pools, *self._facts]
         return sha256_bytes(canonical_json(facts).encode())
 
     def prepare(self, editor: Editor, runtime: Runtime, *, again: bool = False) -> FitReport | None:
@@ -88,22 +91,20 @@ class Fits:
         return None if key is None else self._load(editor, self._folder / key[:32] / FITTED)
 
     def _fit(self, editor: Editor, runtime: Runtime, key: str, folder: Path) -> FitReport:
-        edits, started, unfinished = self._edits(editor), time.monotonic(), folder / UNFINISHED
+        (edits, held_out), started, unfinished = self._edits(editor), time.monotonic(), folder / UNFINISHED
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         due = Every(1 << 62, SAVE_SECONDS)
         data = FitData(
-            edits[HELD_OUT:],
+            edits,
             load=lambda: _read(unfinished)[0] or None,
             save=lambda tensors: _write(unfinished, tensors(), {}) if due() else None,
             progress=lambda done, total, text: self._progress(done, total, f"fitting {editor.name}: {text}"),
         )
         with editor.attach(runtime):
             facts = editor.fit(data)
-        right = self._right(editor, runtime, edits[:HELD_OUT])
-        report = FitReport(
-            key, facts, len(edits) - HELD_OUT, len(edits[:HELD_OUT]), right, round(time.monotonic() - started, 1)
-        )
+        right = self._right(editor, runtime, held_out)
+        report = FitReport(key, facts, len(edits), len(held_out), right, round(time.monotonic() - started, 1))
         _write(folder / FITTED, editor.fitted(), vars(report))
         with suppress(OSError):
             unfinished.unlink()
@@ -126,11 +127,14 @@ class Fits:
         editor.load_fitted(tensors)
         return FitReport(**report)
 
-    def _edits(self, editor: Editor) -> list[Edit]:
-        if "calibration" not in self._suite.pools:
+    def _edits(self, editor: Editor) -> tuple[list[Edit], list[Edit]]:
+        """Return the edits that an editor is fitted on, and the held-out ones."""
+        pools = self._suite.pools
+        if "calibration" not in pools:
             hint = "choose another editor or suite"
             raise UsageError(f"suite `{self._suite.name}` has no pool to fit editor `{editor.name}` on", hint)
-        return list(self._suite.pools["calibration"])
+        calibration = pools["calibration"]
+        return list(pools.get(FIT, calibration[HELD_OUT:])), list(calibration[:HELD_OUT])
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], report: Mapping[str, Any]) -> None:

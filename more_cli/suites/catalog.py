@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from more_cli.inputs.foreign import MMEDIT_COLUMNS
 
+FIT = "fit"
+"""Pool that editors are fitted on before their first edit; suites without one use their calibration pool."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -72,6 +75,7 @@ CATALOG: dict[str, EditEntry | YesNoEntry] = {
             files={
                 "evaluation": ("vqa_eval.json", "eval.json"),
                 "calibration": ("vqa_train.json", "calibration.json"),
+                FIT: ("fit.json",),
             },
             folders=(".", "vqa", "editing-data/vqa"),
             image_folders=(".", "images"),

@@ -12,7 +12,7 @@ from more_cli.errors import DataError
 from more_cli.inputs.edits import EditLine, LocalityProbe
 from more_cli.inputs.images import ImageSource
 from more_cli.suites.annotations import EditPool
-from more_cli.suites.catalog import Measured
+from more_cli.suites.catalog import FIT, Measured
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
 
 Tick = Callable[[int, int], None]
@@ -227,7 +227,7 @@ def _subject(line: EditLine, seen: Mapping[str, str]) -> tuple[str, ...]:
 
 def _absent(suite: EditSuite) -> Iterator[Finding]:
     files = suite.entry.files if suite.entry else {}
-    absent = {pool: names[:1] for pool, names in files.items() if pool not in suite.pools}
+    absent = {pool: names[:1] for pool, names in files.items() if pool not in {*suite.pools, FIT}}
     for pool, names in absent.items():
         yield from _found("absent_pool", pool, names, "file is missing: overlap between the pools was not checked")
 

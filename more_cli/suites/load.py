@@ -29,7 +29,7 @@ class EditSuite:
     source: str
     """`embedded`, or the folder or file it was read from."""
     pools: Mapping[str, EditPool]
-    """`evaluation`, and `calibration` if there is one."""
+    """`evaluation`, and `calibration` and `fit` if they are there."""
     notices: tuple[str, ...] = ()
     """Notes for the reader of its numbers, a line each."""
     entry: EditEntry | None = None
