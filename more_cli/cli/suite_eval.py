@@ -71,6 +71,8 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
         chosen = ", ".join(calibration["chosen"]) or "as given"
         tried = f"{counted(calibration['n'], 'other edit')}, {counted(len(calibration['tried']), 'setting')} tried"
         output.line(f"calibrated on {tried}; best: {chosen}")
+        if edge := calibration["at_edge"]:
+            output.note(f"note: {', '.join(edge)} is at the edge of what was tried: a better value may lie beyond")
     note_fit(output, report)
     note_resumed(output, report)
     show_gates(output, report.gates)

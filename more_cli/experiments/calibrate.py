@@ -40,6 +40,27 @@ def best_setting(tried: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(next(trial["setting"] for trial in tried if trial["score"] == best))
 
 
+def at_edge(tried: Sequence[Sequence[str]], chosen: Sequence[str]) -> list[str]:
+    """Return the chosen constants, as KEY=VALUE, that are the smallest or the largest value tried.
+
+    A better value may lie beyond. The editor's own value lies between those that are tried.
+    """
+    values: dict[str, list[float]] = {}
+    for key, value in (_number(text) for setting in tried for text in setting):
+        values.setdefault(key, []).append(value)
+    found = ((text, *_number(text)) for text in chosen)
+    return [text for text, key, value in found if value in (min(values[key]), max(values[key]))]
+
+
+def _number(setting: str) -> tuple[str, float]:
+    """Return the key and the value of a setting; a word, which has no order, is no number and equals nothing."""
+    key, _, value = setting.partition("=")
+    try:
+        return key, float(value)
+    except ValueError:
+        return key, float("nan")
+
+
 def try_settings(
     entry: EditorEntry,
     options: EditorOptions,
@@ -75,7 +96,8 @@ def try_settings(
             scores = run_probes(runtime, editor, probes, generate=False, references=references)
         tried.append({"setting": list(setting), "score": round(measured(scores), 6), "reason": ""})
     chosen = list(best_setting(tried))
-    return {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried, "chosen": chosen}
+    found = {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried}
+    return found | {"chosen": chosen, "at_edge": at_edge(settings, chosen)}
 
 
 class CachedCalibration:
@@ -90,7 +112,7 @@ class CachedCalibration:
             result = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return result if isinstance(result, dict) and "chosen" in result else None
+        return result if isinstance(result, dict) and "at_edge" in result else None
 
     def write(self, result: dict[str, Any]) -> None:
         """Write the result."""

@@ -105,9 +105,24 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
     return make
 
 
-_RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
-_MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
-_FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
+def _tries(**values: Sequence[float]) -> tuple[tuple[str, ...], ...]:
+    """Return settings that change one constant each; `__` in a name stands for the dot of a recipe's table."""
+    return tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
+
+
+TRIES = 8
+"""Settings that calibration tries of every editor beside its own: the same effort for all."""
+_RATES = {"rate": (0.003, 0.0003, 0.0001, 0.01)}
+_MORE_TRIES = _tries(margin=(1.0, 3.0), default__lambda_rel=(0.2, 1.0)) + _tries(
+    margin=(6.0,), default__lambda_rel=(0.002,), rho=(0.5, 1.5)
+)
+_NAIVE_TRIES = _tries(margin=(1.0, 3.0, 0.5, 6.0), rho=(0.5, 1.5), max_write=(0.02, 0.1))
+_FIXED_TRIES = _tries(default__step=(0.03, 0.3), default__lambda=(200.0, 20.0)) + _tries(
+    default__step=(0.01, 1.0), default__lambda=(2.0, 20000.0)
+)
+_TUNED_TRIES = _tries(**_RATES, steps=(10, 50), stop=(0.001, 0.1))
+_LORA_TRIES = _tries(**_RATES, steps=(5, 20), rank=(4, 16))
+_LORA_ALL_TRIES = _tries(**_RATES, steps=(10, 40), rank=(4, 16))
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -116,14 +131,15 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("more", "M-ORE with the model's recipe, or --recipe", _more, _MORE_TRIES),
         EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), _FIXED_TRIES),
         EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), _FIXED_TRIES),
+        EditorEntry("naive", "the model's recipe without P: low-rank fine-tuning", _naive, _NAIVE_TRIES),
+        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _TUNED_TRIES),
+        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _TUNED_TRIES),
+        EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _LORA_TRIES),
         EditorEntry(
-            "naive", "the model's recipe without P: low-rank fine-tuning", _naive, (("margin=1.0",), ("margin=3.0",))
-        ),
-        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _RATES),
-        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _RATES),
-        EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _RATES),
-        EditorEntry(
-            "lora-all", "a PEFT LoRA, trained again on all edits so far", _tuned(LoraAllEditor, LoraAllTuning), _RATES
+            "lora-all",
+            "a PEFT LoRA, trained again on all edits so far",
+            _tuned(LoraAllEditor, LoraAllTuning),
+            _LORA_ALL_TRIES,
         ),
     )
 }

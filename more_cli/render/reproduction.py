@@ -14,7 +14,7 @@ def lines_of(row: Row) -> Iterator[tuple[object, ...]]:
     yield (
         row.editor,
         row.edits,
-        "measured",
+        "not run" if row.measured is None else "measured",
         *(f"{100 * values[name].value:.1f}" if name in values else "" for name in COLUMNS),
     )
     if row.printed is not None:

@@ -102,6 +102,10 @@ def test_every_file_that_the_page_names_is_there() -> None:
 def test_an_editor(capsys: pytest.CaptureFixture[str]) -> None:
     execute("How do I add an editor")
     assert "rel.tf_exact" in capsys.readouterr().out
+    compared = run("compare", "none", "norm", "--suite", "e-vqa", "--limit", 2, "--dtype", "float32", "--json")
+    assert compared.code == 0, compared.err
+    assert compared.json["editors"]["norm"]["metrics"]["rel.tf_exact"]["value"] > 0, "it learns"
+    assert compared.json["differences"]["norm"]["rel.tf_exact"]["difference"] > 0
 
 
 def test_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

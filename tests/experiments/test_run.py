@@ -329,6 +329,7 @@ def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
     assert result.json["reproduce"]["constants"]["rate"] == rate
     again = run(*command, "--calibrate", 3).json
     assert (again["resumed"], again["reproduce"]) == (2, result.json["reproduce"])
+    assert found["at_edge"] == found["chosen"], "the own value, 0.001, lies between the two others"
     none = suite(world, "--calibrate", 2)
     assert none.code == 2
     assert "has no calibration pool" in none.err

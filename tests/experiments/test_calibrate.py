@@ -1,0 +1,32 @@
+"""Equal effort: every editor has as many settings to try, around its own, over more than one constant."""
+
+from __future__ import annotations
+
+import pytest
+
+from more_cli.experiments.calibrate import at_edge, settings_of
+from more_cli.experiments.editors import EDITORS, TRIES
+
+TRIED = [(), ("rate=0.001",), ("rate=0.1",), ("steps=5",), ("steps=50",), ("mode=all",)]
+
+
+@pytest.mark.parametrize("name", sorted(set(EDITORS) - {"none"}))
+def test_every_editor_has_the_same_number_of_tries_over_several_constants(name: str) -> None:
+    tries = EDITORS[name].tries
+    assert len(set(tries)) == len(tries) == TRIES
+    assert len({text.split("=")[0] for setting in tries for text in setting}) >= 2, "not learning rates alone"
+    assert settings_of(EDITORS[name], TRIES + 1) == [(), *tries]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "edge"),
+    [
+        ((), []),
+        (("rate=0.01", "steps=20"), []),
+        (("rate=0.001",), ["rate=0.001"]),
+        (("rate=0.01", "steps=50"), ["steps=50"]),
+        (("mode=all",), []),
+    ],
+)
+def test_a_choice_at_the_edge_of_what_was_tried_is_named(chosen: tuple[str, ...], edge: list[str]) -> None:
+    assert at_edge([*TRIED, ("rate=0.01", "steps=20")], chosen) == edge
