@@ -105,24 +105,30 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
     return make
 
 
-def _tries(**values: Sequence[float]) -> tuple[tuple[str, ...], ...]:
-    """Return settings that change one constant each; `__` in a name stands for the dot of a recipe's table."""
-    return tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
+def _tries(*pairs: tuple[str, ...], **values: Sequence[float]) -> tuple[tuple[str, ...], ...]:
+    """Return settings that change one constant each, then those of several.
+
+    `__` in a name stands for the dot of a recipe's table.
+    """
+    single = tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
+    return single + pairs
 
 
 TRIES = 8
 """Settings that calibration tries of every editor beside its own: the same effort for all."""
-_RATES = {"rate": (0.003, 0.0003, 0.0001, 0.01)}
-_MORE_TRIES = _tries(margin=(1.0, 3.0), default__lambda_rel=(0.2, 1.0)) + _tries(
-    margin=(6.0,), default__lambda_rel=(0.002,), rho=(0.5, 1.5)
+_MORE_TRIES = _tries(
+    ("margin=3.0", "default.lambda_rel=1.0"), margin=(1.0, 3.0, 6.0), default__lambda_rel=(0.2, 1.0, 5.0, 0.002)
 )
-_NAIVE_TRIES = _tries(margin=(1.0, 3.0, 0.5, 6.0), rho=(0.5, 1.5), max_write=(0.02, 0.1))
-_FIXED_TRIES = _tries(default__step=(0.03, 0.3), default__lambda=(200.0, 20.0)) + _tries(
-    default__step=(0.01, 1.0), default__lambda=(2.0, 20000.0)
+_NAIVE_TRIES = _tries(margin=(1.0, 3.0, 6.0, 12.0), rho=(0.5, 1.5), max_write=(0.02, 0.1))
+_FIXED_TRIES = _tries(
+    ("default.step=0.3", "default.lambda=20.0"),
+    default__step=(0.03, 0.3, 0.01),
+    default__lambda=(200.0, 20.0, 2.0, 20000.0),
 )
-_TUNED_TRIES = _tries(**_RATES, steps=(10, 50), stop=(0.001, 0.1))
-_LORA_TRIES = _tries(**_RATES, steps=(5, 20), rank=(4, 16))
-_LORA_ALL_TRIES = _tries(**_RATES, steps=(10, 40), rank=(4, 16))
+_TEXT_TRIES = _tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01, 0.03), steps=(10, 50, 100))
+_VISION_TRIES = _tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
+_LORA_TRIES = _tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
+_LORA_ALL_TRIES = _tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -132,8 +138,8 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), _FIXED_TRIES),
         EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), _FIXED_TRIES),
         EditorEntry("naive", "the model's recipe without P: low-rank fine-tuning", _naive, _NAIVE_TRIES),
-        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _TUNED_TRIES),
-        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _TUNED_TRIES),
+        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _TEXT_TRIES),
+        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _VISION_TRIES),
         EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _LORA_TRIES),
         EditorEntry(
             "lora-all",
