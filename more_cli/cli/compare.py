@@ -29,7 +29,10 @@ TEST = "exact two-sided sign test over edits"
 def compare(
     editors: Annotated[
         list[str] | None,
-        typer.Argument(metavar="EDITOR", help="Names as in `eval --editor`; the others are compared with the first."),
+        typer.Argument(
+            metavar="EDITOR",
+            help="Names as in `eval --editor`, more@RECIPE among them; the others are compared with the first.",
+        ),
     ] = None,
     paired: Annotated[
         tuple[Path, Path] | None,
@@ -85,6 +88,7 @@ def compare(
     \b
     Examples:
       more compare more ft-l lora --suite e-vqa --calibrate 5
+      more compare more more@paper-llava --suite e-vqa
       more compare --paired before.json after.json
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)

@@ -87,16 +87,16 @@ def settings_by_editor(editors: Sequence[str], spelled: Sequence[str]) -> dict[s
     settings: dict[str, list[str]] = {editor: [] for editor in editors}
     if len(settings) < len(editors):
         twice = next(editor for editor in editors if editors.count(editor) > 1)
-        raise UsageError(
-            f"editor `{shorten(twice)}` is named twice", "name each once; --set EDITOR:key=value changes one"
-        )
+        hint = "name each once; EDITOR@RECIPE is another one, and --set EDITOR:key=value changes one"
+        raise UsageError(f"editor `{shorten(twice)}` is named twice", hint)
     for text in spelled:
-        key, equals, value = text.partition("=")
-        editor, _, name = key.rpartition(":")
-        if editor not in settings:
+        # The name of an editor may hold a colon, and the path of its recipe anything.
+        named = [editor for editor in editors if text.startswith(f"{editor}:") and "=" in text]
+        if not named:
             hint = f"write EDITOR:key=value with one of {', '.join(editors)}"
             raise UsageError(f"`--set {shorten(text)}` names none of the editors", hint)
-        settings[editor].append(f"{name}{equals}{value}")
+        editor = max(named, key=len)
+        settings[editor].append(text.removeprefix(f"{editor}:"))
     return settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,28 @@ class EditorEntry:
     make: Callable[[EditorOptions], Editor]
     tries: tuple[tuple[str, ...], ...] = ()
     """Settings that calibration tries after the default ones, in this order."""
+    takes_recipe: bool = False
+    """Whether a recipe can be chosen for it."""
+
+    def with_recipe(self, recipe: str) -> EditorEntry:
+        """Return the editor with this recipe, under the name `EDITOR@RECIPE`.
+
+        Raises:
+            UsageError: no recipe can be chosen for this editor.
+        """
+        name = f"{self.name}@{recipe}"
+        if not self.takes_recipe:
+            able = " or ".join(f"`{entry.name}@{recipe}`" for entry in EDITORS.values() if entry.takes_recipe)
+            raise UsageError(f"editor `{self.name}` takes no recipe", f"name it `{self.name}`, or use {able}")
+        if not recipe:
+            raise UsageError(f"`{name}` names no recipe", f"for example {self.name}@default; see `more recipes list`")
+
+        def make(options: EditorOptions) -> Editor:
+            if options.recipe is not None:
+                raise UsageError(f"editor `{shorten(name)}` has its recipe in its name", "drop --recipe")
+            return self.make(replace(options, recipe=recipe))
+
+        return replace(self, name=name, make=make)
 
 
 def _none(options: EditorOptions) -> NoEditor:
@@ -113,11 +135,17 @@ EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
     for entry in (
         EditorEntry("none", "the model as it is", _none),
-        EditorEntry("more", "M-ORE with the model's recipe, or --recipe", _more, _MORE_TRIES),
+        EditorEntry(
+            "more", "M-ORE with the model's recipe, `more@RECIPE` or --recipe", _more, _MORE_TRIES, takes_recipe=True
+        ),
         EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), _FIXED_TRIES),
         EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), _FIXED_TRIES),
         EditorEntry(
-            "naive", "the model's recipe without P: low-rank fine-tuning", _naive, (("margin=1.0",), ("margin=3.0",))
+            "naive",
+            "the model's recipe without P: low-rank fine-tuning",
+            _naive,
+            (("margin=1.0",), ("margin=3.0",)),
+            takes_recipe=True,
         ),
         EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _RATES),
         EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _RATES),
@@ -130,13 +158,14 @@ EDITORS: dict[str, EditorEntry] = {
 
 
 def entry_of(name: str) -> EditorEntry:
-    """Return an editor's entry.
+    """Return an editor's entry; `EDITOR@RECIPE` is an editor with a shipped recipe, or with the recipe of a file.
 
     Raises:
-        UsageError: there is no such editor.
+        UsageError: there is no such editor, or it takes no recipe.
     """
-    if name in EDITORS:
-        return EDITORS[name]
-    near: Sequence[str] = difflib.get_close_matches(name, EDITORS, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(EDITORS)}"
+    editor, at, recipe = name.partition("@")
+    if editor in EDITORS:
+        return EDITORS[editor].with_recipe(recipe) if at else EDITORS[editor]
+    near: Sequence[str] = difflib.get_close_matches(editor, EDITORS, 1)
+    hint = f"did you mean `{near[0]}{at}{shorten(recipe)}`?" if near else f"there are {', '.join(EDITORS)}"
     raise UsageError(f"unknown editor `{shorten(name)}`", hint)
