@@ -13,7 +13,7 @@ from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell
-from more_cli.cli.suite_eval import heading, note_fit, note_resumed, source_values, summary_values
+from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed, source_values, summary_values
 from more_cli.errors import UsageError
 from more_cli.text import counted
 
@@ -168,6 +168,7 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
     )
     for editor, report in reports.items():
         note_fit(output, report)
+        note_editor(output, report)
         note_resumed(output, report, editor)
 
 

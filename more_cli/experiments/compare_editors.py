@@ -64,7 +64,9 @@ def compare_editors(
     if options.anchors is not None and not any("anchors" in editor.capabilities for editor in made.values()):
         raise UsageError("no editor uses anchors with these settings", "drop --anchors")
     asked = {name: options.anchors if "anchors" in editor.capabilities else None for name, editor in made.items()}
-    held = [anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite)]
+    held = [
+        anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite, options.limit)
+    ]
     options, reports = replace(options, unscored=identities(held)), {}
     for name, own in settings.items():
         chosen = replace(options, editor=name, settings=tuple(own), anchors=asked[name])

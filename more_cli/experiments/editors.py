@@ -19,10 +19,10 @@ from more_cli.editors.none import NoEditor
 from more_cli.editors.training import TrainedEditor, Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
-from more_cli.recipe import pick_recipe, shipped_recipes
+from more_cli.recipe import published_recipe
 from more_cli.settings import apply_setting, refusal
 from more_cli.store.target import Target, sidecar_path
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,12 @@ def _none(options: EditorOptions) -> NoEditor:
 def _more(options: EditorOptions) -> MoreEditor:
     target = Target(options.model, sidecar_path(options.model))
     chosen = plan(target, options.recipe, options.settings)
-    return MoreEditor.fresh(chosen.recipe, chosen.sites)
+    editor = MoreEditor.fresh(chosen.recipe, chosen.sites)
+    if points := len(chosen.recipe.departures):
+        listed = f"`more recipes show {chosen.recipe.name}` lists them"
+        departs = f"departs from what was published in {counted(points, 'point')}; {listed}"
+        editor.notices = (departs, *chosen.notices)
+    return editor
 
 
 def _naive(options: EditorOptions) -> MoreEditor:
@@ -90,17 +95,18 @@ def _naive(options: EditorOptions) -> MoreEditor:
 
 
 def _published(form: str) -> Callable[[EditorOptions], MoreEditor]:
-    """Return a function that makes M-ORE in a published form, with that form's recipe for the architecture."""
+    """Return a function that makes M-ORE in a published form: with the architecture's own constants, or the general."""
 
     def make(options: EditorOptions) -> MoreEditor:
         if options.recipe is not None:
             raise UsageError(f"editor `more:{form}` has a fixed recipe", "drop --recipe, or use --editor more")
-        picked = pick_recipe(_model_type(options.model))
-        name = f"{form}-{picked}"
-        if name not in shipped_recipes():
-            known = ", ".join(recipe for recipe in shipped_recipes() if recipe.startswith(f"{form}-"))
-            raise UsageError(f"no recipe `{name}` for this model", f"use --editor more --recipe with one of {known}")
-        return _more(EditorOptions(options.model, name, options.settings))
+        model_type = _model_type(options.model)
+        name, known = published_recipe(form, model_type)
+        editor = _more(replace(options, recipe=name))
+        if not known:
+            unknown = f"the paper published no constants for {shorten(model_type)}: these are LLaVA-1.5's"
+            editor.notices = (unknown, *editor.notices)
+        return editor
 
     return make
 
@@ -140,6 +146,12 @@ EDITORS: dict[str, EditorEntry] = {
         ),
         EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), _FIXED_TRIES),
         EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), _FIXED_TRIES),
+        EditorEntry(
+            "more:strict",
+            "the authors' code with its prompts, targets without an end, and keys of locality questions",
+            _published("strict"),
+            _FIXED_TRIES,
+        ),
         EditorEntry(
             "naive",
             "the model's recipe without P: low-rank fine-tuning",
