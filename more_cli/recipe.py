@@ -128,7 +128,8 @@ class Recipe(BaseModel):
     """Wording of questions: as the checkpoint does (`own`), or as MMEdit's code does (`mmedit`): a question about a
     picture becomes `Question: ... Short answer:`, unless it asks for a description of it."""
     end_of_sequence: bool = True
-    """Whether an edit is trained to end after its target, as the token that ends an answer is part of it."""
+    """Whether the token that ends an answer is part of an edit's target: it is then trained, pooled into the key, and
+    has to be right for the edit to hold. Scores of `eval` count it in any case."""
 
     @model_validator(mode="before")
     @classmethod
