@@ -11,113 +11,18 @@ import tomllib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from more_cli.errors import UsageError
+from more_cli.recipe_tables import AnchorUse, Asking, Constants, Joint, Positive, Rehearsal
 from more_cli.settings import apply_setting, refusal
 from more_cli.text import did_you_mean
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Step = Literal["polyak"] | Positive
-
-
-class Constants(BaseModel):
-    """Constants that can differ between sites: step and ridge. An absent value is inherited."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
-
-    step: Step | None = None
-    """Step length: `"polyak"` (computed from the loss, the same for all sites), or a fixed eta > 0."""
-    ridge: Positive | None = Field(default=None, alias="lambda")
-    """Ridge lambda of the recursion, > 0, in units of |z|^2. A larger value protects past edits less."""
-    ridge_rel: Positive | None = Field(default=None, alias="lambda_rel")
-    """Ridge as a multiple of the site's mean |z|^2 over its first 16 keys, > 0, dimensionless. Excludes `lambda`."""
-
-    @model_validator(mode="after")
-    def _one_ridge(self) -> Constants:
-        if self.ridge is not None and self.ridge_rel is not None:
-            raise ValueError("give `lambda` or `lambda_rel`, not both")
-        return self
-
-    def inheriting(self, base: Constants) -> Constants:
-        """Return these constants, with absent values taken from `base`."""
-        own_ridge = self.ridge is not None or self.ridge_rel is not None
-        return Constants(
-            step=self.step if self.step is not None else base.step,
-            ridge=self.ridge if own_ridge else base.ridge,
-            ridge_rel=self.ridge_rel if own_ridge else base.ridge_rel,
-        )
-
-
-class Rehearsal(BaseModel):
-    """Rehearsal: every edit also scores some past edits and writes those again that have become wrong or unsure."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int = Field(default=0, ge=0)
-    """Number of past edits in one sample, 0 or more; 0 switches rehearsal off."""
-    draws: int = Field(default=3, ge=1)
-    """Number of passes of an edit, from 1, that each take a new sample of past edits. During these passes the edit ends
-    only if no sampled edit fails; after them it ends as soon as it holds itself."""
-    cap: Positive = 6.0
-    """Logits, > 0: a past edit with a larger margin counts as having this margin when the sample is taken."""
-    bonus: float = Field(default=1.0, ge=0)
-    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. One round
-    samples as many edits as there are. A larger value brings an edit back sooner."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the samples, 0 or more."""
-
-
-class Joint(BaseModel):
-    """Joint writing: edits are scored and written together, in rounds, until all of them hold."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    margin: Positive = 4.0
-    """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
-    the `margin` of single edits, because edits written together generalise better."""
-    rounds: int = Field(default=6, ge=1)
-    """Largest number of rounds, from 1. Every round scores all edits once."""
-    size: int = Field(default=16, ge=1)
-    """Number of edits in one write, from 1."""
-
-
-class AnchorUse(BaseModel):
-    """Use of a state's anchors; without anchors these keys have no effect."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int = Field(default=0, ge=0)
-    """Number of anchors in every write, 0 or more. Their loss keeps the answer distribution close to the base's."""
-    keys: bool = False
-    """Whether P of every site absorbs the anchors' keys when the state is created."""
-    watched: int = Field(default=0, ge=0)
-    """One anchor in this many, drawn at random, is watched: no write trains on it, and an edit that moves it too far is
-    written again or refused. 0 watches none."""
-    near: int = Field(default=8, ge=1)
-    """Number of watched anchors, from 1, that are looked at after an edit: those with the most similar keys."""
-    sweep: int = Field(default=32, ge=1)
-    """All watched anchors are looked at after every so many edits, from 1."""
-    max_drift: Positive = 1.0
-    """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
-    file: Path | None = Field(default=None, exclude=True)
-    """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
-    the anchors themselves, not this name."""
-    questions: tuple[str, ...] = Field(default=(), exclude=True)
-    """Neutral questions that `init --anchors auto` asks pictures. The state keeps the anchors that were made."""
-    prompts: tuple[str, ...] = Field(default=(), exclude=True)
-    """Questions without a picture that `init --anchors auto` takes. The state keeps the anchors that were made."""
-
-    @property
-    def used(self) -> bool:
-        """Whether anchors have any effect with this recipe."""
-        return self.size > 0 or self.keys
 
 
 class Recipe(BaseModel):
@@ -131,12 +36,19 @@ class Recipe(BaseModel):
     """One sentence that describes the recipe."""
     backbones: tuple[str, ...] = ()
     """Values of `model_type` in config.json for which `init` chooses this recipe automatically."""
+    published: tuple[str, ...] = Field(default=(), exclude=True)
+    """Values of `model_type` whose constants were published and are these: `--editor more:paper`, `more:authors` and
+    `more:strict` choose this recipe for them."""
+    departures: tuple[str, ...] = Field(default=(), exclude=True)
+    """How it differs from what was published, one line each; `more recipes show` lists them, and a result says so."""
     editor: Literal["more"] = "more"
     """Editing method; only `more`."""
 
     sites: tuple[str, ...] = ("text.ffn_out", "projector")
     """Groups of editable weights: `text.ffn_out`, `text.ffn_in`, `projector`, `vision.ffn_out`, `qformer`, or `re:`
     followed by a regular expression that matches the whole path of a module (`last` does not apply to it)."""
+    optional: tuple[str, ...] = Field(default=(), exclude=True)
+    """Groups of `sites` that are left out of a model that has nothing to edit there; it is refused for any other."""
     last: int = Field(default=7, ge=1)
     """Number of layers that are edited, counted from the last layer of a stack, from 1."""
     exclude: tuple[str, ...] = ()
@@ -212,6 +124,12 @@ class Recipe(BaseModel):
 
     system: str = ""
     """System prompt before every question; empty for none."""
+    prompts: Literal["own", "mmedit"] = "own"
+    """Wording of questions: as the checkpoint does (`own`), or as MMEdit's code does (`mmedit`): a question about a
+    picture becomes `Question: ... Short answer:`, unless it asks for a description of it."""
+    end_of_sequence: bool = True
+    """Whether the token that ends an answer is part of an edit's target: it is then trained, pooled into the key, and
+    has to be right for the edit to hold. Scores of `eval` count it in any case."""
 
     @model_validator(mode="before")
     @classmethod
@@ -255,6 +173,11 @@ class Recipe(BaseModel):
     def uses_polyak(self) -> bool:
         """Whether the step length is computed from the loss, not a fixed eta."""
         return self._all_constants[0].step == "polyak"
+
+    @property
+    def asking(self) -> Asking:
+        """How questions are asked: the arguments of `load_prompter` and `load_runtime`."""
+        return Asking(system=self.system, prompts=self.prompts)
 
     def excludes(self, site: str) -> bool:
         """Return whether a site is excluded."""
@@ -350,10 +273,23 @@ def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) 
 
 def pick_recipe(model_type: str) -> str:
     """Return the name of the shipped recipe for an architecture, or the general one."""
-    for name, path in shipped_recipes().items():
-        if model_type in tomllib.loads(path.read_text(encoding="utf-8")).get("backbones", ()):
-            return name
-    return "default"
+    return next((name for name in shipped_recipes() if model_type in _named("backbones", name)), "default")
+
+
+def published_recipe(form: str, model_type: str) -> tuple[str, bool]:
+    """Return the recipe of a published form for an architecture, and whether its constants were published.
+
+    Without, it is the general recipe of that form.
+    """
+    forms = (name for name in shipped_recipes() if name.partition("-")[0] == form)
+    found = next((name for name in forms if model_type in _named("published", name)), None)
+    return found or form, found is not None
+
+
+def _named(key: str, name: str) -> Sequence[str]:
+    """Return the architectures that a shipped recipe's own file names."""
+    values = tomllib.loads(shipped_recipes()[name].read_text(encoding="utf-8"))
+    return list(values.get(key, ()))
 
 
 ONE_TRY = (

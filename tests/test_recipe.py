@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from more_cli.errors import UsageError
+from more_cli.model.families import FAMILIES
 from more_cli.ops.status import extensions
-from more_cli.recipe import Constants, Recipe, load_recipe, parse_recipe, pick_recipe, shipped_recipes
+from more_cli.recipe import Recipe, load_recipe, parse_recipe, pick_recipe, published_recipe, shipped_recipes
+from more_cli.recipe_tables import Constants
 from more_cli.settings import described
 
 
@@ -15,8 +17,10 @@ def test_every_shipped_recipe_loads_and_survives_the_state(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.name == name
     assert recipe.description
-    without = recipe.anchors.model_copy(update={"questions": (), "prompts": ()})  # the state has the anchors themselves
-    assert parse_recipe(recipe.canonical(), "state") == recipe.model_copy(update={"anchors": without})
+    # The state has the anchors and the sites themselves, and what a recipe says about itself decides no number.
+    anchors = recipe.anchors.model_copy(update={"questions": (), "prompts": ()})
+    kept = {"anchors": anchors, "published": (), "departures": (), "optional": ()}
+    assert parse_recipe(recipe.canonical(), "state") == recipe.model_copy(update=kept)
 
 
 def test_what_a_recipe_does_beyond_the_paper_is_named() -> None:
@@ -38,11 +42,47 @@ def test_paper_and_authors_recipes_hold_the_published_numbers() -> None:
     assert (authors.last, authors.max_steps, authors.top_k, authors.absorb) == (12, 5, 7, "write")
 
 
+@pytest.mark.parametrize("form", ["paper", "authors", "strict"])
+def test_a_published_form_has_a_recipe_for_every_architecture(form: str) -> None:
+    known = {name: published_recipe(form, name) for name in FAMILIES}
+    own = {"llava", "blip-2", "qwen2_vl", "qwen3_vl"}
+    assert {name for name, (_, published) in known.items() if published} == own
+    assert {recipe for name, (recipe, _) in known.items() if name not in own} == {form}
+    assert published_recipe(form, "never-heard-of") == (form, False)
+    general = load_recipe(form).canonical()
+    for name in own - {"blip-2"}:
+        assert load_recipe(known[name][0]).canonical() | {"name": form} == general, "the general numbers are LLaVA's"
+    assert load_recipe(known["blip-2"][0]).rank == 128
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_recipes() if name.startswith(("paper", "authors", "strict"))]
+)
+def test_a_published_form_says_what_it_leaves_out(name: str) -> None:
+    recipe = load_recipe(name)
+    said = " ".join(recipe.departures)
+    left_out = {"end of sequence": recipe.end_of_sequence, "Short answer": recipe.prompts == "own"}
+    for words, missing in (left_out | {"rank is capped": True, "warm up": True, "locality": True}).items():
+        assert (words in said) == missing, words
+
+
+def test_the_strict_form_is_the_authors_with_three_switches() -> None:
+    for strict, authors in (("strict", "authors"), ("strict-blip2", "authors-blip2")):
+        ours, theirs = load_recipe(strict), load_recipe(authors)
+        switched = {"end_of_sequence": False, "prompts": "mmedit"}
+        assert ours.canonical() == theirs.canonical() | switched | {
+            "name": strict,
+            "description": ours.description,
+            "anchors": theirs.canonical()["anchors"] | {"per_edit": 2},
+        }
+        assert extensions(ours, 160) == extensions(theirs, 0), "keys of locality questions are the paper's"
+
+
 def test_the_other_backbones_have_llavas_numbers_or_their_own() -> None:
     for family in ("qwen2-vl", "qwen3-vl"):
         for kind in ("paper", "authors"):
             ours, llava = load_recipe(f"{kind}-{family}"), load_recipe(f"{kind}-llava")
-            assert ours.model_copy(update={"name": llava.name}) == llava
+            assert ours.canonical() | {"name": llava.name} == llava.canonical()
     for kind in ("paper", "authors"):
         recipe = load_recipe(f"{kind}-blip2")
         assert recipe.constants_of("text.31.fc2", "text") == Constants(step=0.06, ridge=5000.0)

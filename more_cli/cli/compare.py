@@ -13,7 +13,7 @@ from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell
-from more_cli.cli.suite_eval import heading, note_fit, note_resumed, source_values, summary_values
+from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed, source_values, summary_values
 from more_cli.errors import UsageError
 from more_cli.text import counted
 
@@ -29,7 +29,10 @@ TEST = "exact two-sided sign test over edits"
 def compare(
     editors: Annotated[
         list[str] | None,
-        typer.Argument(metavar="EDITOR", help="Names as in `eval --editor`; the others are compared with the first."),
+        typer.Argument(
+            metavar="EDITOR",
+            help="Names as in `eval --editor`, more@RECIPE among them; the others are compared with the first.",
+        ),
     ] = None,
     paired: Annotated[
         tuple[Path, Path] | None,
@@ -85,6 +88,7 @@ def compare(
     \b
     Examples:
       more compare more ft-l lora --suite e-vqa --calibrate 5
+      more compare more more@paper-llava --suite e-vqa
       more compare --paired before.json after.json
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -164,6 +168,7 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
     )
     for editor, report in reports.items():
         note_fit(output, report)
+        note_editor(output, report)
         note_resumed(output, report, editor)
 
 

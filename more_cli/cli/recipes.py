@@ -25,7 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="List the recipes (the numbers of a run), or show every key of one.",
 )
-_INDENT = 4 * " "
+_INDENT, _ITEM = 4 * " ", "- "
+_ABOUT = ("name", "description", "backbones", "published", "departures")
+"""Keys that say what a recipe is, not what it does."""
 
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
@@ -81,19 +83,25 @@ def _show_recipe(output: Output, recipe: Recipe) -> None:
     """Show the keys of a recipe, but those that name and describe it in one line."""
     from more_cli.settings import described, spelled
 
-    keys = {key: found for key, found in described(recipe).items() if key not in ("name", "description", "backbones")}
+    keys = {key: found for key, found in described(recipe).items() if key not in _ABOUT}
     output.json(
         "more.recipes.show/1",
         _about(recipe)
         | {
+            "departures": recipe.departures,
             "keys": [
                 {"key": key, "value": _plain(value), "takes": known.takes, "meaning": known.meaning}
                 for key, (value, known) in keys.items()
-            ]
+            ],
         },
     )
     output.line(f"{recipe.name}: {recipe.description}")
     output.line()
+    for departure in recipe.departures:
+        first, *rest = wrapped(departure, output.width - len(_ITEM))
+        output.line("\n".join([_ITEM + first, *(" " * len(_ITEM) + line for line in rest)]))
+    if recipe.departures:
+        output.line()
     for key, (value, known) in keys.items():
         output.line(f"{key} is not set" if value is None else f"{key} = {spelled(value)}")
         for line in wrapped(_first_sentence(known.meaning), output.width - len(_INDENT)):

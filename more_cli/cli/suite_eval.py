@@ -74,6 +74,7 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
         if edge := calibration["at_edge"]:
             output.note(f"note: {', '.join(edge)} is at the edge of what was tried: a better value may lie beyond")
     note_fit(output, report)
+    note_editor(output, report)
     note_resumed(output, report)
     show_gates(output, report.gates)
 
@@ -87,6 +88,12 @@ def note_fit(output: Output, report: SuiteReport) -> None:
             output.note(f"undertrained: editor `{report.editor}` {learnt}; its scores say little about the method")
         else:
             output.note(f"it {learnt}")
+
+
+def note_editor(output: Output, report: SuiteReport) -> None:
+    """Report what to know about an editor's scores, such as how it differs from what was published."""
+    for notice in report.notices:
+        output.note(f"note: {report.editor}: {notice}")
 
 
 def note_resumed(output: Output, report: SuiteReport, editor: str = "") -> None:
@@ -192,6 +199,7 @@ def summary_values(report: SuiteReport) -> dict[str, Any]:
         "resumed": report.resumed,
         "wall_seconds": round(report.seconds, 3),
         "fit": asdict(report.fit) | {"undertrained": report.fit.undertrained} if report.fit else None,
+        "notices": list(report.notices),
         "footprints": {str(edits): footprint for edits, footprint in report.footprints.items()},
         "reproduce": report.reproduce,
     }

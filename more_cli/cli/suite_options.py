@@ -30,7 +30,13 @@ DataRoot = Annotated[
     Path | None, typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.", rich_help_panel=SUITE)
 ]
 EditorName = Annotated[
-    str, typer.Option("--editor", metavar="NAME", help="With --suite: the editor to run.", rich_help_panel=SUITE)
+    str,
+    typer.Option(
+        "--editor",
+        metavar="NAME",
+        help="With --suite: the editor to run; more@RECIPE is M-ORE with another recipe.",
+        rich_help_panel=SUITE,
+    ),
 ]
 Limit = Annotated[
     int,

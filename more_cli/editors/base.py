@@ -121,6 +121,8 @@ class Editor(ABC):
     edit, see `fit`."""
     grows: ClassVar[bool] = False
     """Its state grows with the number of edits."""
+    notices: Sequence[str] = ()
+    """What to know about its scores, one line each, such as how it differs from what was published."""
     is_base: ClassVar[bool] = False
     """Never changes the model, so cached base answers stay valid."""
 

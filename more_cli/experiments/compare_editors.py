@@ -64,7 +64,9 @@ def compare_editors(
     if options.anchors is not None and not any("anchors" in editor.capabilities for editor in made.values()):
         raise UsageError("no editor uses anchors with these settings", "drop --anchors")
     asked = {name: options.anchors if "anchors" in editor.capabilities else None for name, editor in made.items()}
-    held = [anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite)]
+    held = [
+        anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite, options.limit)
+    ]
     options, reports = replace(options, unscored=identities(held)), {}
     for name, own in settings.items():
         chosen = replace(options, editor=name, settings=tuple(own), anchors=asked[name])
@@ -87,16 +89,16 @@ def settings_by_editor(editors: Sequence[str], spelled: Sequence[str]) -> dict[s
     settings: dict[str, list[str]] = {editor: [] for editor in editors}
     if len(settings) < len(editors):
         twice = next(editor for editor in editors if editors.count(editor) > 1)
-        raise UsageError(
-            f"editor `{shorten(twice)}` is named twice", "name each once; --set EDITOR:key=value changes one"
-        )
+        hint = "name each once; EDITOR@RECIPE is another one, and --set EDITOR:key=value changes one"
+        raise UsageError(f"editor `{shorten(twice)}` is named twice", hint)
     for text in spelled:
-        key, equals, value = text.partition("=")
-        editor, _, name = key.rpartition(":")
-        if editor not in settings:
+        # The name of an editor may hold a colon, and the path of its recipe anything.
+        named = [editor for editor in editors if text.startswith(f"{editor}:") and "=" in text]
+        if not named:
             hint = f"write EDITOR:key=value with one of {', '.join(editors)}"
             raise UsageError(f"`--set {shorten(text)}` names none of the editors", hint)
-        settings[editor].append(f"{name}{equals}{value}")
+        editor = max(named, key=len)
+        settings[editor].append(text.removeprefix(f"{editor}:"))
     return settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
 from more_cli.editors.training import TrainedEditor, Tuning
 from more_cli.errors import UsageError
+from more_cli.experiments import tries
 from more_cli.ops.init import plan
-from more_cli.recipe import pick_recipe, shipped_recipes
+from more_cli.recipe import published_recipe
 from more_cli.settings import apply_setting, refusal
 from more_cli.store.target import Target, sidecar_path
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,28 @@ class EditorEntry:
     make: Callable[[EditorOptions], Editor]
     tries: tuple[tuple[str, ...], ...] = ()
     """Settings that calibration tries after the default ones, in this order."""
+    takes_recipe: bool = False
+    """Whether a recipe can be chosen for it."""
+
+    def with_recipe(self, recipe: str) -> EditorEntry:
+        """Return the editor with this recipe, under the name `EDITOR@RECIPE`.
+
+        Raises:
+            UsageError: no recipe can be chosen for this editor.
+        """
+        name = f"{self.name}@{recipe}"
+        if not self.takes_recipe:
+            able = " or ".join(f"`{entry.name}@{recipe}`" for entry in EDITORS.values() if entry.takes_recipe)
+            raise UsageError(f"editor `{self.name}` takes no recipe", f"name it `{self.name}`, or use {able}")
+        if not recipe:
+            raise UsageError(f"`{name}` names no recipe", f"for example {self.name}@default; see `more recipes list`")
+
+        def make(options: EditorOptions) -> Editor:
+            if options.recipe is not None:
+                raise UsageError(f"editor `{shorten(name)}` has its recipe in its name", "drop --recipe")
+            return self.make(replace(options, recipe=recipe))
+
+        return replace(self, name=name, make=make)
 
 
 def _none(options: EditorOptions) -> NoEditor:
@@ -60,7 +83,12 @@ def _none(options: EditorOptions) -> NoEditor:
 def _more(options: EditorOptions) -> MoreEditor:
     target = Target(options.model, sidecar_path(options.model))
     chosen = plan(target, options.recipe, options.settings)
-    return MoreEditor.fresh(chosen.recipe, chosen.sites)
+    editor = MoreEditor.fresh(chosen.recipe, chosen.sites)
+    if points := len(chosen.recipe.departures):
+        listed = f"`more recipes show {chosen.recipe.name}` lists them"
+        departs = f"departs from what was published in {counted(points, 'point')}; {listed}"
+        editor.notices = (departs, *chosen.notices)
+    return editor
 
 
 def _naive(options: EditorOptions) -> MoreEditor:
@@ -68,17 +96,18 @@ def _naive(options: EditorOptions) -> MoreEditor:
 
 
 def _published(form: str) -> Callable[[EditorOptions], MoreEditor]:
-    """Return a function that makes M-ORE in a published form, with that form's recipe for the architecture."""
+    """Return a function that makes M-ORE in a published form: with the architecture's own constants, or the general."""
 
     def make(options: EditorOptions) -> MoreEditor:
         if options.recipe is not None:
             raise UsageError(f"editor `more:{form}` has a fixed recipe", "drop --recipe, or use --editor more")
-        picked = pick_recipe(_model_type(options.model))
-        name = f"{form}-{picked}"
-        if name not in shipped_recipes():
-            known = ", ".join(recipe for recipe in shipped_recipes() if recipe.startswith(f"{form}-"))
-            raise UsageError(f"no recipe `{name}` for this model", f"use --editor more --recipe with one of {known}")
-        return _more(EditorOptions(options.model, name, options.settings))
+        model_type = _model_type(options.model)
+        name, known = published_recipe(form, model_type)
+        editor = _more(replace(options, recipe=name))
+        if not known:
+            unknown = f"the paper published no constants for {shorten(model_type)}: these are LLaVA-1.5's"
+            editor.notices = (unknown, *editor.notices)
+        return editor
 
     return make
 
@@ -105,60 +134,46 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
     return make
 
 
-def _tries(*pairs: tuple[str, ...], **values: Sequence[float]) -> tuple[tuple[str, ...], ...]:
-    """Return settings that change one constant each, then those of several.
-
-    `__` in a name stands for the dot of a recipe's table.
-    """
-    single = tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
-    return single + pairs
-
-
-TRIES = 8
-"""Settings that calibration tries of every editor beside its own: the same effort for all."""
-_MORE_TRIES = _tries(
-    ("margin=3.0", "default.lambda_rel=1.0"), margin=(1.0, 3.0, 6.0), default__lambda_rel=(0.2, 1.0, 5.0, 0.002)
-)
-_NAIVE_TRIES = _tries(margin=(1.0, 3.0, 6.0, 12.0), rho=(0.5, 1.5), max_write=(0.02, 0.1))
-_FIXED_TRIES = _tries(
-    ("default.step=0.3", "default.lambda=20.0"),
-    default__step=(0.03, 0.3, 0.01),
-    default__lambda=(200.0, 20.0, 2.0, 20000.0),
-)
-_TEXT_TRIES = _tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01, 0.03), steps=(10, 50, 100))
-_VISION_TRIES = _tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
-_LORA_TRIES = _tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
-_LORA_ALL_TRIES = _tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
-
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
     for entry in (
         EditorEntry("none", "the model as it is", _none),
-        EditorEntry("more", "M-ORE with the model's recipe, or --recipe", _more, _MORE_TRIES),
-        EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), _FIXED_TRIES),
-        EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), _FIXED_TRIES),
-        EditorEntry("naive", "the model's recipe without P: low-rank fine-tuning", _naive, _NAIVE_TRIES),
-        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), _TEXT_TRIES),
-        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), _VISION_TRIES),
-        EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _LORA_TRIES),
+        EditorEntry(
+            "more", "M-ORE with the model's recipe, `more@RECIPE` or --recipe", _more, tries.MORE, takes_recipe=True
+        ),
+        EditorEntry("more:paper", "M-ORE as in the paper", _published("paper"), tries.FIXED_STEP),
+        EditorEntry("more:authors", "M-ORE as in the authors' code", _published("authors"), tries.FIXED_STEP),
+        EditorEntry(
+            "more:strict",
+            "the authors' code with its prompts, targets without an end, and keys of locality questions",
+            _published("strict"),
+            tries.FIXED_STEP,
+        ),
+        EditorEntry(
+            "naive", "the model's recipe without P: low-rank fine-tuning", _naive, tries.NAIVE, takes_recipe=True
+        ),
+        EditorEntry("ft-l", "fine-tunes the last text layer's FFN output", _tuned(FineTuneText, Tuning), tries.FT_L),
+        EditorEntry("ft-m", "fine-tunes the projector, or the Q-Former", _tuned(FineTuneVision, Tuning), tries.FT_M),
+        EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), tries.LORA),
         EditorEntry(
             "lora-all",
             "a PEFT LoRA, trained again on all edits so far",
             _tuned(LoraAllEditor, LoraAllTuning),
-            _LORA_ALL_TRIES,
+            tries.LORA_ALL,
         ),
     )
 }
 
 
 def entry_of(name: str) -> EditorEntry:
-    """Return an editor's entry.
+    """Return an editor's entry; `EDITOR@RECIPE` is an editor with a shipped recipe, or with the recipe of a file.
 
     Raises:
-        UsageError: there is no such editor.
+        UsageError: there is no such editor, or it takes no recipe.
     """
-    if name in EDITORS:
-        return EDITORS[name]
-    near: Sequence[str] = difflib.get_close_matches(name, EDITORS, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(EDITORS)}"
+    editor, at, recipe = name.partition("@")
+    if editor in EDITORS:
+        return EDITORS[editor].with_recipe(recipe) if at else EDITORS[editor]
+    near: Sequence[str] = difflib.get_close_matches(editor, EDITORS, 1)
+    hint = f"did you mean `{near[0]}{at}{shorten(recipe)}`?" if near else f"there are {', '.join(EDITORS)}"
     raise UsageError(f"unknown editor `{shorten(name)}`", hint)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
 from more_cli.editors.base import Editor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Probe, read_probes
+from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity
 from more_cli.ops.auto_anchors import auto_anchors
 from more_cli.suites.load import EditSuite
 
 RECORDS = 200
 """Edits of a suite's calibration pool, the first ones, that `--anchors auto` makes anchors from."""
 
+LOCALITY = 80
+"""Most locality questions of a kind, with or without a picture, whose keys P absorbs."""
 
-def choose_anchors(editor: Editor, chosen: Path | Literal["auto"] | None, suite: EditSuite) -> tuple[Probe, ...]:
+
+def choose_anchors(
+    editor: Editor, chosen: Path | Literal["auto"] | None, suite: EditSuite, limit: int | None = None
+) -> tuple[Probe, ...]:
     """Return the anchors of a file, those made from the suite's calibration pool, or those of the editor's recipe.
+
+    A recipe whose P absorbs anchors' keys after every edit has locality questions of the calibration pool by default,
+    none of which scores the first `limit` edits.
 
     Raises:
         UsageError: anchors were asked for, and the editor uses none or the suite has no calibration pool.
@@ -38,7 +47,30 @@ def choose_anchors(editor: Editor, chosen: Path | Literal["auto"] | None, suite:
             raise UsageError(f"suite `{suite.name}` has no calibration pool here to make anchors from", hint)
         return tuple(auto_anchors(list(suite.pools["calibration"][:RECORDS]), editor.recipe))
     file = chosen or editor.recipe.anchors.file
-    return read_probes(file) if file else ()
+    if file or not editor.recipe.anchors.per_edit:
+        return read_probes(file) if file else ()
+    scored = (probe for edit in suite.pools["evaluation"][:limit] for probe in edit.locality)
+    return locality_questions(suite.pools.get("calibration", ()), frozenset(map(identity, scored)))
+
+
+def without_keys(editor: Editor, questions: Sequence[Probe]) -> list[str]:
+    """Return what to know of an editor whose P is to absorb the keys of questions after every edit, if it has none."""
+    if questions or not (isinstance(editor, MoreEditor) and editor.recipe.anchors.per_edit):
+        return []
+    return ["no calibration pool here has locality questions: P absorbs no key of one"]
+
+
+def locality_questions(edits: Iterable[Edit], scored: Collection[tuple[str, str]]) -> tuple[Probe, ...]:
+    """Return locality questions of edits, with and without a picture in turn, but none that is `scored`."""
+    kinds = dict[tuple[str, str], Probe](), dict[tuple[str, str], Probe]()
+    for probe in (probe for edit in edits for probe in edit.locality):
+        kind = kinds[probe.image is not None]
+        if len(kind) < LOCALITY and (key := identity(probe)) not in scored:
+            kind[key] = probe
+        if min(map(len, kinds)) == LOCALITY:
+            break
+    pairs = zip_longest(*(kind.values() for kind in kinds))
+    return tuple(probe for pair in pairs for probe in pair if probe is not None)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from more_cli.errors import UsageError
 from more_cli.text import shorten
 
 FILE = Path(__file__).with_name("published.json")
-BACKBONES = {"llava": "LLaVA-v1.5", "blip_2": "BLIP2-OPT"}
+BACKBONES = {"llava": "LLaVA-v1.5", "blip-2": "BLIP2-OPT"}
 """The backbones of the paper's table by `model_type`."""
 EDITORS = {
     "FT-L": "ft-l",

@@ -77,6 +77,8 @@ class SuiteReport:
     seconds: float = 0.0
     fit: FitReport | None = None
     """How the editor was fitted; None for editors that need none."""
+    notices: Sequence[str] = ()
+    """What to know about the editor's scores, one line each."""
     gates: list[Judgement] = field(default_factory=list)
 
     @property

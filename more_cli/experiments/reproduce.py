@@ -9,7 +9,7 @@ from pathlib import Path
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
-from more_cli.experiments.editors import EDITORS, entry_of
+from more_cli.experiments.editors import entry_of
 from more_cli.experiments.presets import PRESETS
 from more_cli.experiments.published import BACKBONES, table
 from more_cli.experiments.published import EDITORS as PAPER
@@ -120,7 +120,7 @@ def _run(
     suite: EditSuite, model: Path, options: RunOptions, machine: Machine, progress: Progress
 ) -> tuple[SuiteReport | None, str]:
     """Return the report of one editor on one suite, or why it could not be run."""
-    if options.editor not in EDITORS:
+    if options.editor.partition("@")[0] not in EDITORS:
         return None, "this editor is not in this version"
 
     def named(done: int, total: int | None, text: str) -> None:

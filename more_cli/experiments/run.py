@@ -18,7 +18,7 @@ from more_cli.evaluation.probes import Probe, ProbeScore, References, probes_of,
 from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
 from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
-from more_cli.experiments.held_anchors import HeldAnchors, choose_anchors
+from more_cli.experiments.held_anchors import HeldAnchors, choose_anchors, without_keys
 from more_cli.experiments.presets import Preset
 from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
 from more_cli.experiments.references import BaseAnswers, EarlierAnswers, require_answers
@@ -29,10 +29,12 @@ from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_prompter, load_runtime
 from more_cli.model.machine import Machine
+from more_cli.model.prompts import OWN
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.session import Every, versions
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe_tables import Asking
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
 
@@ -92,7 +94,7 @@ def run_suite(
     task = _Task(suite, open_checkpoint(model), options, machine, progress)
     entry, settings = entry_of(options.editor), EditorOptions(model, options.recipe, options.settings)
     editor = entry.make(settings)
-    questions = choose_anchors(editor, options.anchors, suite)
+    questions = choose_anchors(editor, options.anchors, suite, options.limit)
     unscored = options.unscored | identities(questions)
     edits, left_out = leave_out(suite.pools["evaluation"][: options.limit], unscored)
     require_answers(edits, options.yardstick)
@@ -134,7 +136,7 @@ def run_suite(
         left_out=left_out,
         preset=options.preset,
     )
-    result.fit = fit
+    result.fit, result.notices = fit, [*editor.notices, *without_keys(editor, questions)]
     result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
     return result
 
@@ -158,7 +160,7 @@ class _Task:
     def load(self, reproduce: Mapping[str, Any]) -> Runtime:
         """Load the model with the system prompt of the editor's recipe."""
         self.progress(0, None, "loading the model")
-        return load_runtime(self.checkpoint, self.machine, system=str(reproduce["constants"].get("system", "")))
+        return load_runtime(self.checkpoint, self.machine, **_asking(reproduce["constants"]))
 
 
 def _calibrated(
@@ -372,6 +374,11 @@ def _reproduce(task: _Task, editor: Editor, edits: Sequence[Edit]) -> dict[str, 
     }
 
 
+def _asking(constants: Mapping[str, Any]) -> Asking:
+    """Return how an editor with these constants asks; one without a recipe asks as the checkpoint does."""
+    return Asking(system=str(constants.get("system", "")), prompts=str(constants.get("prompts", OWN)))
+
+
 def _hash(edits: Iterable[Edit]) -> str:
     facts = [[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]
     return sha256_bytes(canonical_json(facts).encode())
@@ -384,5 +391,5 @@ def _key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick)
 
 
 def _base_key(reproduce: Mapping[str, Any]) -> str:
-    facts = [reproduce["base"], reproduce["template"], reproduce["constants"].get("system", ""), reproduce["versions"]]
+    facts = [reproduce["base"], reproduce["template"], _asking(reproduce["constants"]), reproduce["versions"]]
     return sha256_bytes(canonical_json(facts).encode())[:32]

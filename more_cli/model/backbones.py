@@ -52,7 +52,13 @@ class Refusal:
 
 
 def find_sites(
-    model: PreTrainedModel, keys: KeyMap, checkpoint: Checkpoint, groups: Sequence[str], last: int | None
+    model: PreTrainedModel,
+    keys: KeyMap,
+    checkpoint: Checkpoint,
+    groups: Sequence[str],
+    last: int | None,
+    *,
+    optional: Sequence[str] = (),
 ) -> tuple[list[Site], list[Refusal]]:
     """List the editable weights of the groups, and the modules that belong to them but cannot be edited.
 
@@ -63,10 +69,11 @@ def find_sites(
         groups: Of `SITE_GROUPS`, or `re:` and a regular expression that matches whole module paths.
         last: Only this many last text layers, used vision layers and Q-Former layers; None for all. Ignored for a
             regular expression, which names its layers itself.
+        optional: Groups that may have no site.
 
     Raises:
         UsageError: An unknown group, or `last` below 1.
-        StateError: A group without a single site.
+        StateError: A group without a single site, and not optional.
     """
     unknown = [group for group in groups if group not in SITE_GROUPS and not group.startswith(BY_PATH)]
     if unknown:
@@ -85,7 +92,7 @@ def find_sites(
                 refusals[module] = Refusal(module, reason)
             elif module not in sites:  # a regular expression may match modules of another group
                 sites[module] = _site(keys, checkpoint, group, names.get(module, module), module, backbone)
-        if not sites.keys() & set(candidates):
+        if group not in optional and not sites.keys() & set(candidates):
             raise _no_site(model, group, [refusals[module] for module in candidates])
     return list(sites.values()), list(refusals.values())
 

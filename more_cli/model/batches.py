@@ -82,6 +82,12 @@ class Encoded:
         found: list[int] = self.input_ids[self.target.start : self.target.stop].tolist()
         return found
 
+    @property
+    def unended(self) -> Encoded:
+        """The same without the target's last token, which ends the answer; a target of one token stays."""
+        stop = max(self.target.stop - 1, self.target.start + 1)
+        return replace(self, input_ids=self.input_ids[:stop], target=Span(self.target.start, stop))
+
     def followed_by(self, answer: Sequence[int]) -> Encoded:
         """Return this prompt with the tokens of an answer as its target."""
         ids = torch.cat([self.input_ids, self.input_ids.new_tensor(list(answer))])

@@ -12,7 +12,7 @@ from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
-from more_cli.model.prompts import Prompter
+from more_cli.model.prompts import OWN, Prompter
 from more_cli.model.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def load_runtime(
-    checkpoint: Checkpoint, machine: Machine | None = None, *, system: str = "", reserve: int = 0
+    checkpoint: Checkpoint,
+    machine: Machine | None = None,
+    *,
+    system: str = "",
+    prompts: str = OWN,
+    reserve: int = 0,
 ) -> Runtime:
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
@@ -34,7 +39,7 @@ def load_runtime(
     disable_progress_bar()  # commands show their own
     machine = machine or Machine()
     blueprint = meta_model(checkpoint)
-    prompter = load_fitting_prompter(checkpoint, blueprint, system=system)
+    prompter = load_fitting_prompter(checkpoint, blueprint, system=system, prompts=prompts)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
     try:
@@ -61,7 +66,7 @@ def load_runtime(
 
 
 def load_fitting_prompter(
-    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = ""
+    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
 ) -> Prompter:
     """Load what turns questions into tokens, and check that the model can take what it makes of an image.
 
@@ -71,12 +76,14 @@ def load_fitting_prompter(
         StateError: processor or chat template are missing, do not load, or do not fit the model.
     """
     blueprint = blueprint or meta_model(checkpoint)
-    prompter = load_prompter(checkpoint, blueprint, system=system)
+    prompter = load_prompter(checkpoint, blueprint, system=system, prompts=prompts)
     require_fit(checkpoint.path, blueprint, prompter)
     return prompter
 
 
-def load_prompter(checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "") -> Prompter:
+def load_prompter(
+    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+) -> Prompter:
     """Load what turns questions into tokens, without weights.
 
     Raises:
@@ -90,6 +97,7 @@ def load_prompter(checkpoint: Checkpoint, blueprint: PreTrainedModel | None = No
         processor,
         family_of(config.model_type),
         system=system,
+        prompts=prompts,
         max_length=getattr(text, "max_position_embeddings", None),
         decoder_start=decoder_start(text),
     )

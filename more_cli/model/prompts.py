@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
+from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
 
 _QUESTION = "\ue000question\ue000"
 _ANSWER = "\ue000answer\ue000"
 _Prompted = tuple[str, Tensor, dict[str, Tensor]]
+OWN, MMEDIT = "own", "mmedit"
+"""Wordings of questions: as they are, in the checkpoint's template or phrasing; or as MMEdit's code words them."""
 RECENT = 64 << 20
 """Bytes of recent questions that are kept, mostly pixels."""
 ENTRY = 1 << 10
@@ -37,6 +41,7 @@ class Prompter:
         family: Family | None = None,
         *,
         system: str = "",
+        prompts: str = OWN,
         max_length: int | None = None,
         decoder_start: int | None = None,
     ) -> None:
@@ -44,6 +49,7 @@ class Prompter:
         self.tokenizer = processor.tokenizer
         self.family = family or Family()
         self.system = system
+        self.prompts = prompts
         self.max_length = max_length
         self.decoder_start = decoder_start
         self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
@@ -55,7 +61,7 @@ class Prompter:
                 "the checkpoint has no chat template",
                 "put the model's chat_template.jinja beside its config.json",
             )
-        self._phrasing = phrasing
+        self._phrasing = unphrased(phrasing) if prompts == MMEDIT else phrasing
         self.template: str = self._chat or phrasing.prompt
         self._image_token = str(getattr(processor, "image_token", "") or "")
         self._control = sorted(self._control_tokens(), key=len, reverse=True)
@@ -90,7 +96,16 @@ class Prompter:
 
     def render(self, query: Query) -> str:
         """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
-        return self._render(query, answer=None).replace(_QUESTION, self.inert(query.question))
+        return self._render(query, answer=None).replace(_QUESTION, self.inert(self._worded(query)))
+
+    def _worded(self, query: Query) -> str:
+        """Return the question in the wording of `prompts`.
+
+        MMEdit words every question about a picture, but the `a photo of` of captions, and no text-only one.
+        """
+        if self.prompts == OWN or not query.images or asks_for_a_description(query.question):
+            return query.question
+        return f"Question: {query.question} Short answer:"
 
     def inert(self, text: str) -> str:
         """Break up every control token inside a user's text, so that it is read as text and never as control."""
@@ -182,6 +197,12 @@ class Prompter:
     def _begun(self, text: str) -> bool:
         """Whether a prompt already has the token that begins a sequence: the tokenizer must not add another one."""
         return bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
+
+
+def unphrased(phrasing: Phrasing) -> Phrasing:
+    """Return the format of a bare question: only the images and what the processor adds by itself stay."""
+    images = "{images}" if "{images}" in phrasing.prompt else ""
+    return replace(phrasing, prompt=f"{images}{{question}}")
 
 
 def _size(prompted: _Prompted) -> int:

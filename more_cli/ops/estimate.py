@@ -146,7 +146,7 @@ def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
 
 def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:
     """Return an encoded question about one grey image."""
-    return load_prompter(checkpoint, system=recipe.system).encode(Query((grey_image(),), QUESTION), "a short answer")
+    return load_prompter(checkpoint, **recipe.asking).encode(Query((grey_image(),), QUESTION), "a short answer")
 
 
 def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:

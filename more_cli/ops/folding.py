@@ -155,7 +155,7 @@ def verify_merged(session: Session, out: Path, live: Sequence[ProbeScore]) -> Ve
     """Load the merged checkpoint as a user would, and compare its verdict on every edit with the live state's."""
     session.unload()
     merged = open_checkpoint(out)
-    runtime = load_runtime(merged, session.machine, system=session.state.meta.recipe.system)
+    runtime = load_runtime(merged, session.machine, **session.state.meta.recipe.asking)
     with runtime.attached([]):
         scores = score_edits(session, runtime)
     pairs = list(zip(live, scores, strict=True))

@@ -91,7 +91,7 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     chosen = load_recipe(name, settings)
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
-    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, chosen.last)
+    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, chosen.last, optional=chosen.optional)
     sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
@@ -238,7 +238,7 @@ def _prepare(
     needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(wanted.questions))
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
-    runtime = load_runtime(chosen.checkpoint, machine, system=meta.recipe.system, reserve=needed.beside_weights)
+    runtime = load_runtime(chosen.checkpoint, machine, reserve=needed.beside_weights, **meta.recipe.asking)
     anchors: list[Anchor] = []
     with runtime.attached([]):
         progress(0, None, "choosing anchors")
@@ -314,10 +314,15 @@ def _existing(
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:
     model_type = checkpoint.config.get("model_type")
     unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
+    absent = [group for group in recipe.optional if group not in {site.group for site in sites}]
     widths = {site.shape[1] for site in sites}
     usable = {width: basis.usable_rank(recipe.rank, width) for width in sorted(widths)}
-    return (unlisted if model_type not in FAMILIES else []) + [
-        f"rank {recipe.rank} is capped at {rank} where sites have {counted(width, 'input')}"
-        for width, rank in usable.items()
-        if rank < recipe.rank
+    return [
+        *(unlisted if model_type not in FAMILIES else []),
+        *(f"this model has nothing to edit in {group}, which is left out" for group in absent),
+        *(
+            f"rank {recipe.rank} is capped at {rank} where sites have {counted(width, 'input')}"
+            for width, rank in usable.items()
+            if rank < recipe.rank
+        ),
     ]

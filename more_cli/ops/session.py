@@ -132,7 +132,7 @@ class Session:
             require(needed, self.checkpoint)
             self.progress(0, None, "loading the model")
             self._runtime = load_runtime(
-                self.checkpoint, self.machine, system=meta.recipe.system, reserve=needed.beside_weights
+                self.checkpoint, self.machine, reserve=needed.beside_weights, **meta.recipe.asking
             )
         return self._runtime
 
@@ -311,7 +311,7 @@ def versions(machine: Machine) -> dict[str, str]:
 
 def anchors_cache(meta: StateMeta, anchors: str | None, machine: Machine) -> str:
     """Return the name of the file that caches the base's answers to the set of anchors with this digest."""
-    return cache_name(anchors, meta.base, meta.template, meta.recipe.system, versions(machine))
+    return cache_name(anchors, meta.base, meta.template, meta.recipe.asking, versions(machine))
 
 
 def take_over(state: State, editor: MoreEditor) -> None:

@@ -82,7 +82,7 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         names.append(f"shorter steps (at most {counted(recipe.halvings, 'halving')})")
     if recipe.rehearsal.size:
         names.append(f"rehearsal of {recipe.rehearsal.size}")
-    if anchors:
+    if anchors and (recipe.anchors.size or recipe.anchors.keys):
         keys = ", their keys in P" if recipe.anchors.keys else ""
         names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
         if recipe.captions:

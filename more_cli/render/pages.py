@@ -66,7 +66,7 @@ def of_suite(report: SuiteReport) -> Page:
         reading=f"{report.headline} unless noted otherwise, {report.locality}",
         left_out=report.left_out_sentence,
         gates=report.gates,
-        tables=list(_suite_tables(report)),
+        tables=[*_suite_tables(report), *_notices({report.editor: report})],
         edits=edits,
         before=report.base_answers,
         reproduce=report.reproduce,
@@ -79,6 +79,12 @@ def of_suite(report: SuiteReport) -> Page:
         },
         seconds=report.seconds,
     )
+
+
+def _notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
+    rows = [(name, notice) for name, report in reports.items() for notice in report.notices]
+    if rows:
+        yield Table("What to know about these scores", ("editor", ""), rows)
 
 
 def of_capability(report: CapabilityReport) -> Page:
@@ -166,6 +172,7 @@ def of_comparison(found: EditorComparison) -> Page:
             *([Table("Differences", columns, differences, note)] if differences else []),
             Table("Cost", ("editor", "samples forward and backward per edit", "calibrated"), costs),
             *tables[1:],
+            *_notices(reports),
         ],
         reproduce={editor: report.reproduce for editor, report in reports.items()},
     )

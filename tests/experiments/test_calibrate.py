@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from more_cli.experiments.calibrate import at_edge, settings_of
-from more_cli.experiments.editors import EDITORS, TRIES
+from more_cli.experiments.editors import EDITORS
+from more_cli.experiments.tries import TRIES
 
 TRIED = [(), ("rate=0.001",), ("rate=0.1",), ("steps=5",), ("steps=50",), ("mode=all",)]
 

@@ -20,6 +20,7 @@ from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from support.helpers import World, line, run
+from support.tiny_families import FAMILIES, tiny_family
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +114,55 @@ def test_the_printed_step_is_eta_whatever_the_loss(world: World, runtime: Runtim
             torch.testing.assert_close(twice[name], 2 * value, atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["paper", "authors", "strict"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_sites_for_every_form(
+    tmp_path_factory: pytest.TempPathFactory, family: str, form: str
+) -> None:
+    model = family_folder(tmp_path_factory, family)
+    editor = entry_of(f"more:{form}").make(EditorOptions(model))
+    assert isinstance(editor, MoreEditor)
+    groups = {record.group for record in editor.records}
+    text = {"text.ffn_out"} if form == "paper" else {"text.ffn_out", "text.ffn_in"}
+    assert groups == text | ({"projector"} if family != "gemma3" else set())
+    said = "; ".join(editor.notices)
+    assert ("the paper published no constants" in said) == (family.split()[0] not in ("blip-2", "qwen2_vl", "qwen3_vl"))
+    assert ("nothing to edit in projector" in said) == (family == "gemma3")
+    assert "`more recipes show" in said
+
+
 @pytest.mark.parametrize("form", ["paper", "authors"])
-def test_a_model_without_a_published_recipe_says_so(tmp_path: Path, form: str) -> None:
+def test_a_family_without_published_constants_is_run_and_says_so(tmp_path: Path, form: str) -> None:
     world = World(tmp_path / "world", family="gemma3")
-    world.write([line(0)])
-    refused = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", f"more:{form}")
-    assert refused.code == 2
-    assert "use --editor more --recipe with one of" in refused.err
+    world.write([line(0, locality=[{"question": "is it a dog ?"}])])
+    page = tmp_path / "page.md"
+    unknown = "the paper published no constants for gemma3: these are LLaVA-1.5's"
+    result = suite(world, f"more:{form}", "--report", page)
+    assert result["notices"][0] == unknown
+    assert result["reproduce"]["constants"]["name"] == form
+    assert [edit["outcome"]["writes"] for edit in result["stream"]] == [5 if form == "authors" else 1]
+    assert unknown.partition(":")[0] in page.read_text()
+    where = "--cache", world.root / f"more-{form}", "--dtype", "float32"
+    shown = run("eval", world.model, "--suite", world.root / "edits.jsonl", "--editor", f"more:{form}", *where)
+    assert f"note: more:{form}: {unknown}" in shown.err
+    compared = run(
+        "compare", "none", f"more:{form}", "--suite", world.root / "edits.jsonl", "--model", world.model, *where
+    )
+    assert f"note: more:{form}: {unknown}" in compared.err
+
+
+def family_folder(tmp_path_factory: pytest.TempPathFactory, family: str) -> Path:
+    """A tiny model of a family, made once."""
+    folder = tmp_path_factory.getbasetemp() / f"family-{family}"
+    if not folder.exists():
+        tiny_family(folder, family=family)
+    return folder
+
+
+def test_the_recipe_lists_what_it_leaves_out() -> None:
+    shown = run("recipes", "show", "authors-blip2")
+    assert shown.code == 0
+    assert "- no LayerNorm on A x" in shown.out
+    listed = run("recipes", "show", "authors-blip2", "--json").json
+    assert any("warm up" in point for point in listed["departures"])
+    assert not any(key["key"] == "departures" for key in listed["keys"])

@@ -91,7 +91,7 @@ class MoreEditor(Editor):
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the branches beside their Linears; on leaving, the model is restored."""
         sites = Sites(self._records, self._B, self._P, self.recipe, runtime)
-        self._attached = runtime, sites, EncodedEdits(runtime)
+        self._attached = runtime, sites, EncodedEdits(runtime, ended=self.recipe.end_of_sequence)
         try:
             with runtime.attached(sites.branches):
                 yield
@@ -239,5 +239,6 @@ def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
     if images and asks_for_a_description(question):
         for text in passes.recipe.captions:
             with suppress(DataError):  # longer than the context, which the edit itself need not be
-                wordings.append(passes.runtime.encode(Query(images, text), request.target))
+                encoded = passes.runtime.encode(Query(images, text), request.target)
+                wordings.append(encoded if passes.recipe.end_of_sequence else encoded.unended)
     return wordings

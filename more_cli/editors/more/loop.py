@@ -26,7 +26,7 @@ from more_cli.editors.more.passes import NOT_FINITE, Passes
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore, status_of
-from more_cli.recipe import Joint
+from more_cli.recipe_tables import Joint
 
 REWRITES = 2
 """Times that an edit which broke the harm budget is written again, each time with half the step."""
@@ -56,6 +56,7 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) 
         return _outcome(passes, first, first, refused=_explained(passes, first, last, refused))
     if passes.recipe.absorb == "edit":
         sites.absorb(keys)
+    passes.absorb_anchors()
     drifts = watch.drifts if watch else {}
     return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""), drifts=drifts)
 

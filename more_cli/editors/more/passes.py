@@ -135,6 +135,21 @@ class Passes:
         self.cost += len(anchors) / 3
         return looks
 
+    def absorb_anchors(self) -> None:
+        """Let P of the written sites absorb the keys of the next few anchors, where the recipe says so.
+
+        The authors' code does this with the locality questions that score the edit; these never are.
+        """
+        size = min(self.recipe.anchors.per_edit, len(self.anchors))
+        if not self.written:
+            return
+        for place in range(size * (self.context.number - 1), size * self.context.number):
+            self.runtime.score(self.runtime.batch([self.anchors[place % len(self.anchors)].encoded]), keys=True)
+            keys = self.sites.whole_keys()
+            self.sites.absorb({name: key for name, key in keys.items() if name in self.written})
+        self.passes += size
+        self.cost += size / 3
+
     @timed("gradient")
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run the forward and backward pass of a write on these edits; return L = mean loss + KL(base || edited)."""

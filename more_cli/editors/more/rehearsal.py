@@ -14,7 +14,7 @@ from more_cli.editors.past import Past
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Rehearsal
+from more_cli.recipe_tables import Rehearsal
 
 CACHE_BYTES = 256 << 20
 """Most bytes of past edits kept as tokens and pixels."""
@@ -45,8 +45,10 @@ def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor
 class EncodedEdits:
     """Past edits as tokens and pixels; the least recently used is dropped first."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, ended: bool = True) -> None:
         self.runtime = runtime
+        self.ended = ended
+        """Whether the token that ends an answer is part of a target."""
         self._encoded: OrderedDict[int, Encoded] = OrderedDict()
         self._bytes = 0
 
@@ -57,6 +59,7 @@ class EncodedEdits:
             DataError: the edit does not fit into the model's context, or an image cannot be read.
         """
         encoded = self.runtime.encode(request.query, request.target)
+        encoded = encoded if self.ended else encoded.unended
         if number in self._encoded:
             self._bytes -= self._encoded.pop(number).bytes
         self._encoded[number] = encoded

@@ -156,6 +156,11 @@ class Sites:
         return keys
 
     @timed("absorb")
+    def whole_keys(self) -> dict[str, Tensor]:
+        """Return each site's mean key (r,) over all tokens of the last recorded pass; none if it did not run."""
+        return {name: site.branch.key(None) for name, site in self._sites.items() if site.branch.ran}
+
+    @timed("absorb")
     def absorb(self, keys: Mapping[str, Tensor]) -> None:
         """Let P absorb the keys (Eq. sm-update); a relative lambda follows them until it is fixed."""
         for name, key in keys.items():

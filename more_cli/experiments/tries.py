@@ -1,0 +1,33 @@
+"""The settings that calibration tries of each editor: equally many, around its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Tries = tuple[tuple[str, ...], ...]
+
+
+def tries(*pairs: tuple[str, ...], **values: Sequence[float]) -> Tries:
+    """Return settings that change one constant each, then those of several.
+
+    `__` in a name stands for the dot of a recipe's table.
+    """
+    single = tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
+    return single + pairs
+
+
+TRIES = 8
+"""Settings that calibration tries of every editor beside its own: the same effort for all."""
+MORE = tries(
+    ("margin=3.0", "default.lambda_rel=1.0"), margin=(1.0, 3.0, 6.0), default__lambda_rel=(0.2, 1.0, 5.0, 0.002)
+)
+NAIVE = tries(margin=(1.0, 3.0, 6.0, 12.0), rho=(0.5, 1.5), max_write=(0.02, 0.1))
+FIXED_STEP = tries(
+    ("default.step=0.3", "default.lambda=20.0"),
+    default__step=(0.03, 0.3, 0.01),
+    default__lambda=(200.0, 20.0, 2.0, 20000.0),
+)
+FT_L = tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01, 0.03), steps=(10, 50, 100))
+FT_M = tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
+LORA = tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
+LORA_ALL = tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))

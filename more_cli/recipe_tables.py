@@ -1,0 +1,114 @@
+"""The tables of a recipe: constants of sites, rehearsal, joint writing, anchors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Step = Literal["polyak"] | Positive
+
+
+class Asking(TypedDict):
+    """How questions are asked."""
+
+    system: str
+    prompts: str
+
+
+class Constants(BaseModel):
+    """Constants that can differ between sites: step and ridge. An absent value is inherited."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
+
+    step: Step | None = None
+    """Step length: `"polyak"` (computed from the loss, the same for all sites), or a fixed eta > 0."""
+    ridge: Positive | None = Field(default=None, alias="lambda")
+    """Ridge lambda of the recursion, > 0, in units of |z|^2. A larger value protects past edits less."""
+    ridge_rel: Positive | None = Field(default=None, alias="lambda_rel")
+    """Ridge as a multiple of the site's mean |z|^2 over its first 16 keys, > 0, dimensionless. Excludes `lambda`."""
+
+    @model_validator(mode="after")
+    def _one_ridge(self) -> Constants:
+        if self.ridge is not None and self.ridge_rel is not None:
+            raise ValueError("give `lambda` or `lambda_rel`, not both")
+        return self
+
+    def inheriting(self, base: Constants) -> Constants:
+        """Return these constants, with absent values taken from `base`."""
+        own_ridge = self.ridge is not None or self.ridge_rel is not None
+        return Constants(
+            step=self.step if self.step is not None else base.step,
+            ridge=self.ridge if own_ridge else base.ridge,
+            ridge_rel=self.ridge_rel if own_ridge else base.ridge_rel,
+        )
+
+
+class Rehearsal(BaseModel):
+    """Rehearsal: every edit also scores some past edits and writes those again that have become wrong or unsure."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(default=0, ge=0)
+    """Number of past edits in one sample, 0 or more; 0 switches rehearsal off."""
+    draws: int = Field(default=3, ge=1)
+    """Number of passes of an edit, from 1, that each take a new sample of past edits. During these passes the edit ends
+    only if no sampled edit fails; after them it ends as soon as it holds itself."""
+    cap: Positive = 6.0
+    """Logits, > 0: a past edit with a larger margin counts as having this margin when the sample is taken."""
+    bonus: float = Field(default=1.0, ge=0)
+    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. One round
+    samples as many edits as there are. A larger value brings an edit back sooner."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the samples, 0 or more."""
+
+
+class Joint(BaseModel):
+    """Joint writing: edits are scored and written together, in rounds, until all of them hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    margin: Positive = 4.0
+    """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
+    the `margin` of single edits, because edits written together generalise better."""
+    rounds: int = Field(default=6, ge=1)
+    """Largest number of rounds, from 1. Every round scores all edits once."""
+    size: int = Field(default=16, ge=1)
+    """Number of edits in one write, from 1."""
+
+
+class AnchorUse(BaseModel):
+    """Use of a state's anchors; without anchors these keys have no effect."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(default=0, ge=0)
+    """Number of anchors in every write, 0 or more. Their loss keeps the answer distribution close to the base's."""
+    keys: bool = False
+    """Whether P of every site absorbs the anchors' keys when the state is created."""
+    watched: int = Field(default=0, ge=0)
+    """One anchor in this many, drawn at random, is watched: no write trains on it, and an edit that moves it too far is
+    written again or refused. 0 watches none."""
+    per_edit: int = Field(default=0, ge=0)
+    """Number of anchors, 0 or more, taken in their order, whose mean key over all tokens P of the written sites absorbs
+    after every edit. On a suite without anchors they are locality questions of its calibration pool."""
+    near: int = Field(default=8, ge=1)
+    """Number of watched anchors, from 1, that are looked at after an edit: those with the most similar keys."""
+    sweep: int = Field(default=32, ge=1)
+    """All watched anchors are looked at after every so many edits, from 1."""
+    max_drift: Positive = 1.0
+    """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
+    file: Path | None = Field(default=None, exclude=True)
+    """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
+    the anchors themselves, not this name."""
+    questions: tuple[str, ...] = Field(default=(), exclude=True)
+    """Neutral questions that `init --anchors auto` asks pictures. The state keeps the anchors that were made."""
+    prompts: tuple[str, ...] = Field(default=(), exclude=True)
+    """Questions without a picture that `init --anchors auto` takes. The state keeps the anchors that were made."""
+
+    @property
+    def used(self) -> bool:
+        """Whether anchors have any effect with this recipe."""
+        return self.size > 0 or self.keys or self.per_edit > 0
