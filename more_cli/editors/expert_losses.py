@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 from more_cli.editors.draws import noise
 from more_cli.editors.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
-from more_cli.inputs.edits import Edit, Probe
-from more_cli.model.batches import Encoded, Query
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.inputs.edits import Edit
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Scored
 
 KINDS = 4
 """Inputs of a record: the request, its text rephrase, its image rephrase and an unrelated question with an image."""
@@ -25,28 +25,22 @@ Score = Callable[[Sequence[int], Sequence[Mixture | None] | None], Scored]
 """Scores samples, by their places, under these mixtures; as the base and without gradients if there are none."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """What training needs of one correction."""
+def inputs_of(edit: Edit) -> list[tuple[Query, str]]:
+    """Return a correction's inputs with their answers, in the order of `KINDS`.
 
-    samples: tuple[Encoded, ...]
-    """Its inputs with their answers, in the order of `KINDS`."""
-
-    @staticmethod
-    def of(runtime: Runtime, edit: Edit) -> Record | None:
-        """Return the record of a correction; None if it lacks an image, a rephrase or an unrelated question."""
-        unrelated = next(filter(_shown, edit.locality), None)
-        if not (edit.images and edit.rephrases and edit.image_rephrases) or unrelated is None:
-            return None
-        assert unrelated.image is not None
-        queries = (
-            Query(edit.images, edit.question),
-            Query(edit.images, edit.rephrases[0]),
-            Query((edit.image_rephrases[0],), edit.question),
-            Query((unrelated.image,), unrelated.question),
-        )
-        answers = edit.target, edit.target, edit.target, unrelated.answer
-        return Record(tuple(map(runtime.encode, queries, answers)))
+    Empty if it lacks an image, a rephrase or an answered question about another image; text alone is not used, as in
+    the published code. Of several rephrases or questions the first counts.
+    """
+    unrelated = [(Query((other.image,), other.question), other.answer) for other in edit.locality if other.image]
+    answered = [(query, answer) for query, answer in unrelated if answer is not None]
+    if not (edit.images and edit.rephrases and edit.image_rephrases and answered):
+        return []
+    return [
+        (Query(edit.images, edit.question), edit.target),
+        (Query(edit.images, edit.rephrases[0]), edit.target),
+        (Query((edit.image_rephrases[0],), edit.question), edit.target),
+        answered[0],
+    ]
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,3 @@ def soft_routing(scores: Tensor) -> Tensor:
     right = torch.arange(len(scores), device=scores.device)
     wrong = scores.roll(1, 1).diagonal()
     return cross_entropy(scores, right) - (logsigmoid(scores.diagonal()) + logsigmoid(-wrong)).mean()
-
-
-def _shown(question: Probe) -> bool:
-    return question.image is not None and question.answer is not None

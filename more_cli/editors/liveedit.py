@@ -15,18 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
-from more_cli.editors.expert_losses import KINDS, Draw, Record, loss_of
-from more_cli.editors.experts import ExpertNet, Experts, Mixture, Reps, similarities, soft_weights
+from more_cli.editors.expert_losses import KINDS, Draw, inputs_of, loss_of
+from more_cli.editors.expert_samples import Samples, read
+from more_cli.editors.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
 from more_cli.editors.fitting import train
 from more_cli.editors.outcome import outcome, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.model.structure import find_backbone, text_layers
-from more_cli.model.taps import Rows, Side, Tap
-
-KEPT = 4 << 30
-"""Bytes of hidden states that are kept for training; those of further samples are read again with each batch."""
+from more_cli.model.taps import Rows, Tap
 
 
 class LiveEditTuning(BaseModel):
@@ -123,7 +121,9 @@ class LiveEdit(Editor):
         return routes
 
     def _mixtures(self, prompts: Sequence[Encoded]) -> list[Mixture | None]:
-        net, reps = self.net, self._read(prompts)
+        net = self.net
+        reps = read(*self.working, prompts)
+        net.to(reps.states.device)
         asked, known = net.of_input(reps), {name: value.to(reps.states.device) for name, value in self._experts.items()}
         passed = similarities(asked.vision, known["vision"]) > net.sentinel_scores(reps, asked.vision)
         scores = similarities(asked.text, known["text"])
@@ -142,80 +142,43 @@ class LiveEdit(Editor):
             )
         return torch.stack(changed)
 
-    def _read(self, samples: Sequence[Encoded]) -> Reps:
-        """Return the hidden states that the base has for samples where the experts act."""
-        return self._reps(samples, self._states(samples))
-
-    def _states(self, samples: Sequence[Encoded]) -> list[Tensor]:
-        runtime, layer = self.working
-        place: tuple[str, Side] = layer, "input"
-        with runtime.base():
-            return [found for (found,) in runtime.read(samples, [place])]
-
-    def _reps(self, samples: Sequence[Encoded], states: Sequence[Tensor]) -> Reps:
-        token = getattr(self.working[0].model.config, "image_token_id", None)
-        shown = [sample.input_ids == token for sample in samples]
-        if not all(mask.any() for mask in shown):
-            raise StateError("LiveEdit does not find where this model's text layers see an image", "use another editor")
-        if self._net is not None:
-            self._net.to(states[0].device)
-        return Reps.of(states, shown, [sample.target.start for sample in samples])
-
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on corrections that have an image, both rephrases and an unrelated question."""
-        runtime, _ = self.working
-        with runtime.in_float32():
-            records = [record for edit in data.edits if (record := Record.of(runtime, edit))]
-            if not records:
-                raise StateError("no correction to fit `liveedit` on has an image, rephrases and an unrelated question")
-            return self._train(data, [sample for record in records for sample in record.samples])
+        inputs = [given for edit in data.edits for given in inputs_of(edit)]
+        if not inputs:
+            raise StateError(
+                "no correction to fit editor `liveedit` on has an image, rephrases and an unrelated question",
+                "use another --editor or --suite",
+            )
+        with self.working[0].in_float32():
+            return self._train(data, Samples(*self.working, inputs))
 
-    def _train(self, data: FitData, samples: Sequence[Encoded]) -> dict[str, Any]:
-        runtime, tuning = self.working[0], self.tuning
-        kept = self._cache(samples)
-
-        def states(places: Sequence[int]) -> list[Tensor]:
-            missing = [place for place in places if place not in kept]
-            found = dict(zip(missing, self._states([samples[place] for place in missing]), strict=True))
-            return [found[place] if place in found else kept[place] for place in places]
-
-        def reps(places: Sequence[int]) -> Reps:
-            return self._reps([samples[place] for place in places], states(places))
+    def _train(self, data: FitData, samples: Samples) -> dict[str, Any]:
+        tuning, runtime = self.tuning, self.working[0]
 
         def score(places: Sequence[int], mixtures: Sequence[Mixture | None] | None) -> Scored:
-            batch = runtime.batch([samples[place] for place in places])
             self._given = mixtures or [None] * len(places)
             try:
-                return runtime.score(batch, record=mixtures is not None, states=states(places))
+                batch = runtime.batch([samples.blind[place] for place in places])
+                return runtime.score(batch, record=mixtures is not None, states=samples.states(places))
             finally:
                 self._given = None
 
-        first = reps([0])
+        samples.check(score([0], None))
+        first = samples.reps([0])
         self._net = self._fresh(first.states.shape[-1], int(first.vision.sum())).to(first.states.device)
         optimiser = torch.optim.Adam(self._net.parameters(), tuning.rate)
+        count = len(samples.blind) // KINDS
 
         def loss(iteration: int) -> Tensor:
             late = 4 * iteration >= 3 * tuning.iterations
             for group in optimiser.param_groups:
                 group["lr"] = tuning.rate * (0.1 if late else 1.0)
-            draw = Draw.of(len(samples) // KINDS, tuning.batch, tuning.seed, iteration)
-            return loss_of(self.net, draw, reps, score)
+            return loss_of(self.net, Draw.of(count, tuning.batch, tuning.seed, iteration), samples.reps, score)
 
         facts = train(data, self._net, optimiser, tuning.iterations, loss)
         self._net.requires_grad_(False)
-        return facts | {"records": len(samples) // KINDS, "parameters": sum(p.numel() for p in self._net.parameters())}
-
-    def _cache(self, samples: Sequence[Encoded]) -> dict[int, Tensor]:
-        """Read hidden states once, as many as `KEPT` has room for."""
-        kept, room = dict[int, Tensor](), KEPT
-        # In parts: a whole pool's states may not fit.
-        for start in range(0, len(samples), 32):
-            for place, state in enumerate(self._states(samples[start : start + 32]), start):
-                room -= state.nbytes
-                if room < 0:
-                    return kept
-                kept[place] = state
-        return kept
+        return facts | {"records": count}
 
     def _fresh(self, hidden: int, image: int) -> ExpertNet:
         tuning = self.tuning
@@ -247,7 +210,8 @@ class LiveEdit(Editor):
             reason = "LiveEdit finds experts by the image, and this correction has none"
             return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, 1, 1 / 3, reason=reason)
         with torch.no_grad():
-            made = net.experts(self._read([encoded]))
+            reps = read(*self.working, [encoded])
+            made = net.to(reps.states.device).experts(reps)
         if not all(bool(torch.isfinite(value).all()) for value in (made.keys, made.values)):
             reason = "an expert is not finite"
             return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, 2, 2 / 3, reason=reason)
