@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
-from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.training import Tuning
 from more_cli.errors import UsageError
 from more_cli.experiments import tries
 from more_cli.ops.init import plan
@@ -116,7 +117,7 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
+def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:
@@ -126,7 +127,8 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            made: Editor = editor(tuning.model_validate(values))
+            return made
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
@@ -160,6 +162,12 @@ EDITORS: dict[str, EditorEntry] = {
             "a PEFT LoRA, trained again on all edits so far",
             _tuned(LoraAllEditor, LoraAllTuning),
             tries.LORA_ALL,
+        ),
+        EditorEntry(
+            "liveedit",
+            "a low-rank expert per edit, chosen by image and question",
+            _tuned(LiveEdit, LiveEditTuning),
+            tries.LIVEEDIT,
         ),
     )
 }

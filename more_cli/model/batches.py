@@ -69,6 +69,12 @@ class Encoded:
         return replace(self, input_ids=self.input_ids[:start], target=Span(start, start))
 
     @property
+    def blind(self) -> Encoded:
+        """The same tokens without the pixels, for passes that begin behind all that sees an image."""
+        sizes = {name: value for name, value in self.extras.items() if not value.is_floating_point()}
+        return replace(self, images=(), extras=sizes)
+
+    @property
     def answering(self) -> tuple[Tensor, Span]:
         """The sequence that ends in the answer, and the answer's span: of prompt and answer, or the decoder's own."""
         if self.decoder_start is None:

@@ -47,6 +47,15 @@ class PrefixCache:
         if all(ran[layer] == 1 for layer in self.layers):  # else they do not run in sequence, once each
             self._sequences, self._output = tuple(sequences), outputs[0]
 
+    def hold(self, sequences: Sequence[Encoded], hidden: Tensor) -> None:
+        """Take (N, T, d) hidden states, computed before, for the output of the last layer: the next pass of this batch
+        begins behind it."""
+        self._sequences, self._output = tuple(sequences), hidden
+
+    def clear(self) -> None:
+        """Forget the last batch."""
+        self._sequences, self._output = (), None
+
     def _holds(self, sequences: Sequence[Encoded]) -> bool:
         """Return whether these very sequences were the last batch."""
         same = len(sequences) == len(self._sequences)

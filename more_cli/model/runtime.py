@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
@@ -153,6 +154,28 @@ class Runtime:
         kept = read_vision_layers(self.model, self._backbone, frozen)
         return VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
 
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Compute in float32 for a while, unless weights are offloaded; afterwards every bit is as before.
+
+        To train through a model of half precision: on a CPU that is several times faster, and no gradient is lost.
+        """
+        found = [tensor for tensor in (*self.model.parameters(), *self.model.buffers()) if _is_half(tensor)]
+        halves = [] if any(tensor.is_meta for tensor in found) else [(tensor, tensor.dtype) for tensor in found]
+        try:
+            self._recast([(tensor, torch.float32) for tensor, _ in halves])
+            yield
+        finally:
+            self._recast(halves)
+
+    def _recast(self, tensors: Sequence[tuple[Tensor, torch.dtype]]) -> None:
+        for tensor, dtype in tensors:
+            tensor.data = tensor.data.to(dtype)
+        # What is cached has the other dtype.
+        for cache in (self._vision, self._prefix):
+            if cache is not None and tensors:
+                cache.clear()
+
     def device_of(self, module: str) -> torch.device:
         """Return the device that a Linear computes on."""
         return self._device(self.model.get_submodule(module))
@@ -203,21 +226,35 @@ class Runtime:
     def batch(self, sequences: Sequence[Encoded]) -> Batch:
         """Pad encoded sequences into the tensors of one pass."""
         tokenizer = self.prompter.tokenizer
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        return collate(sequences, pad, self.device)
+        padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        return collate(sequences, padding, self.device)
 
     def parts(self, samples: Iterable[Encoded], kind: Pass) -> Iterator[list[Encoded]]:
         """Split samples, in order, into passes that fit into memory."""
         return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
 
     @timed("forward")
-    def score(self, batch: Batch, *, keys: bool = False, record: bool = False, add: bool = False) -> Scored:
+    def score(
+        self,
+        batch: Batch,
+        *,
+        keys: bool = False,
+        record: bool = False,
+        add: bool = False,
+        states: Sequence[Tensor] | None = None,
+    ) -> Scored:
         """Run one pass and return the logits that predict the targets.
 
         With `keys`, the attached branches keep their coordinates. With `record` they do, and the result can be
         differentiated: the only gradients that exist are those of the branches. With `add` these are added to those
-        of the passes before, so that a batch can be run in parts.
+        of the passes before, so that a batch can be run in parts. With `states`, what `read` found at the input of the
+        first text layer with a part, the pass begins there.
         """
+        if states is not None:
+            assert self._prefix is not None, "no text layer lies before the attached parts"
+            longest = max(map(len, states))
+            padded = torch.stack([pad(state, (0, 0, longest - len(state), 0)) for state in states])
+            self._prefix.hold(batch.sequences, padded.to(self.model.dtype))
         self._start_pass(batch)
         for branch in self._branches:
             branch.recording = keys or record
@@ -340,6 +377,10 @@ class Runtime:
 
         with self._vision.serving([sequence.images for sequence in shown], run):
             yield
+
+
+def _is_half(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 class _Enough(Exception):
