@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
+from more_cli.editors.mend import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
-from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.training import Tuning
+from more_cli.editors.ultraedit import UltraEditor, UltraTuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
 from more_cli.recipe import pick_recipe, shipped_recipes
@@ -87,8 +89,8 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
-    """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
+def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
+    """Return a function that makes an editor without a recipe; `--set` changes the numbers of its tuning."""
 
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
@@ -97,7 +99,8 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            made: Editor = editor(tuning.model_validate(values))
+            return made
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
@@ -106,6 +109,14 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
 
 
 _RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
+_MEND_TRIES = (
+    *(("rate=0.00003",), ("rate=0.0003",), ("edit_weight=0.03",), ("edit_weight=0.3",)),
+    *(("alpha_rate=0.00003",), ("alpha_rate=0.0003",), ("layers=2",), ("layers=4",)),
+)
+_ULTRA_TRIES = (
+    *(("step=0.3",), ("step=0.5",), ("step=2.0",), ("step=3.0",)),
+    *(("ridge=0.3",), ("ridge=3.0",), ("layers=1",), ("layers=3",)),
+)
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
 _FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
 
@@ -124,6 +135,12 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _RATES),
         EditorEntry(
             "lora-all", "a PEFT LoRA, trained again on all edits so far", _tuned(LoraAllEditor, LoraAllTuning), _RATES
+        ),
+        EditorEntry(
+            "mend", "MEND: fitted networks change an edit's gradient", _tuned(MendEditor, MendTuning), _MEND_TRIES
+        ),
+        EditorEntry(
+            "ultraedit", "UltraEdit: one linear system per edit", _tuned(UltraEditor, UltraTuning), _ULTRA_TRIES
         ),
     )
 }
