@@ -43,7 +43,7 @@ class MendTuning(BaseModel):
     """Text layers, the last ones, whose FFN weights are edited."""
     rank: int = Field(default=64, ge=1)
     """Rank of U V in the networks; the published 1920 is for 15,000 coordinates."""
-    iterations: int = Field(default=1200, ge=1)
+    iterations: int = Field(default=1000, ge=1)
     """Steps of Adam."""
     rate: float = Field(default=1e-4, gt=0)
     """Learning rate of the networks."""
