@@ -72,6 +72,7 @@ class MendEditor(WeightEditor):
         super().__init__()
         self.tuning = tuning
         self._fitted: dict[str, Tensor] = {}
+        self._net: MendNet | None = None
         self._rows: dict[str, Tensor] = {}
 
     def modules(self, runtime: Runtime) -> list[str]:
@@ -87,12 +88,14 @@ class MendEditor(WeightEditor):
         shapes = [(delta.value.shape[0], delta.value.shape[1]) for delta in self.deltas.values()]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.tuning.seed)
-            return MendNet(shapes, self.tuning.rank, self.tuning.alpha)
+            net = MendNet(shapes, self.tuning.rank, self.tuning.alpha)
+        # Their statistics are in float64, which Apple's GPUs lack.
+        return net.cpu() if self.runtime.device.type == "mps" else net.to(self.runtime.device)
 
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on single edits: each starts from the base's weights."""
         net, tuning = self.fresh(), self.tuning
-        lessons = Lessons(self.runtime, data.edits)
+        lessons, device = Lessons(self.runtime, data.edits), net.alpha.device
         groups = [
             {"params": list(net.nets.parameters()), "lr": tuning.rate},
             {"params": [net.alpha], "lr": tuning.alpha_rate},
@@ -102,14 +105,14 @@ class MendEditor(WeightEditor):
             lesson = lessons[pick(len(data.edits), 1, tuning.seed, iteration)[0]]
             factors = self.factors(lesson.request)
             for place, found in enumerate(factors):
-                net.watch(place, *found)
+                net.watch(place, *(rows.to(device) for rows in found))
             with edited(self.deltas, self.updates(net, factors)):
                 edit, locality = lessons.losses(lesson)
             return tuning.edit_weight * edit + tuning.locality_weight * locality
 
         with self.runtime.in_float32(), self.runtime.remembering(CACHED):
             facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP)
-        self._fitted = {name: value.detach().clone() for name, value in net.state_dict().items()}
+        self.load_fitted({name: value.detach().cpu().clone() for name, value in net.state_dict().items()})
         return facts | {"alpha": [round(float(alpha), 6) for alpha in net.alpha.detach()]}
 
     def fitted(self) -> dict[str, Tensor]:
@@ -118,7 +121,7 @@ class MendEditor(WeightEditor):
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the networks."""
-        self._fitted = dict(tensors)
+        self._fitted, self._net = dict(tensors), None
 
     def constants(self) -> dict[str, Any]:
         """Return the numbers of the networks, their training and the edits."""
@@ -135,9 +138,9 @@ class MendEditor(WeightEditor):
 
     def updates(self, net: MendNet, factors: Iterable[Factors]) -> list[Tensor]:
         """Return an update per weight, (d_out, d_in), that can be differentiated with respect to the networks."""
-        found = []
+        found, device = [], net.alpha.device
         for place, (inputs, gradients) in enumerate(factors):
-            update = net.update(place, inputs.cpu(), gradients.cpu())
+            update = net.update(place, inputs.to(device), gradients.to(device))
             found.append(update / max(1, len(inputs)) if self.tuning.accumulate == "token_mean" else update)
         return found
 
@@ -152,12 +155,13 @@ class MendEditor(WeightEditor):
     def write(self, encoded: Encoded, work: Work) -> None:
         """Add one update; also to an edit that the model already answers, as the factors are normalised."""
         assert self._fitted, "fit the editor first"
-        net = self.fresh()
-        net.load_state_dict(self._fitted)
+        if self._net is None:
+            self._net = self.fresh()
+            self._net.load_state_dict(self._fitted)
         factors = self.factors(encoded)
         work.both()
         with torch.no_grad():
-            updates = self.updates(net, factors)
+            updates = self.updates(self._net, factors)
         for (path, delta), update, (inputs, _) in zip(self.deltas.items(), updates, factors, strict=True):
             delta.value = self._accumulated(path, delta.value, update.to(delta.value.device), len(inputs))
         work.writes += 1

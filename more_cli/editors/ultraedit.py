@@ -5,6 +5,7 @@ Gu et al., "UltraEdit: Training-, Subject-, and Memory-Free Lifelong Editing in 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -31,7 +32,7 @@ class UltraTuning(BaseModel):
 
     layers: int = Field(default=2, ge=1)
     """Text layers, the last ones, whose FFN output weights are edited, as published for Mistral."""
-    step: float = Field(default=1.0, gt=0)
+    step: float = Field(default=4.0, gt=0)
     """eta d_in: how far an edit moves an output coordinate whose normalised gradient is 1, before the ridge."""
     ridge: float = Field(default=1.0, gt=0)
     """Ridge, in units of the mean |h|^2 over all rows so far."""
@@ -65,8 +66,10 @@ class UltraEditor(WeightEditor):
         Without that the first edits are divided by the spread of a few rows. Published code has no such start.
         """
         self._moments = {}
-        edits = data.edits[: self.tuning.warm]
+        edits, started = data.edits[: self.tuning.warm], time.monotonic()
         for number, edit in enumerate(edits):
+            if time.monotonic() - started > data.seconds:
+                break
             encoded = self.runtime.encode(Query(edit.images, edit.question), edit.target)
             for shape, inputs, gradients in self._read(encoded):
                 self._watch(shape, inputs, gradients)

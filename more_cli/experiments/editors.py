@@ -114,7 +114,7 @@ _MEND_TRIES = (
     *(("alpha_rate=0.00003",), ("alpha_rate=0.0003",), ("layers=2",), ("layers=4",)),
 )
 _ULTRA_TRIES = (
-    *(("step=0.3",), ("step=0.5",), ("step=2.0",), ("step=3.0",)),
+    *(("step=1.0",), ("step=2.0",), ("step=6.0",), ("step=10.0",)),
     *(("ridge=0.3",), ("ridge=3.0",), ("layers=1",), ("layers=3",)),
 )
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))

@@ -51,6 +51,7 @@ _UNCHANGED = {
 """Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
 generation does not use."""
 _NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
+HALF = (torch.bfloat16, torch.float16)
 SMALL = 1 << 28
 """Parameters of a model that is computed in float32 where `Runtime.in_float32` is asked to: a gigabyte then."""
 NORM_ROWS = 1024
@@ -136,24 +137,26 @@ class Runtime:
         assert not self._branches, "another editor is attached"
         # Computed before anything is attached: a part may replace its module.
         modules = [part.module for part in branches]
-        self._cache(modules)
+        caches = self._caches(modules)
         self.activations = Activations.of(self.model, modules)
         with attached(self.model, branches):
             self._branches, self._router = tuple(branches), router
+            self._vision, self._prefix = caches
             self._scale(self.loss_scale)
             try:
                 yield
             finally:
                 self._branches, self._vision, self._prefix, self._router = (), None, None, None
 
-    def _cache(self, modules: Sequence[str]) -> None:
-        """Start caches of what edits of these modules cannot change."""
-        self._vision = self._prefix = None
+    def _caches(self, modules: Sequence[str]) -> tuple[VisionCache | None, PrefixCache | None]:
+        """Return empty caches of what edits of these modules cannot change."""
+        vision = prefix = None
         if frozen := frozen_vision_layers(self.model, self._backbone, modules):
             kept = read_vision_layers(self.model, self._backbone, frozen)
-            self._vision = VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
+            vision = VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
         if frozen := frozen_text_layers(self.model, self._backbone, modules):
-            self._prefix = PrefixCache(self.model, frozen)
+            prefix = PrefixCache(self.model, frozen)
+        return vision, prefix
 
     def _scale(self, loss_scale: float) -> None:
         self.loss_scale = loss_scale
@@ -202,7 +205,7 @@ class Runtime:
         Without units for these dtypes it is four times as fast, and no gradient is rounded. Afterwards the weights are
         those of before, bit for bit.
         """
-        halves = [parameter for parameter in self.model.parameters() if parameter.dtype.itemsize < 4]
+        halves = [parameter for parameter in self.model.parameters() if parameter.dtype in HALF]
         if self.device.type != "cpu" or sum(half.numel() for half in halves) > SMALL:
             yield
             return
@@ -210,7 +213,7 @@ class Runtime:
         for half in halves:
             half.data = half.data.float()
         self._scale(1.0)
-        self._cache([part.module for part in self._branches])
+        self._vision, self._prefix = self._caches([part.module for part in self._branches])
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ def blip() -> Runtime:
 
 
 def fitted(runtime: Runtime, folder: Path, **values) -> UltraEditor:
-    editor = UltraEditor(UltraTuning(**values))
+    editor = UltraEditor(UltraTuning(**({"step": 1.0} | values)))
     with editor.attach(runtime):
         editor.fit(FitData([an_edit(folder)]))
     return editor
@@ -88,7 +88,7 @@ def test_an_edit_writes_every_module_from_one_backward_pass(runtime: Runtime, tm
 def test_a_first_edit_with_a_single_token_is_finite(runtime: Runtime, tmp_path: Path, family: str) -> None:
     """Without statistics from before, and with an answer that is the end token alone: one row in all."""
     runtime = runtime if family == "llava" else blip()
-    editor, (request, *_) = UltraEditor(UltraTuning(layers=1)), requests(tmp_path, 1)
+    editor, (request, *_) = UltraEditor(UltraTuning(layers=1, step=1.0)), requests(tmp_path, 1)
     with editor.attach(runtime):
         prompt = runtime.encode(request.query)
         editor.write(prompt.followed_by([runtime.prompter.eos]), Work())
@@ -99,7 +99,7 @@ def test_a_first_edit_with_a_single_token_is_finite(runtime: Runtime, tmp_path: 
 
 
 def test_the_statistics_start_warm_and_nothing_is_written_for_that(runtime: Runtime, tmp_path: Path) -> None:
-    editor, (request, *_) = UltraEditor(UltraTuning()), requests(tmp_path, 1)
+    editor, (request, *_) = UltraEditor(UltraTuning(step=1.0)), requests(tmp_path, 1)
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     before = runtime.score(batch).logits
     with editor.attach(runtime):
