@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +30,7 @@ from more_cli.model.structure import (
 )
 from more_cli.model.taps import Router, Rows, Side, Tap
 from more_cli.model.vision import VisionCache
-
-if TYPE_CHECKING:
-    pass
+from more_cli.model.widened import halves, widened
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +49,6 @@ _UNCHANGED = {
 """Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
 generation does not use."""
 _NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
-HALF = (torch.bfloat16, torch.float16)
 SMALL = 1 << 28
 """Parameters of a model that is computed in float32 where `Runtime.in_float32` is asked to: a gigabyte then."""
 NORM_ROWS = 1024
@@ -205,20 +202,16 @@ class Runtime:
         Without units for these dtypes it is four times as fast, and no gradient is rounded. Afterwards the weights are
         those of before, bit for bit.
         """
-        halves = [parameter for parameter in self.model.parameters() if parameter.dtype in HALF]
-        if self.device.type != "cpu" or sum(half.numel() for half in halves) > SMALL:
+        if self.device.type != "cpu" or sum(half.numel() for half in halves(self.model)) > SMALL:
             yield
             return
-        kept, scale, caches = [half.data for half in halves], self.loss_scale, (self._vision, self._prefix)
-        for half in halves:
-            half.data = half.data.float()
+        scale, caches = self.loss_scale, (self._vision, self._prefix)
         self._scale(1.0)
         self._vision, self._prefix = self._caches([part.module for part in self._branches])
         try:
-            yield
+            with widened(self.model):
+                yield
         finally:
-            for half, data in zip(halves, kept, strict=True):
-                half.data = data
             self._scale(scale)
             self._vision, self._prefix = caches
 

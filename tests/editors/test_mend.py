@@ -42,11 +42,17 @@ def pool(folder: Path) -> list[Edit]:
     return edits
 
 
-@pytest.fixture
-def fitted(runtime: Runtime, tmp_path: Path) -> MendEditor:
+@pytest.fixture(scope="module")
+def networks(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     editor = MendEditor(tuning())
     with editor.attach(runtime):
-        editor.fit(FitData(pool(tmp_path)))
+        editor.fit(FitData(pool(tmp_path_factory.mktemp("pool"))))
+    return editor.fitted()
+
+
+def with_networks(networks: dict[str, Tensor], **values) -> MendEditor:
+    editor = MendEditor(tuning(**values))
+    editor.load_fitted(networks)
     return editor
 
 
@@ -129,14 +135,15 @@ def test_a_functional_edit_is_differentiable_with_respect_to_the_networks(runtim
 
 
 def test_training_turns_an_update_that_ascends_into_one_that_learns(
-    runtime: Runtime, tmp_path: Path, fitted: MendEditor
+    runtime: Runtime, tmp_path: Path, networks: dict[str, Tensor]
 ) -> None:
     untrained, (request, *_) = MendEditor(tuning(iterations=1, rate=1e-9, alpha_rate=1e-9)), requests(tmp_path, 1)
     with untrained.attach(runtime):
         untrained.fit(FitData(pool(tmp_path)))
         at_first = untrained.edit(request, EditContext())
-    with fitted.attach(runtime):
-        trained = fitted.edit(request, EditContext())
+    editor = with_networks(networks)
+    with editor.attach(runtime):
+        trained = editor.edit(request, EditContext())
     assert at_first.nll_after > at_first.nll_before, "no minus sign: alpha > 0 ascends"
     assert trained.nll_after < 0.5 * trained.nll_before
     assert trained.status == "learnt"
@@ -172,14 +179,13 @@ def test_a_killed_fit_ends_with_the_same_bytes(
 
 @pytest.mark.parametrize("accumulate", ["sum", "token_mean"])
 def test_edits_add_up_or_are_averaged_over_token_rows(
-    runtime: Runtime, tmp_path: Path, fitted: MendEditor, accumulate: str
+    runtime: Runtime, tmp_path: Path, networks: dict[str, Tensor], accumulate: str
 ) -> None:
-    editor = MendEditor(tuning(accumulate=accumulate))
-    editor.load_fitted(fitted.fitted())
+    editor = with_networks(networks, accumulate=accumulate)
     asked = requests(tmp_path, 2)
     with editor.attach(runtime):
         net, expected, rows = editor.fresh(), {}, dict.fromkeys(editor.deltas, 0)
-        net.load_state_dict(fitted.fitted())
+        net.load_state_dict(networks)
         for number, request in enumerate(asked, 1):
             # At the weights as they are: the first edit has changed them.
             factors = editor.factors(runtime.encode(request.query, request.target))
@@ -194,16 +200,14 @@ def test_edits_add_up_or_are_averaged_over_token_rows(
 
 @pytest.mark.parametrize("accumulate", ["sum", "token_mean"])
 def test_a_stream_continues_from_its_state_and_can_be_removed(
-    runtime: Runtime, tmp_path: Path, fitted: MendEditor, accumulate: str
+    runtime: Runtime, tmp_path: Path, networks: dict[str, Tensor], accumulate: str
 ) -> None:
     asked = [*requests(tmp_path, 3), EditRequest("text", Query((), "what colour is it ?"), "red")]
     batch = runtime.batch([runtime.encode(request.query, request.target) for request in asked[:3]])
     base = runtime.score(batch).logits
 
     def fresh() -> MendEditor:
-        editor = MendEditor(tuning(accumulate=accumulate))
-        editor.load_fitted(fitted.fitted())
-        return editor
+        return with_networks(networks, accumulate=accumulate)
 
     whole, first, second = fresh(), fresh(), fresh()
     with whole.attach(runtime):
@@ -227,14 +231,13 @@ def test_a_stream_continues_from_its_state_and_can_be_removed(
 
 
 def test_a_write_that_is_not_finite_leaves_the_rows_of_the_mean(
-    runtime: Runtime, tmp_path: Path, fitted: MendEditor
+    runtime: Runtime, tmp_path: Path, networks: dict[str, Tensor]
 ) -> None:
-    editor, (request, *_) = MendEditor(tuning(accumulate="token_mean")), requests(tmp_path, 1)
-    editor.load_fitted(fitted.fitted())
+    editor, (request, *_) = with_networks(networks, accumulate="token_mean"), requests(tmp_path, 1)
     with editor.attach(runtime):
         editor.edit(request, EditContext())
         kept = editor.state_dict()
-    editor.load_fitted(fitted.fitted() | {"alpha": torch.full_like(fitted.fitted()["alpha"], torch.inf)})
+    editor.load_fitted(networks | {"alpha": torch.full_like(networks["alpha"], torch.inf)})
     with editor.attach(runtime):
         assert editor.edit(request, EditContext(2)).status == "refused"
         assert all(torch.equal(value, kept[name]) for name, value in editor.state_dict().items())
@@ -260,7 +263,7 @@ def test_a_lesson_weighs_each_kind_of_question_alike_and_uses_the_base_as_its_ya
 
 def test_it_works_on_a_model_with_biases_and_query_tokens(tmp_path: Path) -> None:
     runtime, (request, *_) = blip(), requests(tmp_path, 1)
-    editor = MendEditor(tuning(iterations=60))
+    editor = MendEditor(tuning(iterations=30))
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     before = runtime.score(batch).logits
     with editor.attach(runtime):
