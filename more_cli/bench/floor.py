@@ -22,7 +22,8 @@ from more_cli.errors import UsageError
 from more_cli.model.batches import Batch
 from more_cli.model.branches import computes_in
 from more_cli.model.keymap import quiet
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import replaced_forward, stopped_before
 from more_cli.store.state import SiteRecord

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from more_cli.model.batches import Encoded, Query
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 
 ANSWER_TOKENS = 32
 """Longest answer of the base that an anchor holds, in tokens."""

@@ -14,7 +14,7 @@ from more_cli.editors.draws import noise
 from more_cli.editors.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
-from more_cli.model.runtime import Scored
+from more_cli.model.scored import Scored
 
 KINDS = 4
 """Inputs of a record: the request, its text rephrase, its image rephrase and an unrelated question with an image."""

@@ -10,7 +10,8 @@ from torch import Tensor
 from more_cli.editors.experts import Reps
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 
 KEPT = 4 << 30
 """Bytes of hidden states that are kept; those of further samples are read again for each batch."""

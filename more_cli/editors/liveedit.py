@@ -22,7 +22,8 @@ from more_cli.editors.fitting import train
 from more_cli.editors.outcome import outcome, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.taps import Rows, Tap
 

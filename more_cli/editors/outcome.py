@@ -8,7 +8,8 @@ from torch import Tensor
 
 from more_cli.editors.base import EditOutcome, Status
 from more_cli.model.batches import Encoded
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from more_cli.model.runtime import Scored
+from more_cli.model.scored import Scored
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 RANKS = 10

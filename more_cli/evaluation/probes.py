@@ -16,7 +16,8 @@ from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Encoded, Query, Span
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 
 BATCH = 32
 ANSWER_TOKENS = 32

@@ -15,9 +15,11 @@ from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
+from more_cli.editors.mend import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
 from more_cli.editors.training import Tuning
+from more_cli.editors.ultraedit import UltraEditor, UltraTuning
 from more_cli.errors import UsageError
 from more_cli.experiments import tries
 from more_cli.ops.init import plan
@@ -118,7 +120,7 @@ def _model_type(model: Path) -> str:
 
 
 def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
-    """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
+    """Return a function that makes an editor without a recipe; `--set` changes the numbers of its tuning."""
 
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
@@ -168,6 +170,12 @@ EDITORS: dict[str, EditorEntry] = {
             "a low-rank expert per edit, chosen by image and question",
             _tuned(LiveEdit, LiveEditTuning),
             tries.LIVEEDIT,
+        ),
+        EditorEntry(
+            "mend", "MEND: fitted networks change an edit's gradient", _tuned(MendEditor, MendTuning), tries.MEND
+        ),
+        EditorEntry(
+            "ultraedit", "UltraEdit: one linear system per edit", _tuned(UltraEditor, UltraTuning), tries.ULTRA
         ),
     )
 }

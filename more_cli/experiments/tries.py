@@ -32,3 +32,5 @@ FT_M = tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003),
 LORA = tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
 LORA_ALL = tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
 LIVEEDIT = tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128))
+MEND = tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4))
+ULTRA = tries(step=(1.0, 2.0, 6.0, 10.0), ridge=(0.3, 3.0), layers=(1, 3))

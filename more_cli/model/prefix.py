@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,28 +15,33 @@ from more_cli.model.vision import replaced_forward
 
 
 class PrefixCache:
-    """Output of the last of these layers for the most recent batch.
+    """Output of the last of these layers for the most recent batch, and for those before it while they fit.
 
     No edit changes it. It is kept for a whole batch, padding included, so a warm cache changes no bit. `calls` counts
-    how often the layers really ran.
+    how often the layers really ran; `capacity` is the bytes that outputs of batches before the last one may take.
     """
 
     def __init__(self, model: nn.Module, layers: Sequence[str]) -> None:
         self.layers = [model.get_submodule(path) for path in layers]
         self.calls = 0
-        self._sequences: tuple[Encoded, ...] = ()
-        self._output: Any = None
+        self.capacity = 0
+        self._outputs: OrderedDict[tuple[int, ...], tuple[tuple[Encoded, ...], Any]] = OrderedDict()
+        """By the ids of the batch's sequences, which are kept alive beside the output."""
+        self._bytes = 0
 
     @contextmanager
     def serving(self, sequences: Sequence[Encoded]) -> Iterator[None]:
         """Skip the layers in the next pass if it has the same sequences as the last one, else record their output."""
         with ExitStack() as undo:
-            if self._holds(sequences):
+            key = _key(sequences)
+            if key in self._outputs:
+                self._outputs.move_to_end(key)
+                output = self._outputs[key][1]
                 for layer in self.layers:
-                    undo.enter_context(replaced_forward(layer, self._answer))
+                    undo.enter_context(replaced_forward(layer, lambda *_, **__: _copied(output)))
                 yield
                 return
-            self._sequences, self._output = (), None
+            self.trim(self.capacity)
             ran, outputs = Counter[nn.Module](), list[Any]()
             for layer in self.layers:
                 undo.callback(layer.register_forward_hook(lambda layer, *_: ran.update([layer])).remove)
@@ -45,24 +49,25 @@ class PrefixCache:
             yield
         self.calls += 1
         if all(ran[layer] == 1 for layer in self.layers):  # else they do not run in sequence, once each
-            self._sequences, self._output = tuple(sequences), outputs[0]
+            self._keep(sequences, outputs[0])
 
-    def hold(self, sequences: Sequence[Encoded], hidden: Tensor) -> None:
-        """Take (N, T, d) hidden states, computed before, for the output of the last layer: the next pass of this batch
-        begins behind it."""
-        self._sequences, self._output = tuple(sequences), hidden
+    def hold(self, sequences: Sequence[Encoded], output: Any) -> None:
+        """Take hidden states (N, T, d) for what the last layer puts out: the next pass of this batch skips it."""
+        self.trim(self.capacity)
+        self._keep(sequences, output)
 
-    def clear(self) -> None:
-        """Forget the last batch."""
-        self._sequences, self._output = (), None
+    def trim(self, capacity: int) -> None:
+        """Drop outputs, the least recently used first, until they take at most `capacity` bytes."""
+        while self._bytes > capacity:
+            _, (_, output) = self._outputs.popitem(last=False)
+            self._bytes -= _size(output)
 
-    def _holds(self, sequences: Sequence[Encoded]) -> bool:
-        """Return whether these very sequences were the last batch."""
-        same = len(sequences) == len(self._sequences)
-        return bool(sequences) and same and all(map(is_, sequences, self._sequences))
-
-    def _answer(self, *_: Any, **__: Any) -> Any:
-        return _copied(self._output)
+    def _keep(self, sequences: Sequence[Encoded], output: Any) -> None:
+        key = _key(sequences)
+        if key in self._outputs:
+            self._bytes -= _size(self._outputs.pop(key)[1])
+        self._outputs[key] = tuple(sequences), output
+        self._bytes += _size(output)
 
 
 def _keep_copy(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
@@ -72,3 +77,12 @@ def _keep_copy(outputs: list[Any], module: nn.Module, args: Any, output: Any) ->
 def _copied(output: Any) -> Any:
     """Return a layer's output with hidden states of its own: some models add to them in place between two layers."""
     return output.clone() if isinstance(output, Tensor) else (output[0].clone(), *output[1:])
+
+
+def _key(sequences: Sequence[Encoded]) -> tuple[int, ...]:
+    return tuple(map(id, sequences))
+
+
+def _size(output: Any) -> int:
+    hidden = output if isinstance(output, Tensor) else output[0]
+    return int(hidden.numel() * hidden.element_size())

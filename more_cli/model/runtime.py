@@ -7,9 +7,8 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from more_cli.model.batches import Batch, Encoded, Query, collate
 from more_cli.model.branches import Part, attached
 from more_cli.model.prefix import PrefixCache
 from more_cli.model.prompts import Prompter
+from more_cli.model.scored import Scored
 from more_cli.model.structure import (
     find_backbone,
     frozen_text_layers,
@@ -31,9 +31,7 @@ from more_cli.model.structure import (
 )
 from more_cli.model.taps import Router, Rows, Side, Tap
 from more_cli.model.vision import VisionCache
-
-if TYPE_CHECKING:
-    pass
+from more_cli.model.widened import halves, widened
 
 logger = logging.getLogger(__name__)
 
@@ -52,59 +50,10 @@ _UNCHANGED = {
 """Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
 generation does not use."""
 _NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
+SMALL = 1 << 28
+"""Parameters of a model that is computed in float32 where `Runtime.in_float32` is asked to: a gigabyte then."""
 NORM_ROWS = 1024
 """Rows of a weight read at a time."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A batch of targets under teacher forcing; (N, K) tensors are right-aligned as in `Batch`."""
-
-    logits: Tensor
-    """(N, K, vocabulary), as the model gave them."""
-    targets: Tensor
-    mask: Tensor
-
-    def __len__(self) -> int:
-        return len(self.mask)
-
-    def __getitem__(self, rows: slice) -> Scored:
-        """Return some of the batch's rows."""
-        return Scored(self.logits[rows], self.targets[rows], self.mask[rows])
-
-    def log_probabilities(self) -> Tensor:
-        """Return (N, K, vocabulary) log-probabilities in float32: a softmax over bf16 logits loses the tail."""
-        return torch.log_softmax(self.logits.float(), dim=-1)
-
-    def nll(self, handicap: float = 0.0) -> Tensor:
-        """Return the mean negative log-likelihood per target, (N,), in nats per token.
-
-        A `handicap` lowers the logit of every target token first (additive-margin cross-entropy).
-        """
-        logits, own = self.logits.float(), self.targets[..., None]
-        if handicap:
-            logits = logits.scatter_add(-1, own, logits.new_full(own.shape, -handicap))
-        picked = torch.log_softmax(logits, dim=-1).gather(-1, own)[..., 0]
-        return -(picked * self.mask).sum(dim=1) / self.mask.sum(dim=1)
-
-    def predicted(self) -> Tensor:
-        """Return the most likely token at each target position, (N, K)."""
-        return self.logits.argmax(dim=-1)
-
-    def right(self) -> Tensor:
-        """Return (N, K) bool: the target token is the most likely one; false where there is no target."""
-        return (self.predicted() == self.targets) & self.mask
-
-    def margins(self) -> Tensor:
-        """Return the margins, (N,) float32: the least lead of a target token's logit over the best other one."""
-        logits = self.logits.float()
-        own = logits.gather(-1, self.targets[..., None])
-        others = logits.scatter(-1, self.targets[..., None], -torch.inf).amax(dim=-1)
-        return (own[..., 0] - others).masked_fill(~self.mask, torch.inf).amin(dim=1)
-
-    def all_right(self) -> Tensor:
-        """Return (N,) bool: every target token, the end of sequence included, is the most likely one."""
-        return (self.right() | ~self.mask).all(dim=1)
 
 
 class Runtime:
@@ -135,46 +84,31 @@ class Runtime:
         assert not self._branches, "another editor is attached"
         # Computed before anything is attached: a part may replace its module.
         modules = [part.module for part in branches]
-        vision, frozen = self._cache(modules), frozen_text_layers(self.model, self._backbone, modules)
+        caches = self._caches(modules)
         self.activations = Activations.of(self.model, modules)
         with attached(self.model, branches):
-            self._branches, self._vision, self._router = tuple(branches), vision, router
-            self._prefix = PrefixCache(self.model, frozen) if frozen else None
-            for branch in branches:
-                branch.loss_scale = self.loss_scale
+            self._branches, self._router = tuple(branches), router
+            self._vision, self._prefix = caches
+            self._scale(self.loss_scale)
             try:
                 yield
             finally:
                 self._branches, self._vision, self._prefix, self._router = (), None, None, None
 
-    def _cache(self, modules: Sequence[str]) -> VisionCache | None:
-        frozen = frozen_vision_layers(self.model, self._backbone, modules)
-        if not frozen:
-            return None
-        kept = read_vision_layers(self.model, self._backbone, frozen)
-        return VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
+    def _caches(self, modules: Sequence[str]) -> tuple[VisionCache | None, PrefixCache | None]:
+        """Return empty caches of what edits of these modules cannot change."""
+        vision = prefix = None
+        if frozen := frozen_vision_layers(self.model, self._backbone, modules):
+            kept = read_vision_layers(self.model, self._backbone, frozen)
+            vision = VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
+        if frozen := frozen_text_layers(self.model, self._backbone, modules):
+            prefix = PrefixCache(self.model, frozen)
+        return vision, prefix
 
-    @contextmanager
-    def in_float32(self) -> Iterator[None]:
-        """Compute in float32 for a while, unless weights are offloaded; afterwards every bit is as before.
-
-        To train through a model of half precision: on a CPU that is several times faster, and no gradient is lost.
-        """
-        found = [tensor for tensor in (*self.model.parameters(), *self.model.buffers()) if _is_half(tensor)]
-        halves = [] if any(tensor.is_meta for tensor in found) else [(tensor, tensor.dtype) for tensor in found]
-        try:
-            self._recast([(tensor, torch.float32) for tensor, _ in halves])
-            yield
-        finally:
-            self._recast(halves)
-
-    def _recast(self, tensors: Sequence[tuple[Tensor, torch.dtype]]) -> None:
-        for tensor, dtype in tensors:
-            tensor.data = tensor.data.to(dtype)
-        # What is cached has the other dtype.
-        for cache in (self._vision, self._prefix):
-            if cache is not None and tensors:
-                cache.clear()
+    def _scale(self, loss_scale: float) -> None:
+        self.loss_scale = loss_scale
+        for branch in self._branches:
+            branch.loss_scale = loss_scale
 
     def device_of(self, module: str) -> torch.device:
         """Return the device that a Linear computes on."""
@@ -210,6 +144,42 @@ class Runtime:
             self._router = router
             for branch in enabled:
                 branch.enabled = True
+
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Compute a small bfloat16 or float16 model on a CPU in float32, for what a network learns before an edit.
+
+        Without units for these dtypes it is four times as fast, and no gradient is rounded. Afterwards the weights are
+        those of before, bit for bit.
+        """
+        if self.device.type != "cpu" or sum(half.numel() for half in halves(self.model)) > SMALL:
+            yield
+            return
+        scale, caches = self.loss_scale, (self._vision, self._prefix)
+        self._scale(1.0)
+        self._vision, self._prefix = self._caches([part.module for part in self._branches])
+        try:
+            with widened(self.model):
+                yield
+        finally:
+            self._scale(scale)
+            self._vision, self._prefix = caches
+
+    @contextmanager
+    def remembering(self, capacity: int) -> Iterator[None]:
+        """Keep what the text layers before the first edited one put out for many batches, not only for the last one.
+
+        `capacity` is in bytes. A batch is recognised by its sequences, the very same objects.
+        """
+        if self._prefix is None:
+            yield
+            return
+        self._prefix.capacity = capacity
+        try:
+            yield
+        finally:
+            self._prefix.capacity = 0
+            self._prefix.trim(0)
 
     def encode(self, query: Query, target: str | None = None) -> Encoded:
         """Tokenise one question, as the attached editor asks it, with its target when there is one."""
@@ -377,10 +347,6 @@ class Runtime:
 
         with self._vision.serving([sequence.images for sequence in shown], run):
             yield
-
-
-def _is_half(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 class _Enough(Exception):

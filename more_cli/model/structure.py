@@ -69,6 +69,13 @@ def ffn_outs(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) 
     return [path for layer in layers for leaf in backbone.text_ffn_out if (path := f"{layer}.{leaf}") in names]
 
 
+def ffn_linears(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) -> list[str]:
+    """Module paths of all Linears of the feed-forward parts of these text layers, each layer's output ones last."""
+    leaves = (*backbone.text_ffn_in, *backbone.text_ffn_out)
+    linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return [path for layer in layers for leaf in leaves if (path := f"{layer}.{leaf}") in linears]
+
+
 def visual_adapter(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     """Module paths of what adapts vision features to text: the Q-Former where there is one, or the projector."""
     root, found, _ = backbone.qformer_layers.partition("qformer")

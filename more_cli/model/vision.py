@@ -62,11 +62,6 @@ class VisionCache:
                 undo.enter_context(replaced_forward(layer, served.layer(index, layer.forward)))
             yield
 
-    def clear(self) -> None:
-        """Forget every output."""
-        self._outputs.clear()
-        self._bytes = 0
-
     def _outputs_of(self, key: Key, run: Callable[[], object]) -> dict[int, Any] | None:
         if key in self._outputs:
             self._outputs.move_to_end(key)

@@ -20,7 +20,8 @@ from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Query
 from more_cli.model.families import family_of
 from more_cli.model.prompts import Prompter
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from support.editing import picture
 from support.tiny_families import make_family
 

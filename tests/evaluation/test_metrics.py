@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from more_cli.evaluation import metrics
-from more_cli.model.runtime import Scored
+from more_cli.model.scored import Scored
 
 
 def scored(probabilities, targets, mask) -> Scored:

@@ -17,7 +17,7 @@ from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.presets import PRESETS
 from more_cli.inputs.edits import read_edits
 from more_cli.model.loading import load_runtime
-from more_cli.model.runtime import Scored
+from more_cli.model.scored import Scored
 from support.helpers import Result, World, forks, line, run, stopped_at
 
 # --- one edit by hand, over a vocabulary of twelve tokens of which 1 ends a sequence ---

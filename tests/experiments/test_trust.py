@@ -19,7 +19,8 @@ from more_cli.evaluation.probes import probes_of
 from more_cli.experiments.editors import EDITORS, EditorEntry
 from more_cli.inputs.edits import Edit, read_edits
 from more_cli.model.batches import Batch, Encoded
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.suites.embedded import suite_folder
 from support.helpers import Result, World, line, run
 

@@ -26,7 +26,8 @@ from more_cli.editors.more.sites import rebuild_basis
 from more_cli.files import sha256_bytes, sha256_file
 from more_cli.model.loading import load_prompter
 from more_cli.model.machine import Machine
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
 from more_cli.ops.session import open_session

@@ -16,7 +16,8 @@ from more_cli.editors.more.rehearsal import EncodedEdits, draw_anchors
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
-from more_cli.model.runtime import Runtime, Scored
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
 from more_cli.recipe import Recipe
 
 NOT_FINITE = "a write is not finite"

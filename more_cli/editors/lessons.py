@@ -1,0 +1,96 @@
+"""Records that a network is trained on: what an edit should change, and what it should leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Probe as Question
+from more_cli.model.batches import Encoded, Query
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
+
+CACHED = 1 << 30
+"""Bytes of hidden states that are kept from one epoch to the next."""
+KEPT = 1024
+"""Lessons that are kept with their tokens and images."""
+ANSWER_TOKENS = 32
+"""Longest answer of the base to a locality question without one, in tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """One record, tokenised."""
+
+    request: Encoded
+    asked: tuple[Encoded, ...]
+    """Rephrased questions and further images with the target, then the locality questions with their answers: the rows
+    of one pass."""
+    shares: Tensor
+    """(rows,) weight of each row in the loss of its half."""
+    changes: int
+    """How many of the rows, the first ones, should have a new answer."""
+    base: Tensor
+    """(rows - changes, K, vocabulary) log-probabilities of the base at the locality questions."""
+
+
+class Lessons:
+    """The records of a fit, each tokenised when it is first needed. The attached editor has edited nothing."""
+
+    def __init__(self, runtime: Runtime, edits: Sequence[Edit]) -> None:
+        self._runtime = runtime
+        self._edits = edits
+        self._kept = lru_cache(KEPT)(self._made)
+
+    def __len__(self) -> int:
+        return len(self._edits)
+
+    def __getitem__(self, number: int) -> Lesson:
+        """Return one lesson."""
+        return self._kept(number)
+
+    def losses(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """Return the two halves of a loss for the model as it is now, both in nats per token.
+
+        The NLL of the target for rephrased questions plus that for further images; the KL from the base for locality
+        questions without an image plus that for those with one. They can be differentiated.
+        """
+        scored = self._runtime.score(self._runtime.batch(lesson.asked), record=True)
+        edit = (scored[: lesson.changes].nll() * lesson.shares[: lesson.changes]).sum()
+        unrelated = scored[lesson.changes :]
+        return edit, (_divergence(lesson.base, unrelated) * lesson.shares[lesson.changes :]).sum()
+
+    def _made(self, number: int) -> Lesson:
+        edit, encode = self._edits[number], self._runtime.encode
+        request = encode(Query(edit.images, edit.question), edit.target)
+        rephrased = [encode(Query(edit.images, question), edit.target) for question in edit.rephrases]
+        shown = [encode(Query((image,), edit.question), edit.target) for image in edit.image_rephrases]
+        told = [self._answered(question) for question in edit.locality if question.image is None]
+        seen = [self._answered(question) for question in edit.locality if question.image is not None]
+        groups = [rephrased, shown] if rephrased or shown else [[request]]
+        asked = tuple(row for group in (*groups, told, seen) for row in group)
+        shares = [1 / len(group) for group in (*groups, told, seen) for _ in group]
+        changes = sum(map(len, groups))
+        with self._runtime.base(), torch.no_grad():
+            base = self._runtime.score(self._runtime.batch(asked))[changes:].log_probabilities()
+        return Lesson(request, asked, torch.tensor(shares, device=base.device), changes, base)
+
+    def _answered(self, question: Question) -> Encoded:
+        """Return a locality question with its answer or, without one, the base's."""
+        query = Query((question.image,) if question.image else (), question.question)
+        if question.answer is not None:
+            return self._runtime.encode(query, question.answer)
+        with self._runtime.base():
+            (ids,) = self._runtime.generate([query], ANSWER_TOKENS)
+        return self._runtime.encode(query).followed_by(ids)
+
+
+def _divergence(base: Tensor, scored: Scored) -> Tensor:
+    """Return KL(base || now) per row, (N,), the mean over the positions that predict its answer."""
+    each = (base.exp() * (base - scored.log_probabilities())).sum(dim=-1)
+    return (each * scored.mask).sum(dim=1) / scored.mask.sum(dim=1)
