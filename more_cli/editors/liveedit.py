@@ -44,7 +44,7 @@ class LiveEditTuning(BaseModel):
     """Learned queries, each for image and prompt."""
     rank: int = Field(default=4, ge=1)
     """Rank of an expert."""
-    iterations: int = Field(default=1200, ge=0)
+    iterations: int = Field(default=1500, ge=0)
     """Batches, published about 40,000."""
     batch: int = Field(default=8, ge=1)
     """Corrections per batch."""

@@ -91,10 +91,10 @@ def test_edits_are_learnt_and_told_from_others_about_the_same_image(runtime, edi
     with editor.attach(runtime):
         assert (runtime.score(batch).nll() < before / 2).all()
         routes = editor.routes([runtime.encode(Query(edit.images, edit.question)) for edit in edits[:4]])
-    for place, route in enumerate(routes):
+    for edit, route in zip(edits, routes, strict=False):
         assert route is not None
         assert len(route.weights) == 2, "the sentinel keeps back the experts of the other image"
-        own = editor.state_dict()["values"][place]
+        own = editor.state_dict()["values"][editor.notes()["ids"].index(edit.id)]
         assert torch.equal(route.values[route.weights.argmax()], own), "and the question decides between those of one"
         assert route.weights.max() > 0.8
 
