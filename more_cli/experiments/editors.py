@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
@@ -16,7 +16,8 @@ from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
-from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.scopeedit import ScopeEditor, ScopeTuning
+from more_cli.editors.training import Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
 from more_cli.recipe import pick_recipe, shipped_recipes
@@ -87,7 +88,7 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
+def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:
@@ -97,10 +98,11 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            made: Editor = editor(tuning.model_validate(values))
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
+        return made
 
     return make
 
@@ -108,6 +110,10 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
 _RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
 _FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
+_SCOPE_TRIES = (
+    *(("eta=0.03",), ("eta=0.3",), ("ridge=0.1",), ("ridge=10.0",), ("eta_shared=0.3",), ("eta_shared=3.0",)),
+    *(("eta=0.3", "ridge=0.1"), ("eta=0.03", "ridge=10.0")),
+)
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -124,6 +130,9 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _RATES),
         EditorEntry(
             "lora-all", "a PEFT LoRA, trained again on all edits so far", _tuned(LoraAllEditor, LoraAllTuning), _RATES
+        ),
+        EditorEntry(
+            "scopeedit", "M-ORE with private and shared branches", _tuned(ScopeEditor, ScopeTuning), _SCOPE_TRIES
         ),
     )
 }
