@@ -18,6 +18,7 @@ from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, Lora
 from more_cli.editors.mend import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
+from more_cli.editors.scopeedit import ScopeEditor, ScopeTuning
 from more_cli.editors.training import Tuning
 from more_cli.editors.ultraedit import UltraEditor, UltraTuning
 from more_cli.errors import UsageError
@@ -134,6 +135,7 @@ def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOption
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
+        return made
 
     return make
 
@@ -176,6 +178,9 @@ EDITORS: dict[str, EditorEntry] = {
         ),
         EditorEntry(
             "ultraedit", "UltraEdit: one linear system per edit", _tuned(UltraEditor, UltraTuning), tries.ULTRA
+        ),
+        EditorEntry(
+            "scopeedit", "M-ORE with private and shared branches", _tuned(ScopeEditor, ScopeTuning), tries.SCOPE
         ),
     )
 }

@@ -199,6 +199,19 @@ class Runtime:
         padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         return collate(sequences, padding, self.device)
 
+    def image_tokens(self, batch: Batch) -> Tensor:
+        """Return (N, T) bool, true where the sequence that ends in the answer holds image features.
+
+        Nowhere in the decoder of an encoder-decoder, which reads them in its cross-attention.
+        """
+        config, ids = self.model.config, batch.inputs["input_ids"]
+        token = getattr(config, "image_token_id", None)
+        token = getattr(config, "image_token_index", None) if token is None else token
+        if token is None or "decoder_input_ids" in batch.inputs:
+            return torch.zeros_like(batch.answer)
+        places: Tensor = ids == token
+        return places
+
     def parts(self, samples: Iterable[Encoded], kind: Pass) -> Iterator[list[Encoded]]:
         """Split samples, in order, into passes that fit into memory."""
         return self.activations.parts(samples, kind, lambda sample: len(sample.input_ids))
