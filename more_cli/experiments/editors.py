@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.ike import IkeEditor, IkeTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
-from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.training import Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
 from more_cli.recipe import pick_recipe, shipped_recipes
@@ -87,8 +88,8 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
-    """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
+def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
+    """Return a function that makes an editor without a recipe; `--set` changes its numbers."""
 
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
@@ -97,10 +98,11 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            made: Editor = editor(tuning.model_validate(values))
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
+        return made
 
     return make
 
@@ -129,6 +131,7 @@ _TEXT_TRIES = _tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01, 0.03
 _VISION_TRIES = _tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
 _LORA_TRIES = _tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
 _LORA_ALL_TRIES = _tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
+_IKE_TRIES = _tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -147,6 +150,7 @@ EDITORS: dict[str, EditorEntry] = {
             _tuned(LoraAllEditor, LoraAllTuning),
             _LORA_ALL_TRIES,
         ),
+        EditorEntry("ike", "puts stored facts into the prompt", _tuned(IkeEditor, IkeTuning), _IKE_TRIES),
     )
 }
 
