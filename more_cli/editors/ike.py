@@ -138,7 +138,8 @@ class IkeEditor(Editor):
             for question, scores in [(edit.question, own), *((other, reworded) for other in edit.rephrases[:1])]:
                 asked = self._behind(fact, Query(edit.images, question))
                 scores.append(asked is not None and self._answers(asked, edit.target))
-        facts = {"in context": _of(own)} | ({"in context, reworded": _of(reworded)} if reworded else {})
+        counts = {"in context": own, "in context, reworded": reworded}
+        facts = {name: _of(scores) for name, scores in counts.items() if scores}
         if sum(own + reworded) < ICL * len(own + reworded):
             also = f" and {_of(reworded)} reworded ones" if reworded else ""
             facts["obstacle"] = (
