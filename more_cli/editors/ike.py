@@ -20,7 +20,7 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
 from more_cli.editors.demonstrations import Bank, demonstration, packed, statement, unpacked
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, score_edit
-from more_cli.editors.retrieval import Reader, asked_of, best_threshold, keys, similarities, text_alone
+from more_cli.editors.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -112,10 +112,12 @@ class IkeEditor(Editor):
         self._bank = Bank.of(runtime, data.edits)
         data.progress(1, 3, "threshold")
         records = data.edits[:CHECKED]
-        asked = [asked_of(records, shown) for shown in (False, True)]
-        alone = [] if runtime.prompter.family.refuses(0, alone=True) else list(text_alone(records, CHECKED))
-        self._centres = _centres(reader, alone, asked[1].own)
-        found = [similarities(part, reader, self._centres, FACTS) for part in asked]
+        shown, bare = asked_of(records, True), asked_of(records, False)
+        alone = list(text_alone(records, CHECKED))
+        if runtime.prompter.family.refuses(0, alone=True):
+            bare, alone = Asked(False), []
+        self._centres = _centres(reader, alone, shown.own)
+        found = [similarities(part, reader, self._centres, FACTS) for part in (bare, shown)]
         inside, outside = (torch.cat(parts) for parts in zip(*found, strict=True))
         threshold = best_threshold(inside, outside, self.tuning.reach)
         # As it is stored: a threshold in float32 after loading must not differ from the one before.

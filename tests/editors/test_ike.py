@@ -12,6 +12,7 @@ from more_cli.editors.demonstrations import demonstration, demonstrations_of, st
 from more_cli.editors.ike import ROOM, IkeEditor, IkeTuning
 from more_cli.editors.past import LastScore, Past
 from more_cli.editors.retrieval import OWN, asked_of, best_threshold
+from more_cli.errors import DataError
 from more_cli.evaluation.probes import locality_probes, run_probes
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
@@ -258,12 +259,19 @@ def test_it_works_on_other_families(family: str, tmp_path: Path) -> None:
     model, processor = make_family(family)
     start = 0 if family == "blip-2 t5" else None
     runtime = Runtime(model, Prompter(processor, family_of(family.partition(" ")[0]), decoder_start=start))
-    pool = edits(tmp_path, 3)
-    editor = stored(fitted(runtime, pool), runtime, pool)
+    pool, bare = edits(tmp_path, 3), Edit(id="bare", images=(), question="why ?", target="7")
+    editor = stored(fitted(runtime, [*pool, bare]), runtime, pool)
     with editor.attach(runtime):
         for number, edit in enumerate(pool, 1):
             assert editor.found(of(edit)).number == number
             assert pool[number - 1].target in editor.rewrite(of(edit)).question
+        if family == "paligemma":
+            with pytest.raises(DataError, match="no question without an image"):  # a run counts it as refused
+                editor.edit(EditRequest.of(bare), context(4))
+            assert len(editor.state_dict()["keys"]) == 3
+        else:
+            editor.edit(EditRequest.of(bare), context(4))
+            assert editor.found(Query((), "why ?")).number == 4
 
 
 def test_a_fact_without_a_picture_is_for_questions_without_one(runtime: Runtime, tmp_path: Path) -> None:
