@@ -84,7 +84,9 @@ def note_fit(output: Output, report: SuiteReport) -> None:
     if fit := report.fit:
         learnt = f"learns {fit.right} of {counted(fit.held_out, 'held-out edit')}, each alone"
         output.note(f"editor `{report.editor}` was fitted on {counted(fit.records, 'record')} in {fit.seconds:.0f} s")
-        if fit.undertrained:
+        if fit.obstacle:
+            output.note(f"editor `{report.editor}`: {fit.obstacle}; its scores say little about the method")
+        elif fit.undertrained:
             output.note(f"undertrained: editor `{report.editor}` {learnt}; its scores say little about the method")
         else:
             output.note(f"it {learnt}")

@@ -88,6 +88,8 @@ class FitData:
 
     edits: Sequence[Edit]
     """Corrections, with their rephrases, further images and locality questions."""
+    held_out: Sequence[Edit] = ()
+    """Other such corrections, to check what was learnt: nothing may be chosen on them."""
     load: Callable[[], dict[str, Tensor] | None] = lambda: None
     """Returns what an interrupted fit saved last."""
     save: Callable[[Callable[[], dict[str, Tensor]]], None] = lambda tensors: None
@@ -137,6 +139,7 @@ class Editor(ABC):
     def fit(self, data: FitData) -> dict[str, Any]:
         """Learn what the method needs before its first edit, and return facts about it; the editor is attached.
 
+        A fact `obstacle` says in words what in the base keeps the method from working, if anything does.
         Only editors with the capability `fit` implement it, `fitted` and `load_fitted`.
         """
         raise NotImplementedError(f"editor `{self.name}` is not fitted")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.ike import IkeEditor, IkeTuning
 from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.mend import MendEditor, MendTuning
@@ -182,6 +183,7 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry(
             "scopeedit", "M-ORE with private and shared branches", _tuned(ScopeEditor, ScopeTuning), tries.SCOPE
         ),
+        EditorEntry("ike", "puts stored facts into the prompt", _tuned(IkeEditor, IkeTuning), tries.IKE),
     )
 }
 

@@ -56,6 +56,11 @@ class FitReport:
         """Whether it learns too few edits for its scores to say anything about the method."""
         return self.right < LEAST_RIGHT * self.held_out
 
+    @property
+    def obstacle(self) -> str:
+        """What in the base keeps the method from working, however it is fitted; empty if nothing does."""
+        return str(self.facts.get("obstacle", ""))
+
 
 class Fits:
     """The fitted editors of one model and suite, in a folder of the cache."""
@@ -97,6 +102,7 @@ class Fits:
         due = Every(1 << 62, SAVE_SECONDS)
         data = FitData(
             edits,
+            held_out,
             load=lambda: _read(unfinished)[0] or None,
             save=lambda tensors: _write(unfinished, tensors(), {}) if due() else None,
             progress=lambda done, total, text: self._progress(done, total, f"fitting {editor.name}: {text}"),

@@ -96,8 +96,11 @@ def reproduce(
             report, reason = None, why
             if suite is not None:
                 report, reason = _run(suite, model, replace(options, editor=editor), machine, progress)
-            if report and report.fit and report.fit.undertrained:
-                undertrained.append(f"{editor} on {suite_name}: {report.fit.right} of {report.fit.held_out}")
+            fit = report.fit if report else None
+            if fit and fit.obstacle:
+                notices.append(f"{editor} on {suite_name}: {fit.obstacle}; its scores say little about the method")
+            elif fit and fit.undertrained:
+                undertrained.append(f"{editor} on {suite_name}: {fit.right} of {fit.held_out}")
             for edits in options.checkpoints:
                 measured = _measured(report, edits)
                 short = "" if measured or not report else f"the suite has {len(report.edits)} edits"

@@ -37,3 +37,4 @@ ULTRA = tries(step=(1.0, 2.0, 6.0, 10.0), ridge=(0.3, 3.0), layers=(1, 3))
 SCOPE = tries(
     ("eta=0.3", "ridge=0.1"), ("eta=0.03", "ridge=10.0"), eta=(0.03, 0.3), ridge=(0.1, 10.0), eta_shared=(0.3, 3.0)
 )
+IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))

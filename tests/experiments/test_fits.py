@@ -111,6 +111,25 @@ def test_an_editor_that_learns_too_little_alone_is_called_undertrained(
     assert "undertrained: editor `fitted`" in compared.err
 
 
+def test_what_the_base_lacks_is_named_instead_of_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out edits are there to find that out, and are none of those that an editor is fitted on."""
+    given = list[FitData]()
+    monkeypatch.setattr(FittedEditor, "learns", False)
+    monkeypatch.setattr(FittedEditor, "fit", lambda self, data: given.append(data) or {"obstacle": "the base is deaf"})
+    compared = run(
+        "compare", "none", "fitted", "--suite", "e-vqa", "--limit", 2, "--cache", tmp_path, "--model", demo_model_dir()
+    )
+    assert compared.code == 0, compared.err
+    said = "editor `fitted`: the base is deaf; its scores say little about the method"
+    assert said in compared.err
+    done = evaluated(tmp_path)
+    assert said in done.out + done.err
+    assert "undertrained" not in compared.err + done.out + done.err
+    (data,) = given
+    assert len(data.held_out) == 3
+    assert not {edit.id for edit in data.held_out} & {edit.id for edit in data.edits}
+
+
 def test_an_interrupted_fit_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fits, "SAVE_SECONDS", 0.0)
 
