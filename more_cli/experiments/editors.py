@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.grace import GraceEditor, GraceTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
+from more_cli.editors.routed import RoutedEditor
 from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.wise import WiseEditor, WiseTuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
 from more_cli.recipe import pick_recipe, shipped_recipes
@@ -87,7 +90,7 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
+def _tuned(editor: type[TrainedEditor | RoutedEditor], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:
@@ -97,7 +100,8 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            numbers: Any = tuning.model_validate(values)
+            return editor(numbers)
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
@@ -108,6 +112,14 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
 _RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
 _FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
+_GRACE_TRIES = (
+    *(("rate=0.3",), ("rate=3.0",), ("quantile=0.03",), ("quantile=0.3",)),
+    *(("replace=last",), ("replace=all",), ("depth=0.45",), ("depth=0.7",)),
+)
+_WISE_TRIES = (
+    *(("rate=0.3",), ("rate=3.0",), ("ratio=0.5",), ("ratio=0.9",)),
+    *(("unrelated=8",), ("out_margin=0.2",), ("in_margin=4.0",), ("depth=0.85",)),
+)
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -125,6 +137,8 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry(
             "lora-all", "a PEFT LoRA, trained again on all edits so far", _tuned(LoraAllEditor, LoraAllTuning), _RATES
         ),
+        EditorEntry("grace", "a codebook at one FFN output", _tuned(GraceEditor, GraceTuning), _GRACE_TRIES),
+        EditorEntry("wise", "side memories of one FFN output", _tuned(WiseEditor, WiseTuning), _WISE_TRIES),
     )
 }
 
