@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.grace import GraceEditor, GraceTuning
 from more_cli.editors.ike import IkeEditor, IkeTuning
 from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
@@ -22,6 +23,7 @@ from more_cli.editors.none import NoEditor
 from more_cli.editors.scopeedit import ScopeEditor, ScopeTuning
 from more_cli.editors.training import Tuning
 from more_cli.editors.ultraedit import UltraEditor, UltraTuning
+from more_cli.editors.wise import WiseEditor, WiseTuning
 from more_cli.errors import UsageError
 from more_cli.experiments import tries
 from more_cli.ops.init import plan
@@ -184,6 +186,8 @@ EDITORS: dict[str, EditorEntry] = {
             "scopeedit", "M-ORE with private and shared branches", _tuned(ScopeEditor, ScopeTuning), tries.SCOPE
         ),
         EditorEntry("ike", "puts stored facts into the prompt", _tuned(IkeEditor, IkeTuning), tries.IKE),
+        EditorEntry("grace", "a codebook at one FFN output", _tuned(GraceEditor, GraceTuning), tries.GRACE),
+        EditorEntry("wise", "side memories of one FFN output", _tuned(WiseEditor, WiseTuning), tries.WISE),
     )
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 Tries = tuple[tuple[str, ...], ...]
 
 
-def tries(*pairs: tuple[str, ...], **values: Sequence[float]) -> Tries:
+def tries(*pairs: tuple[str, ...], **values: Sequence[float | str]) -> Tries:
     """Return settings that change one constant each, then those of several.
 
     `__` in a name stands for the dot of a recipe's table.
@@ -38,3 +38,5 @@ SCOPE = tries(
     ("eta=0.3", "ridge=0.1"), ("eta=0.03", "ridge=10.0"), eta=(0.03, 0.3), ridge=(0.1, 10.0), eta_shared=(0.3, 3.0)
 )
 IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
+GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), depth=(0.45, 0.7))
+WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), unrelated=(8,), out_margin=(0.2,), in_margin=(4.0,), depth=(0.85,))

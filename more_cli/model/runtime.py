@@ -286,7 +286,9 @@ class Runtime:
             stack.enter_context(self._serving(batch))
             for place, (module, side) in enumerate(places):
                 keep = partial(_keep, found, place, len(places))
-                stack.callback(Tap(module, keep, side).insert(self.model))
+                tap = Tap(module, keep, side)
+                tap.start_pass(batch, [None] * len(batch))
+                stack.callback(tap.insert(self.model))
             stack.enter_context(suppress(_Enough))
             self._asked(batch)(**batch.inputs, use_cache=False)
         lengths = [len(sequence.answering[0]) for sequence in batch.sequences]

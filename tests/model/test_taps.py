@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from more_cli.model.batches import Encoded, Query
+from more_cli.model.families import family_of
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.model.taps import Rows, Tap
 from support.editing import picture, requests
+from support.tiny_families import make_family
 
 LAYER = "model.language_model.layers.2"
 
@@ -139,3 +142,31 @@ def test_hidden_states_are_read_without_padding(runtime: Runtime, pair: list[Enc
         assert torch.equal(out, into)
         (alone,) = runtime.read([sample], places[:1])
         assert torch.allclose(alone[0], out, atol=1e-5)
+
+
+def test_a_module_that_gets_all_rows_as_one_is_read_and_changed_row_by_row() -> None:
+    """OPT flattens rows and tokens before its feed-forward part."""
+    model, processor = make_family("blip-2")
+    runtime = Runtime(model.eval(), Prompter(processor, family_of(model.config.model_type)))
+    prompts = [runtime.encode(Query((), "why ?")), runtime.encode(Query((), "is it a dog ?"))]
+    path = next(name for name, _ in model.named_modules() if name.endswith("layers.1.fc2"))
+    for prompt, (inputs, outputs) in zip(
+        prompts, runtime.read(prompts, [(path, "input"), (path, "output")]), strict=True
+    ):
+        assert len(inputs) == len(outputs) == len(prompt.input_ids)
+        linear = model.get_submodule(path)
+        torch.testing.assert_close(linear(inputs), outputs, atol=1e-5, rtol=1e-5)
+    seen: list[tuple[int, ...]] = []
+
+    def keep(hidden: Tensor, rows: Rows) -> Tensor:
+        seen.append((*hidden.shape[:2], *rows.prompt.shape))
+        return hidden
+
+    before = runtime.score(runtime.batch([prompt.followed_by([5]) for prompt in prompts])).logits
+    with runtime.attached([Tap(path, keep)]):
+        batch = runtime.batch([prompt.followed_by([5]) for prompt in prompts])
+        assert torch.equal(runtime.score(batch).logits, before)
+        runtime.generate([Query((), "why ?")], 2)
+    longest = max(len(prompt.input_ids) for prompt in prompts)
+    assert seen[0] == (2, longest + 1) * 2
+    assert all(shape[:2] == shape[2:] for shape in seen)
