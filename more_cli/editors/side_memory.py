@@ -31,7 +31,8 @@ class SideMemory:
         The bias is on both sides and cancels, so that D is exactly zero before an edit. The published code leaves the
         bias out on one side, and applies an activation function to both although none follows an FFN's output.
         """
-        return (inputs @ self.delta.T).norm(dim=-1).mean()
+        found: Tensor = torch.linalg.vector_norm(inputs @ self.delta.T, dim=-1).mean()
+        return found
 
 
 def choose(memories: Sequence[SideMemory], inputs: Tensor, ratio: float) -> int | None:

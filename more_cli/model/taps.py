@@ -95,7 +95,7 @@ class Tap:
         # OPT's feed-forward part gets the tokens of all rows as one long row.
         flat = hidden.dim() == 2 and len(rows.routes) > 0
         if flat:
-            hidden = hidden.unflatten(0, (len(rows.routes), -1))
+            hidden = hidden.reshape(len(rows.routes), -1, hidden.shape[-1])
         if self._begun:  # a later step of a generation
             rows = Rows(rows.routes, torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device))
         self._begun = True
