@@ -58,7 +58,7 @@ class ScopeTuning(BaseModel):
     """Share of the groups that a step writes, those with the largest gradient."""
     steps: int = Field(default=5, ge=1)
     """Steps of one edit."""
-    eta: float = Field(default=0.1, gt=0)
+    eta: float = Field(default=0.3, gt=0)
     """Step of the private B of text modules."""
     eta_visual: float = Field(default=0.001, gt=0)
     """Step of the private B of the projector."""

@@ -138,7 +138,6 @@ def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOption
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
-        return made
 
     return make
 

@@ -34,9 +34,7 @@ LORA_ALL = tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(
 LIVEEDIT = tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128))
 MEND = tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4))
 ULTRA = tries(step=(1.0, 2.0, 6.0, 10.0), ridge=(0.3, 3.0), layers=(1, 3))
-SCOPE = tries(
-    ("eta=0.3", "ridge=0.1"), ("eta=0.03", "ridge=10.0"), eta=(0.03, 0.3), ridge=(0.1, 10.0), eta_shared=(0.3, 3.0)
-)
+SCOPE = tries(("eta=1.0", "ridge=10.0"), eta=(0.1, 1.0, 3.0), ridge=(0.1, 10.0), eta_shared=(0.1, 3.0))
 IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
 GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), depth=(0.45, 0.7))
-WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), unrelated=(8,), out_margin=(0.2,), in_margin=(4.0,), depth=(0.85,))
+WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85))
