@@ -6,17 +6,19 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
+from more_cli.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
+from more_cli.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
-from more_cli.editors.training import TrainedEditor, Tuning
+from more_cli.editors.training import Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
 from more_cli.recipe import pick_recipe, shipped_recipes
@@ -87,7 +89,19 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
+def _at_last_prompt(make: Callable[[EditorOptions], Editor]) -> Callable[[EditorOptions], Editor]:
+    return lambda options: make(options.with_settings("positions=last_prompt"))
+
+
+class _Named(Protocol):
+    """An editor's class, which takes its numbers."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, tuning: Any, /) -> Editor: ...
+
+
+def _tuned(editor: _Named, tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:
@@ -129,6 +143,9 @@ _TEXT_TRIES = _tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01, 0.03
 _VISION_TRIES = _tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
 _LORA_TRIES = _tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), steps=(5, 20), rank=(4, 16))
 _LORA_ALL_TRIES = _tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
+_ALPHA_TRIES = _tries(share=(0.9, 0.999), ridge=(0.001, 0.1), rate=(0.2, 1.0), clamp=(0.4, 1.5))
+_MEMIT_TRIES = _tries(weight=(0.01, 0.03, 0.3, 1.4), rate=(0.2, 1.0), clamp=(0.4, 1.5))
+_ROME_TRIES = _tries(loading=(1e-6, 1e-2), rate=(0.2, 1.0), clamp=(2.0, 8.0), decay=(1e-4, 0.1))
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
@@ -147,6 +164,20 @@ EDITORS: dict[str, EditorEntry] = {
             _tuned(LoraAllEditor, LoraAllTuning),
             _LORA_ALL_TRIES,
         ),
+        EditorEntry(
+            "alphaedit",
+            "AlphaEdit at every token of the answer",
+            _tuned(AlphaEditor, AlphaEditTuning),
+            _ALPHA_TRIES,
+        ),
+        EditorEntry(
+            "alphaedit:last_prompt",
+            "AlphaEdit at the last token of the prompt alone",
+            _at_last_prompt(_tuned(AlphaEditor, AlphaEditTuning)),
+            _ALPHA_TRIES,
+        ),
+        EditorEntry("memit", "MEMIT over a band of layers", _tuned(MemitEditor, MemitTuning), _MEMIT_TRIES),
+        EditorEntry("rome", "ROME in one layer, with R-ROME's key", _tuned(RomeEditor, RomeTuning), _ROME_TRIES),
     )
 }
 
