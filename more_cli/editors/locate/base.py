@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -16,15 +17,16 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData, Footprint
-from more_cli.editors.locate.pool import Material, material, second_moments
+from more_cli.editors.locate.pool import Material, drawn, material, second_moments
 from more_cli.editors.locate.values import Value, ValueTuning, find_value
+from more_cli.editors.outcome import score_edit
 from more_cli.editors.weights import WeightEditor, Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, find_backbone, text_layers
 
-Pair = tuple[Tensor, Tensor]
+_FITTED = ("first", "last", "contexts", "neutral", "records", "seed")
 
 
 class LocateTuning(ValueTuning):
@@ -38,8 +40,10 @@ class LocateTuning(ValueTuning):
     """Whose keys are written: of the tokens that predict the target, or of the last one of the prompt."""
     contexts: int = Field(default=0, ge=0)
     """Texts of the pool behind which the question is asked as well; keys are means over all."""
-    neutral: int = Field(default=4, ge=0)
+    neutral: int = Field(default=3, ge=0)
     """Questions of the pool on which the next token should stay: one with an image, the others without."""
+    records: int = Field(default=200, ge=1)
+    """Corrections of the pool, drawn from it, whose keys are read; each has about a hundred with its questions."""
     seed: int = Field(default=0, ge=0)
     """Seed of the draws from the pool."""
 
@@ -79,7 +83,8 @@ class LocateEditor(WeightEditor):
     def fit(self, data: FitData) -> dict[str, Any]:
         """Measure the second moments of the pool's keys, and return facts about them."""
         tuning = self.tuning
-        self._moments, tokens, records = second_moments(self.runtime, list(self.deltas), data)
+        read = replace(data, edits=drawn(data.edits, tuning.records, tuning.seed))
+        self._moments, tokens, records = second_moments(self.runtime, list(self.deltas), read)
         self._material = material(self.runtime, data.edits, tuning.contexts, tuning.neutral, tuning.seed)
         return {"records": records, "keys": tokens, "source": "calibration pool, not Wikipedia"} | self._prepare()
 
@@ -101,7 +106,7 @@ class LocateEditor(WeightEditor):
 
     def fit_constants(self) -> dict[str, Any]:
         """Return what decides which keys are read and what is drawn."""
-        return {name: getattr(self.tuning, name) for name in ("first", "last", "contexts", "neutral", "seed")}
+        return {name: getattr(self.tuning, name) for name in _FITTED}
 
     def constants(self) -> dict[str, Any]:
         """Return the editor's numbers."""
@@ -126,7 +131,15 @@ class LocateEditor(WeightEditor):
         others = (runtime.encode(other, request.target) for other in behind)
         # A tokenizer may join a target's first letters with what stands before them.
         self._asked = [plain, *(other for other in others if other.target_ids == plain.target_ids)]
-        return super().edit(request, context)
+        before = {path: delta.value for path, delta in self.deltas.items()}
+        try:
+            return super().edit(request, context)
+        except torch.linalg.LinAlgError:
+            for path, value in before.items():
+                self.deltas[path].value = value
+            score = score_edit(runtime, plain)
+            reason = "the system of the write has no solution"
+            return EditOutcome("refused", score.nll, score.nll, "", "", score.right, 0, 2, reason=reason)
 
     def _value(self, module: str, work: Work) -> Value:
         """Find what a module should put out."""

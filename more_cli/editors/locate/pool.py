@@ -22,7 +22,7 @@ from more_cli.model.runtime import Runtime
 
 CHUNK = 16
 """Corrections whose keys are in memory at a time."""
-_CONTEXTS, _TEXTS, _SHOWN = range(3)
+_CONTEXTS, _TEXTS, _SHOWN, _RECORDS = range(4)
 """What a draw is for."""
 
 
@@ -57,6 +57,11 @@ class Material:
             ids = tensors[f"neutral.{number}.ids"]
             neutral.append(Encoded(ids, Span(*span), tuple(images), extras, answer_type, start))
         return cls(tuple(kept["contexts"]), tuple(neutral))
+
+
+def drawn(edits: Sequence[Edit], count: int, seed: int) -> list[Edit]:
+    """Return `count` corrections of the pool, in its order, or all if there are fewer."""
+    return [edits[place] for place in pick(len(edits), min(count, len(edits)), seed, _RECORDS)]
 
 
 def material(runtime: Runtime, edits: Sequence[Edit], contexts: int, neutral: int, seed: int) -> Material:

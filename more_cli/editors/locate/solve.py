@@ -39,8 +39,8 @@ def null_space_update(V: Tensor, C: Tensor, K: Tensor, R: Tensor, ridge: float) 
     """
     A = outside(V, K @ K.T + C)
     A.diagonal().add_(ridge)
-    transposed: Tensor = torch.linalg.solve(A, outside(V, K) @ R.T)
-    return transposed.T
+    # The solution lies in the null space; the solver's rounding errors do not.
+    return outside(V, torch.linalg.solve(A, outside(V, K) @ R.T)).T
 
 
 def null_space_update_low_rank(V: Tensor, past: Tensor, K: Tensor, R: Tensor, ridge: float) -> Tensor:

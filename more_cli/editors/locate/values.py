@@ -64,7 +64,8 @@ class _Shift:
         """What the module itself put out there in the last pass, in float32."""
 
     def __call__(self, hidden: Tensor, rows: Rows) -> Tensor:
-        where = self.where.to(hidden.device)
+        # OPT's feed-forward part takes all tokens of a batch in one dimension.
+        where = self.where.to(hidden.device).reshape(hidden.shape[:-1])
         self.seen = hidden.detach()[where].float()
         if self.delta is None:
             return hidden
@@ -104,11 +105,10 @@ def find_value(
         while steps < tuning.steps:
             shift.delta = torch.cat([delta] * len(asked) + [delta[:1]] * len(neutral))
             scored = runtime.score(batch, record=True)
-            objective = scored[: len(asked)].nll().mean()
+            objective = scored[: len(asked)].nll().mean() + tuning.decay * (_norms(delta) / norms**2).mean()
             if neutral:
                 after = _neutral(scored, len(asked))
                 objective = objective + tuning.kl * (after.exp() * (after - reference)).sum(-1).mean()
-            objective = objective + tuning.decay * (_norms(delta) / norms**2).mean()
             loss = float(objective.detach())
             # Unlike in the published code, the last step counts: its result is used.
             if loss < tuning.stop or not math.isfinite(loss):
