@@ -134,7 +134,7 @@ class LocateEditor(WeightEditor):
         before = {path: delta.value for path, delta in self.deltas.items()}
         try:
             return super().edit(request, context)
-        except torch.linalg.LinAlgError:
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             for path, value in before.items():
                 self.deltas[path].value = value
             score = score_edit(runtime, plain)
