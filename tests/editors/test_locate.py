@@ -15,6 +15,8 @@ from more_cli.editors.locate.pool import Material
 from more_cli.editors.locate.values import ValueTuning, find_value
 from more_cli.editors.weights import Work
 from more_cli.errors import StateError
+from more_cli.experiments.editors import EDITORS as EDITORS_BY_NAME
+from more_cli.experiments.editors import EditorOptions
 from more_cli.model.batches import Query
 from more_cli.model.families import family_of
 from more_cli.model.loading import decoder_start
@@ -196,6 +198,25 @@ def test_keys_of_earlier_edits_are_kept_and_protect_them(runtime: Runtime, tmp_p
             editor.edit(second, EditContext(2))
             moved.append(float(((editor.deltas[path].value.double() - before) @ keys).norm()))
     assert moved[0] < 0.5 * moved[1]
+
+
+def test_the_paper_literal_variant_writes_one_key(runtime: Runtime, tmp_path: Path) -> None:
+    """And in the last layer it can fit the first token of a longer target at most: nothing mixes positions behind."""
+    entry = EDITORS_BY_NAME["alphaedit:last_prompt"]
+    editor = entry.make(EditorOptions(tmp_path, None, ("clamp=8.0", "steps=40", "neutral=0", "stop=0.0", "share=0.5")))
+    assert isinstance(editor, AlphaEditor)
+    fitted(editor, runtime, tmp_path)
+    request = requests(tmp_path, 3)[2]
+    encoded = runtime.encode(request.query, request.target)
+    batch, path = runtime.batch([encoded]), f"{LAST}.mlp.down_proj"
+    with editor.attach(runtime):
+        (value,) = [find_value(runtime, LAST, [encoded], [], editor.tuning, Work(), last_prompt=True)]
+        assert len(value.delta) == 1
+        editor.edit(request, EditContext())
+        past = editor.state_dict()[f"{path}.past"]
+        key = runtime.read([encoded], [(path, "input")])[0][0][encoded.target.start - 1].double()
+        torch.testing.assert_close(past, torch.outer(key, key), atol=1e-5, rtol=1e-5)
+        assert bool(runtime.score(batch).right()[0, -len(encoded.target)])
 
 
 def test_both_ways_to_solve_write_the_same(runtime: Runtime, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """AlphaEdit: writes that leave the null space's complement alone, and that count the keys of all earlier edits.
 
 Source: Fang et al. 2025, "AlphaEdit: Null-Space Constrained Knowledge Editing for Language Models". Its text-only
-method is carried over as `base` says; no code of a multimodal version is public.
+method is carried over as `base` says; no code of a multimodal version is public. Unlike there, the question is asked
+without generated texts before it unless `contexts` says so.
 """
 
 from __future__ import annotations

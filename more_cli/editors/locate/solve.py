@@ -35,7 +35,7 @@ def null_space_update(V: Tensor, C: Tensor, K: Tensor, R: Tensor, ridge: float) 
     """Return Delta with Delta^T = (P (K K^T + C) + ridge I)^-1 P K R^T, AlphaEdit's printed formula.
 
     C (m, m) is the sum of the second moments of the keys of earlier edits. P (K K^T + C) is not symmetric, so this
-    takes a general solver. Source: Fang et al. 2025 (AlphaEdit), eq. 14.
+    takes a general solver. Source: Fang et al. 2025 (AlphaEdit).
     """
     A = outside(V, K @ K.T + C)
     A.diagonal().add_(ridge)
