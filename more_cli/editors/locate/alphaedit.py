@@ -31,6 +31,9 @@ class AlphaEditTuning(LocateTuning):
 
     first: float = Field(default=25 / 32, ge=0, lt=1)
     """Where the edited text layers begin, as a share of the depth."""
+    rate: float = Field(default=0.2, gt=0)
+    """Learning rate, in root mean squares of the output it is added to; at the last layers few steps reach the value,
+    and large ones overshoot."""
     share: float = Field(default=0.99, gt=0, le=1)
     """Share of the trace of the keys' second moment that is protected; the null space holds the rest."""
     threshold: float | None = Field(default=None, gt=0)

@@ -39,11 +39,11 @@ class MemitTuning(CovarianceTuning):
 
 
 class RomeTuning(CovarianceTuning):
-    """The numbers of ROME; the edited layer is number 5 of 32."""
+    """The numbers of ROME; the edited layer is number 17 of 48, as in its paper."""
 
-    first: float = Field(default=5 / 32, ge=0, lt=1)
+    first: float = Field(default=17 / 48, ge=0, lt=1)
     """Where the edited text layer begins, as a share of the depth."""
-    last: float = Field(default=6 / 32, gt=0, le=1)
+    last: float = Field(default=18 / 48, gt=0, le=1)
     """Where it ends; of several layers the first is edited."""
     clamp: float = Field(default=4.0, gt=0)
     """Greatest |delta|, in norms |h| of the output it is added to."""
