@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,8 @@ from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.grace import GraceEditor, GraceTuning
 from more_cli.editors.ike import IkeEditor, IkeTuning
 from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
+from more_cli.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
+from more_cli.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.mend import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
@@ -123,7 +125,19 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
+def _at_last_prompt(make: Callable[[EditorOptions], Editor]) -> Callable[[EditorOptions], Editor]:
+    return lambda options: make(options.with_settings("positions=last_prompt"))
+
+
+class _Named(Protocol):
+    """An editor's class, which takes its numbers."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, tuning: Any, /) -> Editor: ...
+
+
+def _tuned(editor: _Named, tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its tuning."""
 
     def make(options: EditorOptions) -> Editor:
@@ -133,8 +147,7 @@ def _tuned(editor: type[Any], tuning: type[BaseModel]) -> Callable[[EditorOption
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            made: Editor = editor(tuning.model_validate(values))
-            return made
+            return editor(tuning.model_validate(values))
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
@@ -187,6 +200,20 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("ike", "puts stored facts into the prompt", _tuned(IkeEditor, IkeTuning), tries.IKE),
         EditorEntry("grace", "a codebook at one FFN output", _tuned(GraceEditor, GraceTuning), tries.GRACE),
         EditorEntry("wise", "side memories of one FFN output", _tuned(WiseEditor, WiseTuning), tries.WISE),
+        EditorEntry(
+            "alphaedit",
+            "AlphaEdit at every token of the answer",
+            _tuned(AlphaEditor, AlphaEditTuning),
+            tries.ALPHA,
+        ),
+        EditorEntry(
+            "alphaedit:last_prompt",
+            "AlphaEdit at the last token of the prompt alone",
+            _at_last_prompt(_tuned(AlphaEditor, AlphaEditTuning)),
+            tries.ALPHA,
+        ),
+        EditorEntry("memit", "MEMIT over a band of layers", _tuned(MemitEditor, MemitTuning), tries.MEMIT),
+        EditorEntry("rome", "ROME in one layer, with R-ROME's key", _tuned(RomeEditor, RomeTuning), tries.ROME),
     )
 }
 

@@ -38,3 +38,6 @@ SCOPE = tries(("eta=1.0", "ridge=10.0"), eta=(0.1, 1.0, 3.0), ridge=(0.1, 10.0),
 IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
 GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), depth=(0.45, 0.7))
 WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85))
+ALPHA = tries(share=(0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5), clamp=(0.4, 1.5))
+MEMIT = tries(weight=(0.01, 0.03, 0.3, 1.4), rate=(0.2, 1.0), clamp=(0.4, 1.5))
+ROME = tries(loading=(1e-6, 1e-2), rate=(0.2, 1.0), clamp=(2.0, 8.0), decay=(1e-4, 0.1))

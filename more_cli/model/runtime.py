@@ -291,6 +291,8 @@ class Runtime:
                 stack.callback(tap.insert(self.model))
             stack.enter_context(suppress(_Enough))
             self._asked(batch)(**batch.inputs, use_cache=False)
+        for place, hidden in found.items():  # OPT's feed-forward part takes all tokens of a batch in one dimension
+            found[place] = hidden.reshape(len(batch.sequences), -1, hidden.shape[-1])
         lengths = [len(sequence.answering[0]) for sequence in batch.sequences]
         return [[found[place][row, -length:] for place in range(len(places))] for row, length in enumerate(lengths)]
 
