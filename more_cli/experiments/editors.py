@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
@@ -16,6 +16,8 @@ from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
+from more_cli.editors.serac.editor import SeracEditor
+from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.editors.training import TrainedEditor, Tuning
 from more_cli.errors import UsageError
 from more_cli.ops.init import plan
@@ -87,7 +89,7 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[EditorOptions], Editor]:
+def _tuned(editor: type[TrainedEditor] | type[SeracEditor], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:
@@ -97,7 +99,7 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return editor(tuning.model_validate(values))
+            return editor(tuning.model_validate(values))  # type: ignore[arg-type]
         except ValidationError as error:
             listed = f"its keys are {', '.join(tuning.model_fields)}"
             raise refusal(error, tuning, f"editor `{editor.name}`", listed=listed, typed=options.settings) from None
@@ -107,6 +109,10 @@ def _tuned(editor: type[TrainedEditor], tuning: type[Tuning]) -> Callable[[Edito
 
 _RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
+_SERAC_TRIES = (
+    *(("none=5.0",), ("none=20.0",), ("rate=0.0003",), ("rate=0.003",)),
+    *(("locality=0.1",), ("locality=3.0",), ("none=7.0",), ("none=14.0",)),
+)
 _FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
 
 EDITORS: dict[str, EditorEntry] = {
@@ -124,6 +130,12 @@ EDITORS: dict[str, EditorEntry] = {
         EditorEntry("lora", "a PEFT LoRA, a few steps per edit", _tuned(LoraEditor, LoraTuning), _RATES),
         EditorEntry(
             "lora-all", "a PEFT LoRA, trained again on all edits so far", _tuned(LoraAllEditor, LoraAllTuning), _RATES
+        ),
+        EditorEntry(
+            "serac",
+            "keeps corrections; another network answers what falls under one",
+            _tuned(SeracEditor, SeracTuning),
+            _SERAC_TRIES,
         ),
     )
 }
