@@ -89,7 +89,9 @@ def _model_type(model: Path) -> str:
     return str(open_checkpoint(model).config.get("model_type", ""))
 
 
-def _tuned(editor: type[TrainedEditor] | type[SeracEditor], tuning: type[BaseModel]) -> Callable[[EditorOptions], Editor]:
+def _tuned(
+    editor: type[TrainedEditor] | type[SeracEditor], tuning: type[BaseModel]
+) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe; `--set` changes the numbers of its training."""
 
     def make(options: EditorOptions) -> Editor:

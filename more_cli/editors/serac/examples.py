@@ -18,7 +18,7 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime, Scored
 from more_cli.model.structure import find_backbone, text_layers
 
-LEAST_LONGEST = 8
+LEAST_LONGEST = 24
 """Random targets have up to so many tokens, or as many as the pool's longest target."""
 
 _Asked = tuple[Query, str, Sequence[Sequence[int]]]

@@ -8,7 +8,8 @@ encoder's classification of every question, all in one step of Adam.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,14 +19,39 @@ from more_cli.editors.base import FitData
 from more_cli.editors.draws import noise, pick
 from more_cli.editors.fitting import train
 from more_cli.editors.serac.examples import Question, Record, read_records
-from more_cli.editors.serac.nets import SeracNets, Words, similarity
+from more_cli.editors.serac.nets import Counterfactual, ScopeEncoder, SeracNets, Words, similarity
 from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.model.runtime import Runtime
 
 T = TypeVar("T")
 CLIP = 1.0
 """Largest norm of a step's gradient."""
-_ORDER, _VARIANT, _QUESTION = range(3)
+_ORDER, _DRAWS = range(2)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one record gives to a step: its own question, one of its others, and one of its locality questions.
+
+    The published loss has all of them in every step.
+    """
+
+    edit: Words
+    near: Sequence[Question]
+    far: Sequence[tuple[Question, Tensor]]
+    variant: int
+    """Which of the record's targets: 0 its own, from 1 the random ones."""
+
+    @classmethod
+    def of(cls, record: Record, which: float, target: float, variants: int) -> Self:
+        """Draw by two numbers in [0, 1); every second record gets a random target."""
+        own, *others = record.questions
+        variant = 1 + int(2 * target * variants) if target < 0.5 and variants else 0
+        return cls(own.words(variant), [own, *_one(others, which)], _one(record.locality, which), variant)
+
+
+def _one(items: Sequence[T], draw: float) -> Sequence[T]:
+    return [items[int(draw * len(items))]] if items else []
 
 
 def learn(runtime: Runtime, nets: SeracNets, data: FitData, tuning: SeracTuning) -> dict[str, Any]:
@@ -34,77 +60,49 @@ def learn(runtime: Runtime, nets: SeracNets, data: FitData, tuning: SeracTuning)
     optimiser = torch.optim.Adam(nets.parameters(), lr=tuning.rate)
 
     def loss_of(iteration: int) -> Tensor:
-        picked = pick(len(records), min(tuning.batch, len(records)), tuning.seed, _ORDER, iteration)
-        draws = noise((tuning.seed, _VARIANT, iteration), len(picked))
-        # Every second record is trained with a random target.
-        variants = [int(2 * draw * tuning.variants) + 1 if draw < 0.5 and tuning.variants else 0 for draw in draws]
-        batch, draws = [records[place] for place in picked], noise((tuning.seed, _QUESTION, iteration), len(picked))
-        answering = counterfactual_loss(runtime, nets, batch, variants, draws.tolist(), tuning.locality)
-        return answering + scope_loss(nets, batch, variants, tuning.none)
+        places = pick(len(records), min(tuning.batch, len(records)), tuning.seed, _ORDER, iteration)
+        draws = noise((tuning.seed, _DRAWS, iteration), 2 * len(places)).reshape(-1, 2).tolist()
+        batch = [Drawn.of(records[place], *draw, tuning.variants) for place, draw in zip(places, draws, strict=True)]
+        answered = counterfactual_loss(runtime, nets.counterfactual, batch, tuning.locality)
+        return answered + scope_loss(nets.scope, batch, tuning.none)
 
     return train(data, nets, optimiser, tuning.iterations, loss_of, clip=CLIP)
 
 
-def counterfactual_loss(
-    runtime: Runtime,
-    nets: SeracNets,
-    batch: Sequence[Record],
-    variants: Sequence[int],
-    draws: Sequence[float],
-    locality: float,
-) -> Tensor:
-    """Return the mean NLL of targets, and the weighted mean KL from the base, in nats per token.
-
-    Each record gives its own question, and by its draw one of its others and one of its locality questions, where the
-    published loss has all of them.
-    """
-    pairs, targets, bases = list[tuple[Words, Words]](), list[Tensor](), list[Tensor]()
-    for record, variant, draw in zip(batch, variants, draws, strict=True):
-        edit, others = record.questions[0].words(variant), record.questions[1:]
-        for question in (record.questions[0], *_one(others, draw)):
-            pairs.append((edit, question.words(variant)))
-            targets.append(question.targets[variant])
-    near = len(pairs)
-    for record, variant, draw in zip(batch, variants, draws, strict=True):
-        for question, base in _one(record.locality, draw):
-            pairs.append((record.questions[0].words(variant), question.words()))
-            bases.append(base)
-    edits, asked = zip(*pairs, strict=True)
+def counterfactual_loss(runtime: Runtime, net: Counterfactual, batch: Sequence[Drawn], locality: float) -> Tensor:
+    """Return the mean NLL of the targets, and the weighted mean KL from the base, in nats per token."""
+    near = [(drawn.edit, question.words(drawn.variant)) for drawn in batch for question in drawn.near]
+    far = [(drawn.edit, question.words()) for drawn in batch for question, _ in drawn.far]
+    targets = [question.targets[drawn.variant] for drawn in batch for question in drawn.near]
+    bases = [base for drawn in batch for _, base in drawn.far]
+    edits, asked = zip(*near, *far, strict=True)
     last = 1 + max(words.answer for words in asked)
-    hidden = nets.counterfactual(edits, asked, last)
+    hidden = net(edits, asked, last)
     predicting = [row[last - 1 - words.answer : -1] for row, words in zip(hidden, asked, strict=True)]
     # One position a row: the model's own norm and head see each position alone.
     logits = runtime.finish(torch.cat(predicting)[:, None])[:, 0].float().split([len(row) for row in predicting])
-    nll = torch.stack([cross_entropy(row, ids) for row, ids in zip(logits[:near], targets, strict=True)]).mean()
-    if not bases:
-        return nll
+    nll = [cross_entropy(row, ids) for row, ids in zip(logits[: len(near)], targets, strict=True)]
+    if not far:
+        return torch.stack(nll).mean()
     # KL(base || edited), the direction in which locality is measured.
     away = [
         kl_div(row.log_softmax(-1), base, log_target=True, reduction="sum") / len(row)
-        for row, base in zip(logits[near:], bases, strict=True)
+        for row, base in zip(logits[len(near) :], bases, strict=True)
     ]
-    return nll + locality * torch.stack(away).mean()
+    return torch.stack(nll).mean() + locality * torch.stack(away).mean()
 
 
-def _one(items: Sequence[T], draw: float) -> Sequence[T]:
-    """Return one of some items, picked by a number in [0, 1); none of none."""
-    return [items[int(draw * len(items))]] if items else []
-
-
-def scope_loss(nets: SeracNets, batch: Sequence[Record], variants: Sequence[int], none: float) -> Tensor:
-    """Return the cross-entropy of every question's correction among the batch's, or of "none of them".
+def scope_loss(net: ScopeEncoder, batch: Sequence[Drawn], none: float) -> Tensor:
+    """Return the mean cross-entropy of every question's correction among the batch's, or of "none of them".
 
     A correction is encoded with its target, a question without. "None" competes for the corrections' own questions
     too, which the published loss leaves out: there nothing lifts them above the threshold.
     """
-    edits = [record.questions[0].words(variant).embeddings for record, variant in zip(batch, variants, strict=True)]
-    asked = list[tuple[Question, int]]()
-    for place, record in enumerate(batch):
-        asked += [(question, place) for question in record.questions]
-        asked += [(question, len(batch)) for question, _ in record.locality]
+    near = [(question.prompt, place) for place, drawn in enumerate(batch) for question in drawn.near]
+    far = [(question.prompt, len(batch)) for drawn in batch for question, _ in drawn.far]
+    asked, classes = zip(*near, *far, strict=True)
     # One pass over all: the encoder treats them alike.
-    found = nets.scope([*edits, *(question.prompt for question, _ in asked)])
-    close = similarity(found[len(edits) :], found[: len(edits)])
+    found = net([*(drawn.edit.embeddings for drawn in batch), *asked])
+    close = similarity(found[len(batch) :], found[: len(batch)])
     logits = torch.cat([close, close.new_full((len(asked), 1), none)], dim=1)
-    classes = torch.tensor([place for _, place in asked], device=logits.device)
-    return cross_entropy(logits, classes, reduction="sum") / len(batch)
+    return cross_entropy(logits, torch.tensor(classes, device=logits.device))

@@ -102,6 +102,7 @@ class Counterfactual(nn.Module):
         self.width = tuning.width
         self.into = Bottleneck(size, tuning.width)
         self.role = nn.Embedding(3, tuning.width)
+        nn.init.normal_(self.role.weight, std=PLACE)  # the places in an answer matter more at first
         self.layers = nn.ModuleList(Layer(tuning.width) for _ in range(tuning.layers))
         self.norm = nn.LayerNorm(tuning.width)
         self.out = Bottleneck(tuning.width, size)
@@ -115,8 +116,9 @@ class Counterfactual(nn.Module):
         read, own = _padded([torch.cat([edit.embeddings, query.embeddings]) for edit, query in pairs], "left")
         labels, _ = _padded([self._labels(edit, query) for edit, query in pairs], "left")
         length = torch.arange(read.shape[1], device=read.device)
-        # Padding looks at itself, so that no position looks at nothing.
-        seen = own[:, None] & (length <= length[:, None]) | (length == length[:, None])
+        # Its residual is all that a token knows of itself: it looks at others, and only the first one at itself.
+        first = own & (own.cumsum(1) == 1) | ~own
+        seen = own[:, None] & (length < length[:, None]) | torch.diag_embed(first)
         hidden = self.into(read) + labels
         *earlier, final = self.layers
         for layer in earlier:
@@ -128,7 +130,7 @@ class Counterfactual(nn.Module):
         steps = torch.cat([edit.steps, query.next_steps])
         roles = torch.cat([(edit.steps > 0).long(), torch.full((len(query.embeddings),), 2)])
         places = torch.cat([torch.arange(len(words.embeddings)) for words in (edit, query)])
-        placed = torch.where((steps > 0)[:, None], codes(steps, self.width), PLACE * codes(places, self.width))
+        placed = torch.where((steps > 0)[:, None], step_codes(steps, self.width), PLACE * codes(places, self.width))
         device = self.role.weight.device
         return self.role(roles.to(device)) + placed.to(device)  # type: ignore[no-any-return]
 
@@ -155,8 +157,16 @@ def make_nets(size: int, tuning: SeracTuning) -> SeracNets:
 
 def codes(places: Tensor, width: int) -> Tensor:
     """Return the sinusoidal codes of places, (..., width): any place has one, also one that training never saw."""
-    waves = PERIOD ** (-torch.arange(0, width, 2, device=places.device) / width)
-    angles = places[..., None] * waves
+    return _waves(places, PERIOD ** (-torch.arange(0, width, 2, device=places.device) / width))
+
+
+def step_codes(steps: Tensor, width: int) -> Tensor:
+    """Return codes, (..., width), that are orthogonal for different steps of an answer, up to `width` of them."""
+    return _waves(steps, (torch.arange(width // 2, device=steps.device) + 0.5) * (2 * torch.pi / width))
+
+
+def _waves(places: Tensor, frequencies: Tensor) -> Tensor:
+    angles = places[..., None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
@@ -168,6 +178,10 @@ class Layer(nn.Module):
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.rest, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        # Queries start as keys, sharpened: tokens look at their like from the start, and places at the same places.
+        with torch.no_grad():
+            self.rest.weight[:width] *= SHARP
+            self.query.weight.copy_(self.rest.weight[:width])
 
     def forward(self, x: Tensor, seen: Tensor, last: int | None = None) -> Tensor:
         """Return the last positions, by default all, of (N, T, width); `seen` (N, T, T) says what each looks at."""
@@ -186,6 +200,8 @@ def _heads(x: Tensor) -> Tensor:
 
 HEADS = 4
 """Heads of every attention."""
+SHARP = 2.5
+"""Factor on the initial weights of queries and keys."""
 
 
 def _padded(sequences: Sequence[Tensor], side: Literal["left", "right"] = "right") -> tuple[Tensor, Tensor]:

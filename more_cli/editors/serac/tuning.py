@@ -12,7 +12,7 @@ class SeracTuning(BaseModel):
 
     none: float = Field(default=10.0)
     """Logit of the class "none of the corrections": in training, and the least similarity to answer from one."""
-    rate: float = Field(default=1e-3, gt=0)
+    rate: float = Field(default=2e-3, gt=0)
     """Learning rate of Adam."""
     iterations: int = Field(default=800, ge=1)
     """Steps of Adam."""
@@ -24,7 +24,7 @@ class SeracTuning(BaseModel):
     """Layers of the counterfactual network."""
     scope_layers: int = Field(default=1, ge=1)
     """Layers of the scope encoder."""
-    locality: float = Field(default=1.0, ge=0)
+    locality: float = Field(default=0.1, ge=0)
     """Weight of the KL from the base on locality questions."""
     variants: int = Field(default=4, ge=0)
     """Random targets that each record is also trained with."""
