@@ -112,8 +112,8 @@ def _tuned(
 _RATES = (("rate=0.003",), ("rate=0.0003",), ("rate=0.0001",), ("rate=0.01",))
 _MORE_TRIES = (("margin=1.0",), ("margin=3.0",), ("default.lambda_rel=0.2",), ("default.lambda_rel=1.0",))
 _SERAC_TRIES = (
-    *(("none=5.0",), ("none=20.0",), ("rate=0.0003",), ("rate=0.003",)),
-    *(("locality=0.1",), ("locality=3.0",), ("none=7.0",), ("none=14.0",)),
+    *(("none=5.0",), ("none=20.0",), ("rate=0.0005",), ("rate=0.005",)),
+    *(("locality=0.02",), ("locality=1.0",), ("none=7.0",), ("none=14.0",)),
 )
 _FIXED_TRIES = (("default.step=0.03",), ("default.step=0.3",), ("default.lambda=200.0",), ("default.lambda=20.0",))
 

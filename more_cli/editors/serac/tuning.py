@@ -25,7 +25,7 @@ class SeracTuning(BaseModel):
     scope_layers: int = Field(default=1, ge=1)
     """Layers of the scope encoder."""
     locality: float = Field(default=0.1, ge=0)
-    """Weight of the KL from the base on locality questions."""
+    """Weight of the KL from the base on locality questions; 1 as published, where the network is pretrained."""
     variants: int = Field(default=4, ge=0)
     """Random targets that each record is also trained with."""
     seed: int = Field(default=0, ge=0)
