@@ -164,7 +164,7 @@ class SeracEditor(Editor):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the vector, the input embeddings and the target's length of every correction, by its number."""
-        found = {}
+        found = dict[str, Tensor]()
         for number, kept in self._memory.items():
             values = kept.vector, kept.words.embeddings, torch.tensor(kept.words.answer)
             found |= {f"{number}.{part}": value.cpu() for part, value in zip(_PARTS, values, strict=True)}

@@ -118,7 +118,7 @@ def _questions(runtime: Runtime, asked: Sequence[_Asked]) -> list[Question]:
     samples = [sample.prompt.followed_by([*chain(*ids)]) for sample, ids in zip(own, answers, strict=True)]
     found = []
     for embeddings, sample, ids in zip(input_embeddings(runtime, samples), own, answers, strict=True):
-        prompt, *parts = embeddings.split([sample.target.start, *map(len, ids)])
+        prompt, *parts = torch.split(embeddings, [sample.target.start, *map(len, ids)])
         found.append(Question(prompt, parts, [torch.tensor(part, device=runtime.device) for part in ids]))
     return found
 

@@ -61,8 +61,9 @@ def learn(runtime: Runtime, nets: SeracNets, data: FitData, tuning: SeracTuning)
 
     def loss_of(iteration: int) -> Tensor:
         places = pick(len(records), min(tuning.batch, len(records)), tuning.seed, _ORDER, iteration)
-        draws = noise((tuning.seed, _DRAWS, iteration), 2 * len(places)).reshape(-1, 2).tolist()
-        batch = [Drawn.of(records[place], *draw, tuning.variants) for place, draw in zip(places, draws, strict=True)]
+        draws = noise((tuning.seed, _DRAWS, iteration), 2 * len(places)).reshape(2, -1).tolist()
+        drawn = zip([records[place] for place in places], *draws, strict=True)
+        batch = [Drawn.of(record, which, target, tuning.variants) for record, which, target in drawn]
         answered = counterfactual_loss(runtime, nets.counterfactual, batch, tuning.locality)
         return answered + scope_loss(nets.scope, batch, tuning.none)
 
@@ -80,14 +81,15 @@ def counterfactual_loss(runtime: Runtime, net: Counterfactual, batch: Sequence[D
     hidden = net(edits, asked, last)
     predicting = [row[last - 1 - words.answer : -1] for row, words in zip(hidden, asked, strict=True)]
     # One position a row: the model's own norm and head see each position alone.
-    logits = runtime.finish(torch.cat(predicting)[:, None])[:, 0].float().split([len(row) for row in predicting])
-    nll = [cross_entropy(row, ids) for row, ids in zip(logits[: len(near)], targets, strict=True)]
+    logits = runtime.finish(torch.cat(predicting)[:, None])[:, 0].float()
+    answers = torch.split(logits, [len(row) for row in predicting])
+    nll = [cross_entropy(row, ids) for row, ids in zip(answers[: len(near)], targets, strict=True)]
     if not far:
         return torch.stack(nll).mean()
     # KL(base || edited), the direction in which locality is measured.
     away = [
         kl_div(row.log_softmax(-1), base, log_target=True, reduction="sum") / len(row)
-        for row, base in zip(logits[len(near) :], bases, strict=True)
+        for row, base in zip(answers[len(near) :], bases, strict=True)
     ]
     return torch.stack(nll).mean() + locality * torch.stack(away).mean()
 

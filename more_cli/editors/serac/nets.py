@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -86,7 +87,7 @@ START_GAIN = 0.4
 
 def similarity(queries: Tensor, edits: Tensor) -> Tensor:
     """Return the similarity of N questions to E corrections, (N, E): dot products over the root of the width."""
-    return queries @ edits.T / edits.shape[-1] ** 0.5
+    return queries @ edits.T / math.sqrt(edits.shape[-1])
 
 
 class Counterfactual(nn.Module):
@@ -195,7 +196,7 @@ class Layer(nn.Module):
 
 
 def _heads(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    return x.view(*x.shape[:-1], HEADS, -1).transpose(1, 2)
 
 
 HEADS = 4
