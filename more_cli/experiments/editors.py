@@ -23,6 +23,8 @@ from more_cli.editors.mend import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
 from more_cli.editors.scopeedit import ScopeEditor, ScopeTuning
+from more_cli.editors.serac.editor import SeracEditor
+from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.editors.training import Tuning
 from more_cli.editors.ultraedit import UltraEditor, UltraTuning
 from more_cli.editors.wise import WiseEditor, WiseTuning
@@ -214,6 +216,12 @@ EDITORS: dict[str, EditorEntry] = {
         ),
         EditorEntry("memit", "MEMIT over a band of layers", _tuned(MemitEditor, MemitTuning), tries.MEMIT),
         EditorEntry("rome", "ROME in one layer, with R-ROME's key", _tuned(RomeEditor, RomeTuning), tries.ROME),
+        EditorEntry(
+            "serac",
+            "keeps corrections; another network answers what falls under one",
+            _tuned(SeracEditor, SeracTuning),
+            tries.SERAC,
+        ),
     )
 }
 

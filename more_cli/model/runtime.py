@@ -30,7 +30,7 @@ from more_cli.model.structure import (
     text_layers,
 )
 from more_cli.model.taps import Router, Rows, Side, Tap
-from more_cli.model.vision import VisionCache
+from more_cli.model.vision import VisionCache, replaced_forward
 from more_cli.model.widened import halves, widened
 
 logger = logging.getLogger(__name__)
@@ -277,6 +277,22 @@ class Runtime:
         The forward pass ends behind the last of these modules.
         """
         return [row for part in self.parts(samples, "forward") for row in self._read(self.batch(part), places)]
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """Return the logits that the model makes of what its last text layer puts out, by its own norm and head.
+
+        `hidden` is (N, T, d), the logits are (N, T, vocabulary) and can be differentiated. Nothing that is attached
+        acts on them. Not for an encoder-decoder.
+        """
+        alone = self.prompter.family.language_model
+        model = self.model.get_submodule(alone) if alone else self.model
+        tokens = torch.full(hidden.shape[:2], self.prompter.eos, device=self.device)  # which ones makes no difference
+        with self.base(), ExitStack() as stack:
+            for path in text_layers(self.model, self._backbone):
+                layer = self.model.get_submodule(path)
+                stack.enter_context(replaced_forward(layer, lambda *_, **__: hidden.to(self.model.dtype)))
+            logits: Tensor = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+        return logits.to(self.device)
 
     def _read(self, batch: Batch, places: Sequence[tuple[str, Side]]) -> list[list[Tensor]]:
         self._start_pass(batch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from more_cli.demo.files import demo_model_dir
 from more_cli.experiments.calibrate import at_edge, settings_of
-from more_cli.experiments.editors import EDITORS
+from more_cli.experiments.editors import EDITORS, EditorOptions
 from more_cli.experiments.tries import TRIES
 
 TRIED = [(), ("rate=0.001",), ("rate=0.1",), ("steps=5",), ("steps=50",), ("mode=all",)]
@@ -31,3 +34,18 @@ def test_every_editor_has_the_same_number_of_tries_over_several_constants(name: 
 )
 def test_a_choice_at_the_edge_of_what_was_tried_is_named(chosen: tuple[str, ...], edge: list[str]) -> None:
     assert at_edge([*TRIED, ("rate=0.01", "steps=20")], chosen) == edge
+
+
+@pytest.mark.parametrize("name", sorted(set(EDITORS) - {"none"}))
+def test_the_own_value_lies_between_those_that_are_tried(name: str) -> None:
+    constants = EDITORS[name].make(EditorOptions(demo_model_dir())).constants()
+    tried: dict[str, list[float]] = {}
+    for text in (text for setting in EDITORS[name].tries for text in setting):
+        key, value = text.split("=")
+        own: Any = constants
+        for part in key.split("."):
+            own = own.get(part, own.get({"lambda": "ridge", "lambda_rel": "ridge_rel"}.get(part, part)))
+        if isinstance(own, int | float):
+            tried.setdefault(f"{key} {own}", []).append(float(value))
+    for key, values in tried.items():
+        assert min(values) < float(key.split()[1]) < max(values), f"{key}: {values}"

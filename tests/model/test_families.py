@@ -86,6 +86,22 @@ def test_every_position_has_its_most_likely_tokens(runtime: Runtime, pictures) -
         assert torch.equal(top[answer_positions(span), 0], scored.predicted()[0].cpu())
 
 
+def test_logits_follow_from_what_the_last_text_layer_puts_out(runtime: Runtime, pictures) -> None:
+    if runtime.prompter.decoder_start is not None:
+        pytest.skip("its decoder also reads the encoder")
+    last = text_layers(runtime.model, find_backbone(runtime.model))[-1]
+    for query, target in pairs(pictures):
+        encoded = runtime.encode(query, target)
+        ((hidden,),) = runtime.read([encoded], [(last, "output")])
+        hidden.requires_grad_()
+        logits = runtime.finish(hidden[None])[0]
+        scored = runtime.score(runtime.batch([encoded]))
+        torch.testing.assert_close(logits[answer_positions(encoded.target)], scored.logits[0], atol=1e-4, rtol=1e-4)
+        logits.sum().backward()
+        assert hidden.grad is not None
+        assert hidden.grad.any()
+
+
 def test_a_question_asked_again_soon_is_not_processed_again(runtime: Runtime, pictures, monkeypatch) -> None:
     prompter = runtime.prompter
     asked = [(query, answer) for query, target in pairs(pictures) for answer in (target, None)]

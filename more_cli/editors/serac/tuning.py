@@ -1,0 +1,32 @@
+"""The numbers of SERAC."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SeracTuning(BaseModel):
+    """The numbers of SERAC's networks and their training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    none: float = Field(default=10.0)
+    """Logit of the class "none of the corrections": in training, and the least similarity to answer from one."""
+    rate: float = Field(default=2e-3, gt=0)
+    """Learning rate of Adam."""
+    iterations: int = Field(default=800, ge=1)
+    """Steps of Adam."""
+    batch: int = Field(default=8, ge=2)
+    """Corrections per step."""
+    width: int = Field(default=128, ge=8, multiple_of=8)
+    """Width of both networks."""
+    layers: int = Field(default=2, ge=1)
+    """Layers of the counterfactual network."""
+    scope_layers: int = Field(default=1, ge=1)
+    """Layers of the scope encoder."""
+    locality: float = Field(default=0.1, ge=0)
+    """Weight of the KL from the base on locality questions; 1 as published, where the network is pretrained."""
+    variants: int = Field(default=4, ge=0)
+    """Random targets that each record is also trained with."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the initial values, the random targets and the order of training."""
