@@ -145,7 +145,7 @@ _LORA_TRIES = _tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003, 0.01), step
 _LORA_ALL_TRIES = _tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
 _ALPHA_TRIES = _tries(share=(0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5), clamp=(0.4, 1.5))
 _MEMIT_TRIES = _tries(weight=(0.01, 0.03, 0.3, 1.4), rate=(0.2, 1.0), clamp=(0.4, 1.5))
-_ROME_TRIES = _tries(loading=(1e-6, 1e-2), rate=(0.2, 1.0), clamp=(2.0, 8.0), decay=(1e-4, 0.1))
+_ROME_TRIES = _tries(loading=(1e-6, 1e-2), rate=(0.5, 2.0), clamp=(4.0, 32.0), decay=(1e-4, 0.1))
 
 EDITORS: dict[str, EditorEntry] = {
     entry.name: entry
