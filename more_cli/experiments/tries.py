@@ -40,5 +40,5 @@ GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), de
 WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85))
 ALPHA = tries(share=(0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5), clamp=(0.4, 1.5))
 MEMIT = tries(weight=(0.01, 0.03, 0.3, 1.4), rate=(0.2, 1.0), clamp=(0.4, 1.5))
-ROME = tries(loading=(1e-6, 1e-2), rate=(0.2, 1.0), clamp=(2.0, 8.0), decay=(1e-4, 0.1))
-SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.0005, 0.005), locality=(0.02, 1.0))
+ROME = tries(loading=(1e-6, 1e-2), rate=(0.5, 2.0), clamp=(4.0, 32.0), decay=(1e-4, 0.1))
+SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0))

@@ -45,8 +45,11 @@ class RomeTuning(CovarianceTuning):
     """Where the edited text layer begins, as a share of the depth."""
     last: float = Field(default=18 / 48, gt=0, le=1)
     """Where it ends; of several layers the first is edited."""
-    clamp: float = Field(default=4.0, gt=0)
-    """Greatest |delta|, in norms |h| of the output it is added to."""
+    rate: float = Field(default=1.0, gt=0)
+    """Learning rate, in root mean squares of the output it is added to."""
+    clamp: float = Field(default=16.0, gt=0)
+    """Greatest |delta|, in norms |h| of the FFN output it is added to. Printed as 4; in small models an FFN output is
+    short beside the sum of all before it, and 4 of its norms do not reach the value."""
     decay: float = Field(default=1e-3, ge=0)
     """Weight of |delta| / |h|^2 in the loss."""
     adjust: bool = True
