@@ -12,7 +12,7 @@ class SeracTuning(BaseModel):
 
     none: float = Field(default=10.0)
     """Logit of the class "none of the corrections": in training, and the least similarity to answer from one."""
-    rate: float = Field(default=2e-3, gt=0)
+    rate: float = Field(default=3e-3, gt=0)
     """Learning rate of Adam."""
     iterations: int = Field(default=800, ge=1)
     """Steps of Adam."""
