@@ -87,7 +87,7 @@ def reproduce(
     chosen = [entry_of(editor).name for editor in editors] or [*PAPER.values(), "more"]
     backbone = BACKBONES.get(str(open_checkpoint(model).config.get("model_type", "")))
     printed = {(row.suite, PAPER[row.name], row.edits): row.values for row in table(name) if row.backbone == backbone}
-    options = replace(options, preset=PRESET, protocols=PRESET.protocols)
+    options = replace(options, preset=PRESET, protocols=PRESET.protocols, limit=max(options.checkpoints))
     rows, undertrained = list[Row](), list[str]()
     notices = [*PRESET.notices, *_notices(backbone, data_root)]
     for suite_name in SUITES:
