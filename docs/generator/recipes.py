@@ -114,7 +114,7 @@ def _contents() -> str:
     groups: dict[str, list[str]] = {}
     for name, path in shipped_recipes().items():
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-        for key in ("backbones", "description"):
+        for key in ("backbones", "description", "published", "departures"):
             values.pop(key, None)
         groups.setdefault(_says(values), []).append(name)
     parts = [
