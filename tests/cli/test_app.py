@@ -142,7 +142,7 @@ def test_commands_are_grouped_by_what_one_wants() -> None:
     groups = headings(run("--help").out)
     assert groups["Start"] == ["demo", "recipes"]
     assert groups["Correct"] == ["init", "edit", "anchors", "revert"]
-    assert groups["Measure"] == ["eval", "compare", "bench", "suites"]
+    assert groups["Measure"] == ["eval", "compare", "reproduce", "bench", "suites"]
     assert groups["Ship"] == ["merge", "export"]
     assert groups["Audit"] == ["status", "log", "verify", "gc"]
     assert set(groups) == {"Start", "Correct", "Measure", "Ship", "Audit", "Options"}
@@ -190,7 +190,7 @@ def test_required_and_optional_arguments_in_a_usage_line() -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("more re", {"recipes", "revert"}),
+        ("more re", {"recipes", "reproduce", "revert"}),
         ("more log ", {"list", "show"}),
         ("more log model --stat", {"--state", "--status"}),
         ("more recipes sh", {"show"}),
