@@ -13,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
-from more_cli.editors.grace import GraceEditor, GraceTuning
-from more_cli.editors.ike import IkeEditor, IkeTuning
-from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
+from more_cli.editors.grace.editor import GraceEditor, GraceTuning
+from more_cli.editors.ike.editor import IkeEditor, IkeTuning
+from more_cli.editors.liveedit.editor import LiveEdit, LiveEditTuning
 from more_cli.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
 from more_cli.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_cli.editors.lora import LoraAllEditor, LoraAllTuning, LoraEditor, LoraTuning
-from more_cli.editors.mend import MendEditor, MendTuning
+from more_cli.editors.mend.editor import MendEditor, MendTuning
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.none import NoEditor
 from more_cli.editors.scopeedit import ScopeEditor, ScopeTuning
@@ -27,7 +27,7 @@ from more_cli.editors.serac.editor import SeracEditor
 from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.editors.training import Tuning
 from more_cli.editors.ultraedit import UltraEditor, UltraTuning
-from more_cli.editors.wise import WiseEditor, WiseTuning
+from more_cli.editors.wise.editor import WiseEditor, WiseTuning
 from more_cli.errors import UsageError
 from more_cli.experiments import tries
 from more_cli.ops.init import plan

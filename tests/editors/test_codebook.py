@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from more_cli.editors.codebook import SAME, Codebook
+from more_cli.editors.grace.codebook import SAME, Codebook
 
 
 def at(*numbers: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from more_cli.editors import routed
 from more_cli.editors.base import EditContext, FitData
-from more_cli.editors.grace import GraceEditor, GraceTuning
+from more_cli.editors.grace.editor import GraceEditor, GraceTuning
 from more_cli.editors.outcome import EditScore
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from more_cli.editors.base import EditContext, EditRequest, FitData
-from more_cli.editors.demonstrations import demonstration, demonstrations_of, statement
-from more_cli.editors.ike import ROOM, IkeEditor, IkeTuning
+from more_cli.editors.ike.demonstrations import demonstration, demonstrations_of, statement
+from more_cli.editors.ike.editor import ROOM, IkeEditor, IkeTuning
+from more_cli.editors.ike.retrieval import OWN, asked_of, best_threshold
 from more_cli.editors.past import LastScore, Past
-from more_cli.editors.retrieval import OWN, asked_of, best_threshold
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import locality_probes, run_probes
 from more_cli.inputs.edits import Edit

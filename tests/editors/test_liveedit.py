@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditRequest, FitData
-from more_cli.editors.expert_losses import KINDS, LOCALITY, Draw, divergence, soft_routing
-from more_cli.editors.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
-from more_cli.editors.liveedit import LiveEdit, LiveEditTuning
+from more_cli.editors.liveedit.editor import LiveEdit, LiveEditTuning
+from more_cli.editors.liveedit.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
+from more_cli.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, soft_routing
 from more_cli.errors import StateError
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question

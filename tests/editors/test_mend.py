@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from more_cli.editors import mend
 from more_cli.editors.base import EditContext, EditRequest, FitData
-from more_cli.editors.lessons import Lessons
-from more_cli.editors.mend import MendEditor, MendTuning, edited
+from more_cli.editors.mend import editor as mend
+from more_cli.editors.mend.editor import MendEditor, MendTuning, edited
+from more_cli.editors.mend.lessons import Lessons
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.families import family_of

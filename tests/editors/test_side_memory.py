@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from more_cli.editors.side_memory import SideMemory, block_mask, choose, merged, ties
+from more_cli.editors.wise.side_memory import SideMemory, block_mask, choose, merged, ties
 
 
 def test_a_distance_is_the_mean_over_the_tokens() -> None:

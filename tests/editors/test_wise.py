@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from more_cli.editors.base import EditContext, FitData
-from more_cli.editors.side_memory import SideMemory, block_mask
-from more_cli.editors.wise import WiseEditor, WiseTuning
+from more_cli.editors.wise.editor import WiseEditor, WiseTuning
+from more_cli.editors.wise.side_memory import SideMemory, block_mask
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Query

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
-from more_cli.editors.expert_losses import KINDS, Draw, inputs_of, loss_of
-from more_cli.editors.expert_samples import Samples, read
-from more_cli.editors.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
 from more_cli.editors.fitting import train
+from more_cli.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
+from more_cli.editors.liveedit.losses import KINDS, Draw, inputs_of, loss_of
+from more_cli.editors.liveedit.samples import Samples, read
 from more_cli.editors.outcome import outcome, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded

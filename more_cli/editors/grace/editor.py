@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditRequest, FitData
-from more_cli.editors.codebook import Codebook
 from more_cli.editors.draws import noise, pick
+from more_cli.editors.grace.codebook import Codebook
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.routed import RoutedEditor, RoutedTuning
 from more_cli.editors.weights import Work

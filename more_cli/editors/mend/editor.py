@@ -17,8 +17,8 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
 from more_cli.editors.draws import pick
 from more_cli.editors.fitting import train
-from more_cli.editors.lessons import CACHED, Lessons
-from more_cli.editors.mend_net import MendNet
+from more_cli.editors.mend.lessons import CACHED, Lessons
+from more_cli.editors.mend.net import MendNet
 from more_cli.editors.weights import WeightEditor, Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded

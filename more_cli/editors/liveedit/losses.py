@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from more_cli.editors.draws import noise
-from more_cli.editors.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
+from more_cli.editors.liveedit.experts import ExpertNet, Mixture, Reps, similarities, soft_weights
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.scored import Scored

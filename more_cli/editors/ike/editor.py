@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
-from more_cli.editors.demonstrations import Bank, demonstration, packed, statement, unpacked
+from more_cli.editors.ike.demonstrations import Bank, demonstration, packed, statement, unpacked
+from more_cli.editors.ike.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, score_edit
-from more_cli.editors.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from more_cli.editors.experts import Reps
+from more_cli.editors.liveedit.experts import Reps
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime

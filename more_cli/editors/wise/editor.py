@@ -18,8 +18,8 @@ from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.editors.draws import pick
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.routed import RoutedEditor, RoutedTuning
-from more_cli.editors.side_memory import SideMemory, block_mask, choose, merged
 from more_cli.editors.weights import Work
+from more_cli.editors.wise.side_memory import SideMemory, block_mask, choose, merged
 from more_cli.errors import StateError
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
