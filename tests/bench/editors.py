@@ -1,10 +1,10 @@
 """Editors side by side on two suites: the tables of EDITORS.md, from the results of `more eval --suite`.
 
     for suite in e-vqa e-ic; do
-      for editor in none more more:paper more:authors naive ft-l ft-m lora; do
-        more eval --suite $suite --editor $editor --calibrate 5 --json > $suite-${editor/:/-}.json
+      for editor in none more more:paper more:authors naive ft-l ft-m lora ...; do
+        more eval --suite $suite --editor $editor --calibrate 9 --json > $suite-${editor/:/-}.json
       done
-      more eval --suite $suite --editor lora-all --calibrate 5 --protocol final \\
+      more eval --suite $suite --editor lora-all --calibrate 9 --protocol final \\
         --checkpoints 1,2,3,4,5,6,7,8,9,10,20,30,40,50,60,70,80,90 --json > $suite-lora-all.json
     done
     python tests/bench/editors.py keep *.json > tests/bench/results/editors.jsonl
@@ -17,16 +17,23 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.paired import compare, mean
+from more_cli.experiments.editors import EDITORS
+from more_cli.experiments.published import EDITORS as PAPER
+from more_cli.experiments.published import table as table_of
 from more_cli.files import sha256_bytes
 from more_cli.text import canonical_json
 
 RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
-ORDER = ("none", "more", "naive", "more:paper", "more:authors", "ft-l", "ft-m", "lora", "lora-all")
+RIVALS = RESULTS.with_name("rivals.jsonl")
+"""Runs without calibration: `more eval --suite e-vqa --editor EDITOR --protocol final`."""
+BACKBONE = "LLaVA-v1.5"
+"""The paper's model that the embedded one is shaped like."""
 FIVE = {
     "Rel": "rel.tf_exact",
     "T-Gen": "gen_text.tf_exact",
@@ -35,11 +42,21 @@ FIVE = {
     "M-Loc": "loc_image.loc_expkl_answer",
 }
 MARKS = (100, 10, 1)
+ORDER = list(EDITORS)
+FIT = ("right", "held_out", "seconds", "undertrained")
+
+
+def asked(run: Mapping[str, Any], mark: int) -> list[int]:
+    """Return the edits whose answers right after them a run without `online` has: ten at equal distances, if all."""
+    step = max(1, mark // 10)
+    due = list(range(step, mark + 1, step))
+    return due if set(due) <= {row["after"] for row in run["matrix"] if row["after"] == row["edit"]} else []
 
 
 def kept(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a result that the page and paired comparisons need."""
     reproduce = run["reproduce"]
+    calibration = reproduce.get("calibration", {"tried": (), "chosen": (), "at_edge": ()})
     return {
         "suite": run["source"],
         "editor": run["editor"],
@@ -47,18 +64,35 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "base": sha256_bytes(canonical_json(reproduce["base"]).encode()),
         "constants": reproduce["constants"],
         "versions": reproduce["versions"],
-        "tried": {", ".join(trial["setting"]): trial["score"] for trial in reproduce["calibration"]["tried"]},
-        "chosen": ", ".join(reproduce["calibration"]["chosen"]),
+        "tried": {", ".join(trial["setting"]): trial["score"] for trial in calibration["tried"]},
+        "chosen": ", ".join(calibration["chosen"]),
+        "at_edge": list(calibration["at_edge"]),
+        "fit": {name: run["fit"][name] for name in FIT} if run["fit"] else None,
+        "footprint": list(run["footprints"].values())[-1],
         "cost": round(run["cost"], 2),
         "readouts": {
             f"{protocol}@{mark}": {label: short(found(run, mark, name)) for label, name in FIVE.items()}
             for mark in MARKS
             for protocol, found in (("final", final), ("online", online))
+            if protocol == "final" or f"online@{mark}" in run["protocols"] or asked(run, mark)
         },
         "per_edit": {
             label: [round(mean(edit["values"][name]), 4) for edit in run["per_edit"]] for label, name in FIVE.items()
         },
+        "online_per_edit": right_after(run),
     }
+
+
+def right_after(run: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return each edit's values right after it was made, by column; empty for a run with few checkpoints."""
+    rows = [row["scores"] for row in run["matrix"] if row["after"] == row["edit"]]
+    if len(rows) < len(run["per_edit"]):
+        return {}
+    found: dict[str, list[float]] = {}
+    for label, name in FIVE.items():
+        kind, metric = name.split(".")
+        found[label] = [round(mean([s["values"][metric] for s in row if s["kind"] == kind]), 4) for row in rows]
+    return found
 
 
 def short(found: Mapping[str, Any]) -> list[float]:
@@ -76,9 +110,8 @@ def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
     if f"online@{mark}" in run["protocols"]:
         return dict(run["protocols"][f"online@{mark}"][name])
     kind, metric = name.split(".")
-    step = max(1, mark // 10)
     checked = {row["after"]: row["scores"] for row in run["matrix"] if row["after"] == row["edit"]}
-    scores = [score for t in range(step, mark + 1, step) for score in checked[t] if score["kind"] == kind]
+    scores = [score for t in asked(run, mark) for score in checked[t] if score["kind"] == kind]
     return asdict(estimate([score["values"][metric] for score in scores]))
 
 
@@ -88,11 +121,37 @@ def show() -> Iterator[str]:
     results = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     for suite in dict.fromkeys(run["suite"] for run in results):
         runs = sorted((run for run in results if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"]))
+        yield from ordering(suite, runs)
         for mark in MARKS:
             for protocol in ("final", "online"):
                 yield from table(f"{suite}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
         yield from differences(suite, runs)
         yield from budget(suite, runs)
+    yield from rivals([json.loads(line) for line in RIVALS.read_text(encoding="utf-8").splitlines()])
+
+
+def rivals(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield editors that ran with their own constants only."""
+    for suite in dict.fromkeys(run["suite"] for run in runs):
+        columns = "editor", "learns alone", *FIVE, "mean of five", "cost per edit", "kB fixed", "kB per edit"
+        yield from head(f"{suite}, final@100, own constants, not calibrated", columns)
+        for run in sorted((run for run in runs if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"])):
+            found = [run["readouts"]["final@100"][label] for label in FIVE]
+            cells = [f"{100 * value:.1f} ({100 * low:.1f}-{100 * high:.1f})" for value, low, high, _ in found]
+            yield row(
+                run["editor"],
+                f"{run['fit']['right']} of {run['fit']['held_out']}",
+                *cells,
+                f"{100 * mean([one[0] for one in found]):.1f}",
+                f"{run['cost']:.1f}",
+                *memory(run),
+            )
+
+
+def memory(run: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the kilobytes that do not grow with the edits, and those of each edit, if either is known."""
+    fixed, growing = (run.get("footprint", {}).get(name, 0) / 1e3 for name in ("fixed", "growing"))
+    return f"{fixed:,.0f}" if fixed else "", f"{growing / len(run['per_edit']['Rel']):,.1f}" if growing else ""
 
 
 def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterator[str]:
@@ -120,12 +179,49 @@ def differences(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
+def ordering(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the order of the paper's editors at t = 100: each pair of neighbours there, and M-ORE with every other."""
+    ours = {run["editor"]: run for run in runs}
+    printed = {
+        PAPER[row.name]: row.values["Avg"]
+        for row in table_of("table-1")
+        if (row.backbone, row.suite, row.edits) == (BACKBONE, suite.removesuffix("-mini"), 100)
+    }
+    ranked = sorted(printed, key=lambda editor: -printed[editor])
+    pairs = [("more:paper", other) for other in ranked if other != "more:paper"]
+    pairs += [pair for pair in pairwise(ranked) if "more:paper" not in pair]
+    yield from head(f"{suite}: the paper's order at t = 100", ("pair", "printed", "final", "", "online", ""))
+    for first, second in pairs:
+        gap = printed[first] - printed[second]
+        cells = [cell for name in ("per_edit", "online_per_edit") for cell in verdict(ours, first, second, gap, name)]
+        yield row(f"{first} - {second}", f"{gap:+.1f}", *cells)
+
+
+def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, name: str) -> tuple[str, str]:
+    """Return the difference of two editors' means of five, and whether its 95 % interval lies on the printed side."""
+    if not all(ours.get(editor, {}).get(name) for editor in (first, second)):
+        return "", "not measured"
+    one, other = (
+        [mean(values) for values in zip(*ours[editor][name].values(), strict=True)] for editor in (first, second)
+    )
+    found = compare(other, one)
+    shown = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    if any((ours[editor].get("fit") or {}).get("undertrained") for editor in (first, second)):
+        return shown, "undertrained"
+    same = printed * found.difference > 0
+    return shown, "undecided" if found.low <= 0 <= found.high else "confirmed" if same else "refuted"
+
+
 def budget(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the calibrated settings and the cost of an edit."""
-    yield from head(f"{suite}, calibration and cost", ("editor", "settings tried", "chosen", "cost per edit"))
+    """Yield the calibrated settings, the fit, the cost of an edit and what is kept."""
+    columns = "editor", "tried", "chosen", "at the edge", "learns alone", "cost per edit", "kB fixed", "kB per edit"
+    yield from head(f"{suite}, calibration, cost and memory", columns)
     for run in runs:
         chosen = f"`{run['chosen']}`" if run["chosen"] else "default settings"
-        yield row(run["editor"], str(len(run["tried"])), chosen, f"{run['cost']:.1f}")
+        fit = f"{run['fit']['right']} of {run['fit']['held_out']}" if run.get("fit") else ""
+        kept = memory(run)
+        edge = ", ".join(run.get("at_edge", ()))
+        yield row(run["editor"], str(len(run["tried"])), chosen, edge, fit, f"{run['cost']:.1f}", *kept)
 
 
 def head(title: str, columns: Sequence[str]) -> Iterator[str]:
