@@ -28,7 +28,7 @@ class UsageError(MoreError):
 
 
 class FailedEditsError(MoreError):
-    """Edits that were asked for do not stand, or did not survive a merge."""
+    """Edits that were asked for do not stand or did not survive a merge, or rows of a table could not be measured."""
 
     exit_code = 3
 

@@ -27,7 +27,7 @@ eval              eval llava
 capability        eval llava --suite mme
 eval.suite        eval llava --suite e-vqa --limit 2
 compare-editors   compare none ft-m --suite e-vqa --limit 2
-reproduce         reproduce table-1 llava --editor none --edits 1
+reproduce         reproduce table-1 llava --editor none --checkpoints 1
 merge             merge llava -o llava-edited --verify --sha256
 export            export llava -o llava-adapter
 status            status llava --estimate

@@ -12,9 +12,10 @@ from more_cli.cli import options as opt
 from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
+from more_cli.errors import FailedEditsError
 
 if TYPE_CHECKING:
-    from more_cli.experiments.reproduce import Reproduction, Row
+    from more_cli.experiments.reproduce import Reproduction
 
 
 def reproduce(
@@ -30,8 +31,8 @@ def reproduce(
         list[str] | None,
         typer.Option("--editor", metavar="NAME", help="Only this editor; repeatable. [default: the paper's, and more]"),
     ] = None,
-    edits: Annotated[
-        str, typer.Option("--edits", metavar="1,10,..", help="Numbers of edits after which is scored.")
+    checkpoints: Annotated[
+        str, typer.Option(metavar="1,10,..", help="Numbers of edits after which is scored.")
     ] = "1,10,100",
     calibrate: Annotated[
         int, typer.Option(metavar="N", min=0, help="First try N settings of each editor on the calibration pool.")
@@ -57,7 +58,7 @@ def reproduce(
 
     \b
     Examples:
-      more reproduce table-1 --editor ft-m --editor more --edits 1,10
+      more reproduce table-1 --editor ft-m --editor more --checkpoints 1,10
       more reproduce table-1 llava-1.5-7b-hf/ --data-root editing-data/ --device cuda
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -69,7 +70,7 @@ def reproduce(
     options = suites.run_options(
         editor="more",
         limit=0,
-        checkpoints=edits,
+        checkpoints=checkpoints,
         cache=cache,
         again=again,
         calibrate=calibrate,
@@ -90,6 +91,8 @@ def reproduce(
         )
     _show(output, found)
     files.write(of_reproduction(found))
+    if found.missing:
+        raise FailedEditsError("not every row of the table was measured", "the lines `not run` say why")
 
 
 def _demo(output: Output) -> Path:
@@ -110,17 +113,12 @@ def _show(output: Output, found: Reproduction) -> None:
         rows = [line for row in found.rows if row.suite == suite for line in lines_of(row)]
         output.table(("editor", "edits", "", *COLUMNS), rows, numbers=("edits", *COLUMNS))
         output.line()
-    for row in _missing(found.rows):
+    for row in found.missing:
         output.line(f"not run: {row.editor} on {row.suite}: {row.reason}")
-    for editor in found.undertrained:
-        output.line(f"undertrained, says little about the method: {editor} held-out edits learnt, each alone")
+    for warning in found.warnings:
+        output.line(warning)
     for notice in found.notices:
         output.note(f"note: {notice}")
-
-
-def _missing(rows: list[Row] | Any) -> list[Row]:
-    """Return one row for each editor and suite that could not be run."""
-    return list({(row.suite, row.editor, row.reason): row for row in rows if row.measured is None}.values())
 
 
 def _values(found: Reproduction) -> dict[str, Any]:
@@ -139,6 +137,6 @@ def _values(found: Reproduction) -> dict[str, Any]:
             }
             for row in found.rows
         ],
-        "undertrained": list(found.undertrained),
+        "warnings": list(found.warnings),
         "notices": list(found.notices),
     }

@@ -82,14 +82,11 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
 def note_fit(output: Output, report: SuiteReport) -> None:
     """Report how an editor was fitted, if it was, and whether that suffices."""
     if fit := report.fit:
-        learnt = f"learns {fit.right} of {counted(fit.held_out, 'held-out edit')}, each alone"
         output.note(f"editor `{report.editor}` was fitted on {counted(fit.records, 'record')} in {fit.seconds:.0f} s")
-        if fit.obstacle:
-            output.note(f"editor `{report.editor}`: {fit.obstacle}; its scores say little about the method")
-        elif fit.undertrained:
-            output.note(f"undertrained: editor `{report.editor}` {learnt}; its scores say little about the method")
+        if fit.warning:  # a result: who reads the numbers must see it
+            output.line(f"{report.editor}: {fit.warning}")
         else:
-            output.note(f"it {learnt}")
+            output.note(f"it learns {fit.right} of {counted(fit.held_out, 'held-out edit')}, each alone")
 
 
 def note_editor(output: Output, report: SuiteReport) -> None:

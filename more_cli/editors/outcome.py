@@ -47,6 +47,12 @@ def status_of(last: EditScore, writes: int) -> Status:
     return "learnt" if writes else "already-right"
 
 
+def refused(first: EditScore, reason: str, *, passes: int, cost: float = 0.0) -> EditOutcome:
+    """Return the outcome of an edit that changed nothing, with its only score."""
+    nll, right = first.nll, first.right
+    return EditOutcome("refused", nll, nll, "", "", right, 0, passes, cost=round(cost, 2), reason=reason)
+
+
 def outcome(
     runtime: Runtime, first: EditScore, last: EditScore, *, writes: int = 0, passes: int = 1, cost: float = 1 / 3
 ) -> EditOutcome:

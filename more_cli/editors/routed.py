@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.outcome import EditScore, outcome, score_edit
+from more_cli.editors.outcome import EditScore, outcome, refused, score_edit
 from more_cli.editors.weights import Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
@@ -122,8 +122,7 @@ class RoutedEditor(Editor):
         work.forward()
         if not self.learn(encoded, first, context, work):
             self.load_state_dict(before)
-            reason = "a loss is not finite"
-            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, work.passes, reason=reason)
+            return refused(first, "a loss is not finite", passes=work.passes, cost=work.cost)
         work.forward()
         last = score_edit(self.runtime, encoded)
         return outcome(self.runtime, first, last, writes=work.writes, passes=work.passes, cost=work.cost)

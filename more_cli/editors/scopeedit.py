@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from more_cli.core import basis, recursion
 from more_cli.core.scope import Gate, gate
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest, FitData
-from more_cli.editors.outcome import EditScore, edit_scores, outcome, score_edit
+from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused, score_edit
 from more_cli.errors import StateError
 from more_cli.inputs.edits import Probe
 from more_cli.model.batches import Batch, Query
@@ -168,8 +168,7 @@ class ScopeEditor(Editor):
         if not finite or not torch.isfinite(torch.tensor(last.nll)):
             for scope, kept in zip(scopes, before, strict=True):
                 scope.kept = kept
-            reason = "a write is not finite"
-            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, steps + 1, reason=reason)
+            return refused(first, "a write is not finite", passes=steps + 1, cost=steps + 1 / 3)
         return outcome(runtime, first, last, writes=steps, passes=steps + 1, cost=steps + 1 / 3)
 
     def _step(self, batch: Batch) -> EditScore:

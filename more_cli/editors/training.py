@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.outcome import outcome, score_edit
+from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.trained import Trained
@@ -73,9 +73,7 @@ class TrainedEditor(Editor):
         if not math.isfinite(reached):
             for part in parts:
                 part.load(before[part.module])
-            return EditOutcome(
-                "refused", first.nll, first.nll, "", "", first.right, 0, steps, reason="a loss is not finite"
-            )
+            return refused(first, "a loss is not finite", passes=steps)
         # The pass that stopped the training had no backward pass.
         cost = steps + (1 + (steps < self.tuning.steps)) / 3
         return outcome(runtime, first, score_edit(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.outcome import outcome, score_edit
+from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
@@ -83,20 +83,25 @@ class WeightEditor(Editor):
         return self._attached[1]
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction; if that leaves numbers that are not finite, it is refused and nothing changes."""
+        """Write one correction; where that has no solution, or no finite one, it is refused and nothing changes."""
         encoded, work = self.runtime.encode(request.query, request.target), Work()
         before = {path: delta.value for path, delta in self.deltas.items()}
         first = score_edit(self.runtime, encoded)
         work.forward()
-        self.write(encoded, work)
+        reason = ""
+        try:
+            self.write(encoded, work)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            reason = "the system of the write has no solution"
         last = score_edit(self.runtime, encoded)
         work.forward()
         finite = all(bool(torch.isfinite(delta.value).all()) for delta in self.deltas.values())
         if not finite or not torch.isfinite(torch.tensor(last.nll)):
+            reason = "a write is not finite"
+        if reason:
             for path, value in before.items():
                 self.deltas[path].value = value
-            reason = "a write is not finite"
-            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, work.passes, reason=reason)
+            return refused(first, reason, passes=work.passes, cost=work.cost)
         return outcome(self.runtime, first, last, writes=work.writes, passes=work.passes, cost=work.cost)
 
     def reset(self) -> None:

@@ -24,7 +24,7 @@ from more_cli.ops.session import Every
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.catalog import FIT
 from more_cli.suites.load import EditSuite
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, counted
 
 HELD_OUT = 20
 """Edits of the calibration pool, the first ones, that check a fit, and that calibration tries settings on. An editor is
@@ -57,9 +57,17 @@ class FitReport:
         return self.right < LEAST_RIGHT * self.held_out
 
     @property
-    def obstacle(self) -> str:
-        """What in the base keeps the method from working, however it is fitted; empty if nothing does."""
-        return str(self.facts.get("obstacle", ""))
+    def warning(self) -> str:
+        """Why the editor's scores say little about the method; empty if they do.
+
+        What in the base keeps the method from working, however it is fitted, goes before a fit that does not suffice.
+        """
+        if obstacle := self.facts.get("obstacle"):
+            return f"{obstacle}; its scores say little about the method"
+        if self.undertrained:
+            learnt = f"it learns {self.right} of {self.held_out} held-out edits, each alone"
+            return f"undertrained: {learnt}; its scores say little about the method"
+        return ""
 
 
 class Fits:
@@ -72,7 +80,7 @@ class Fits:
         """Return the key of an editor's fit; None if it needs none.
 
         Raises:
-            UsageError: it needs one, and the suite has no calibration pool.
+            UsageError: it needs one, and the suite has too few calibration edits.
         """
         if "fit" not in editor.capabilities:
             return None
@@ -136,11 +144,13 @@ class Fits:
     def _edits(self, editor: Editor) -> tuple[list[Edit], list[Edit]]:
         """Return the edits that an editor is fitted on, and the held-out ones."""
         pools = self._suite.pools
-        if "calibration" not in pools:
-            hint = "choose another editor or suite"
-            raise UsageError(f"suite `{self._suite.name}` has no pool to fit editor `{editor.name}` on", hint)
-        calibration = pools["calibration"]
-        return list(pools.get(FIT, calibration[HELD_OUT:])), list(calibration[:HELD_OUT])
+        calibration = pools.get("calibration", ())
+        edits = pools.get(FIT, calibration[HELD_OUT:])
+        if not edits:
+            has = f"suite `{self._suite.name}` has {counted(len(calibration), 'calibration edit')}"
+            needs = f"editor `{editor.name}` is fitted on those after the first {HELD_OUT}"
+            raise UsageError(f"{has}, and {needs}", "choose another editor or suite")
+        return list(edits), list(calibration[:HELD_OUT])
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], report: Mapping[str, Any]) -> None:

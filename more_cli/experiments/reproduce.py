@@ -56,10 +56,16 @@ class Reproduction:
     backbone: str | None
     """The table's backbone that the model is one of; None for another one."""
     rows: Sequence[Row]
-    undertrained: Sequence[str]
-    """Editors whose fit does not suffice, with their suite."""
+    warnings: Sequence[str]
+    """Editors whose scores say little about the method, with their suite and the reason."""
     notices: Sequence[str]
     """What differs from the paper, a line each."""
+
+    @property
+    def missing(self) -> list[Row]:
+        """One row for each editor, suite and reason that has none measured."""
+        found = {(row.suite, row.editor, row.reason): row for row in self.rows if row.measured is None}
+        return list(found.values())
 
 
 def reproduce(
@@ -80,6 +86,7 @@ def reproduce(
     Raises:
         UsageError: no such table or editor, or a table that no command runs.
         StateError: no checkpoint.
+        MoreError: nothing could be run; the first reason.
     """
     if name != "table-1":
         table(name)
@@ -88,54 +95,57 @@ def reproduce(
     backbone = BACKBONES.get(str(open_checkpoint(model).config.get("model_type", "")))
     printed = {(row.suite, PAPER[row.name], row.edits): row.values for row in table(name) if row.backbone == backbone}
     options = replace(options, preset=PRESET, protocols=PRESET.protocols, limit=max(options.checkpoints))
-    rows, undertrained = list[Row](), list[str]()
+    rows, warnings, problems = list[Row](), list[str](), list[MoreError]()
     notices = [*PRESET.notices, *_notices(backbone, data_root)]
     for suite_name in SUITES:
-        suite, why = _suite(suite_name, data_root, image_root)
+        suite = _suite(suite_name, data_root, image_root)
         for editor in chosen:
-            report, reason = None, why
-            if suite is not None:
-                report, reason = _run(suite, model, replace(options, editor=editor), machine, progress)
-            fit = report.fit if report else None
-            if fit and fit.obstacle:
-                notices.append(f"{editor} on {suite_name}: {fit.obstacle}; its scores say little about the method")
-            elif fit and fit.undertrained:
-                undertrained.append(f"{editor} on {suite_name}: {fit.right} of {fit.held_out}")
+            report = _run(suite, model, replace(options, editor=editor), machine, progress)
+            if isinstance(report, MoreError):
+                problems.append(report)
+            elif report.fit and report.fit.warning:
+                warnings.append(f"{editor} on {suite_name}: {report.fit.warning}")
             for edits in options.checkpoints:
-                measured = _measured(report, edits)
-                short = "" if measured or not report else f"the suite has {len(report.edits)} edits"
-                paper = printed.get((suite_name, editor, edits))
-                rows.append(Row(suite_name, editor, edits, paper, measured, reason or short))
-    return Reproduction(name, model, backbone, rows, undertrained, notices)
+                measured, reason = _measured(report, edits)
+                rows.append(Row(suite_name, editor, edits, printed.get((suite_name, editor, edits)), measured, reason))
+    if len(problems) == len(SUITES) * len(chosen):
+        raise problems[0]
+    return Reproduction(name, model, backbone, rows, warnings, notices)
 
 
-def _suite(name: str, data_root: Path | None, image_root: Path | None) -> tuple[EditSuite | None, str]:
+def _suite(name: str, data_root: Path | None, image_root: Path | None) -> EditSuite | MoreError:
     """Return a suite of edits, or why it cannot be had."""
     try:
         suite = load_suite(name, data_root, image_root)
     except MoreError as error:
-        return None, error.message
+        return error
     assert isinstance(suite, EditSuite)
-    return suite, ""
+    return suite
 
 
 def _run(
-    suite: EditSuite, model: Path, options: RunOptions, machine: Machine, progress: Progress
-) -> tuple[SuiteReport | None, str]:
+    suite: EditSuite | MoreError, model: Path, options: RunOptions, machine: Machine, progress: Progress
+) -> SuiteReport | MoreError:
     """Return the report of one editor on one suite, or why it could not be run."""
+    if isinstance(suite, MoreError):
+        return suite
+    name = suite.name
 
     def named(done: int, total: int | None, text: str) -> None:
-        progress(done, total, f"{suite.name}, {options.editor}: {text}")
+        progress(done, total, f"{name}, {options.editor}: {text}")
 
     try:
-        return run_suite(suite, model, options, machine, named), ""
+        return run_suite(suite, model, options, machine, named)
     except MoreError as error:
-        return None, error.message
+        return error
 
 
-def _measured(report: SuiteReport | None, edits: int) -> Mapping[str, Estimate] | None:
-    """Return the columns right after each of the first `edits` edits."""
-    return report.preset_values.get(f"online@{edits}") if report else None
+def _measured(report: SuiteReport | MoreError, edits: int) -> tuple[Mapping[str, Estimate] | None, str]:
+    """Return the columns right after each of the first `edits` edits, or why there are none."""
+    if isinstance(report, MoreError):
+        return None, report.message
+    measured = report.preset_values.get(f"online@{edits}")
+    return measured, "" if measured else f"the suite has {len(report.edits)} edits"
 
 
 def _notices(backbone: str | None, data_root: Path | None) -> list[str]:

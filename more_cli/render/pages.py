@@ -81,8 +81,13 @@ def of_suite(report: SuiteReport) -> Page:
     )
 
 
+def _told(report: SuiteReport) -> list[str]:
+    warning = report.fit.warning if report.fit else ""
+    return [*([warning] if warning else []), *report.notices]
+
+
 def _notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
-    rows = [(name, notice) for name, report in reports.items() for notice in report.notices]
+    rows = [(name, notice) for name, report in reports.items() for notice in _told(report)]
     if rows:
         yield Table("What to know about these scores", ("editor", ""), rows)
 

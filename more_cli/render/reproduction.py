@@ -35,8 +35,10 @@ def of_reproduction(found: Reproduction) -> Page:
         )
         for suite in SUITES
     ]
-    missing = dict.fromkeys((row.reason, row.editor, row.suite) for row in found.rows if row.measured is None)
-    tables += [Table("Not run", ("why", "editor", "suite"), list(missing))] if missing else []
+    missing = [(row.reason, row.editor, row.suite) for row in found.missing]
+    tables += [Table("Not run", ("why", "editor", "suite"), missing)] if missing else []
+    told = [(warning,) for warning in found.warnings]
+    tables += [Table("Says little about the method", ("",), told)] if told else []
     tables += [Table("What differs from the paper", ("",), [(notice,) for notice in found.notices])]
     ran = sum(row.measured is not None for row in found.rows)
     return Page(

@@ -13,11 +13,8 @@ from more_cli.editors.grace.editor import GraceEditor, GraceTuning
 from more_cli.editors.outcome import EditScore
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
-from more_cli.model.families import family_of
-from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from support.editing import picture, requests
-from support.tiny_families import make_family
 
 COLOURS = ("red", "blue", "green", "white", "black", "yellow")
 
@@ -33,17 +30,6 @@ def fitted(runtime: Runtime, folder: Path, **numbers: object) -> GraceEditor:
     with editor.attach(runtime):
         editor.fit(FitData(pool(folder)))
     return editor
-
-
-@pytest.fixture(scope="module")
-def blip() -> Runtime:
-    model, processor = make_family("blip-2")
-    return Runtime(model.eval(), Prompter(processor, family_of(model.config.model_type)))
-
-
-@pytest.fixture(params=["llava", "blip-2"])
-def model(request: pytest.FixtureRequest, runtime: Runtime, blip: Runtime) -> Runtime:
-    return {"llava": runtime, "blip-2": blip}[request.param]
 
 
 @pytest.mark.parametrize("replace", ["last", "prompt", "all"])

@@ -16,11 +16,8 @@ from more_cli.editors.mend.editor import MendEditor, MendTuning, edited
 from more_cli.editors.mend.lessons import Lessons
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
-from more_cli.model.families import family_of
-from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
-from support.editing import an_edit, picture, requests
-from support.tiny_families import make_family
+from support.editing import an_edit, assert_continues, picture, requests
 
 TEXT = "model.language_model.layers"
 
@@ -56,11 +53,6 @@ def with_networks(networks: dict[str, Tensor], **values) -> MendEditor:
     return editor
 
 
-def blip() -> Runtime:
-    model, processor = make_family("blip-2")
-    return Runtime(model.requires_grad_(False), Prompter(processor, family_of(model.config.model_type)))
-
-
 def gradients(runtime: Runtime, request: EditRequest, paths: list[str]) -> list[Tensor]:
     """The gradient of every weight by autograd, through the whole sequence and shifted labels."""
     model, encoded = copy.deepcopy(runtime.model), runtime.encode(request.query, request.target)
@@ -72,15 +64,14 @@ def gradients(runtime: Runtime, request: EditRequest, paths: list[str]) -> list[
     return [weight.grad for weight in weights]
 
 
-def test_it_edits_the_ffn_weights_of_the_last_layers(runtime: Runtime) -> None:
+def test_it_edits_the_ffn_weights_of_the_last_layers(runtime: Runtime, blip: Runtime) -> None:
     names = ("gate_proj", "up_proj", "down_proj")
     assert MendEditor(tuning()).modules(runtime) == [f"{TEXT}.{n}.mlp.{name}" for n in (2, 3) for name in names]
-    assert [path.rpartition(".")[2] for path in MendEditor(tuning(layers=1)).modules(blip())] == ["fc1", "fc2"]
+    assert [path.rpartition(".")[2] for path in MendEditor(tuning(layers=1)).modules(blip)] == ["fc1", "fc2"]
 
 
-@pytest.mark.parametrize("family", ["llava", "blip-2"])
-def test_factors_reproduce_the_autograd_gradient(runtime: Runtime, tmp_path: Path, family: str) -> None:
-    runtime, (request, *_) = runtime if family == "llava" else blip(), requests(tmp_path, 1)
+def test_factors_reproduce_the_autograd_gradient(model: Runtime, tmp_path: Path) -> None:
+    runtime, (request, *_) = model, requests(tmp_path, 1)
     editor = MendEditor(tuning())
     with editor.attach(runtime):
         factors = editor.factors(runtime.encode(request.query, request.target))
@@ -203,31 +194,9 @@ def test_a_stream_continues_from_its_state_and_can_be_removed(
     runtime: Runtime, tmp_path: Path, networks: dict[str, Tensor], accumulate: str
 ) -> None:
     asked = [*requests(tmp_path, 3), EditRequest("text", Query((), "what colour is it ?"), "red")]
-    batch = runtime.batch([runtime.encode(request.query, request.target) for request in asked[:3]])
-    base = runtime.score(batch).logits
-
-    def fresh() -> MendEditor:
-        return with_networks(networks, accumulate=accumulate)
-
-    whole, first, second = fresh(), fresh(), fresh()
-    with whole.attach(runtime):
-        assert torch.equal(runtime.score(batch).logits, base), "a fitted editor without edits changes no bit"
-        outcomes = [whole.edit(request, EditContext(n)) for n, request in enumerate(asked, 1)]
-    assert {outcome.status for outcome in outcomes} <= {"learnt", "not-learnt"}
-    assert torch.equal(runtime.score(batch).logits, base)
-    with first.attach(runtime):
-        for number, request in enumerate(asked[:2], 1):
-            first.edit(request, EditContext(number))
-    second.load_state_dict(first.state_dict())
-    with second.attach(runtime):
-        for number, request in enumerate(asked[2:], 3):
-            second.edit(request, EditContext(number))
-    assert whole.state_dict().keys() == second.state_dict().keys()
-    assert all(torch.equal(value, second.state_dict()[name]) for name, value in whole.state_dict().items())
-    whole.reset()
+    whole, first, second = (with_networks(networks, accumulate=accumulate) for _ in range(3))
+    assert_continues(runtime, whole, first, second, asked)
     assert not whole.state_dict()
-    with whole.attach(runtime):
-        assert torch.equal(runtime.score(batch).logits, base)
 
 
 def test_a_write_that_is_not_finite_leaves_the_rows_of_the_mean(
@@ -261,8 +230,8 @@ def test_a_lesson_weighs_each_kind_of_question_alike_and_uses_the_base_as_its_ya
         assert locality > 0.01
 
 
-def test_it_works_on_a_model_with_biases_and_query_tokens(tmp_path: Path) -> None:
-    runtime, (request, *_) = blip(), requests(tmp_path, 1)
+def test_it_works_on_a_model_with_biases_and_query_tokens(blip: Runtime, tmp_path: Path) -> None:
+    runtime, (request, *_) = blip, requests(tmp_path, 1)
     editor = MendEditor(tuning(iterations=30))
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     before = runtime.score(batch).logits

@@ -13,18 +13,10 @@ from more_cli.editors.moments import Moments
 from more_cli.editors.ultraedit import UltraEditor, UltraTuning, shift
 from more_cli.editors.weights import Work
 from more_cli.model.batches import Query
-from more_cli.model.families import family_of
-from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
-from support.editing import an_edit, requests
-from support.tiny_families import make_family
+from support.editing import an_edit, assert_continues, requests
 
 PATHS = [f"model.language_model.layers.{layer}.mlp.down_proj" for layer in (2, 3)]
-
-
-def blip() -> Runtime:
-    model, processor = make_family("blip-2")
-    return Runtime(model.requires_grad_(False), Prompter(processor, family_of(model.config.model_type)))
 
 
 def fitted(runtime: Runtime, folder: Path, **values) -> UltraEditor:
@@ -84,10 +76,9 @@ def test_an_edit_writes_every_module_from_one_backward_pass(runtime: Runtime, tm
     assert (outcome.writes, outcome.passes) == (1, 3)
 
 
-@pytest.mark.parametrize("family", ["llava", "blip-2"])
-def test_a_first_edit_with_a_single_token_is_finite(runtime: Runtime, tmp_path: Path, family: str) -> None:
+def test_a_first_edit_with_a_single_token_is_finite(model: Runtime, tmp_path: Path) -> None:
     """Without statistics from before, and with an answer that is the end token alone: one row in all."""
-    runtime = runtime if family == "llava" else blip()
+    runtime = model
     editor, (request, *_) = UltraEditor(UltraTuning(layers=1, step=1.0)), requests(tmp_path, 1)
     with editor.attach(runtime):
         prompt = runtime.encode(request.query)
@@ -109,29 +100,12 @@ def test_the_statistics_start_warm_and_nothing_is_written_for_that(runtime: Runt
     assert facts == {"rows": {"64x96": 3 * 2 * answer}}, "three requests, two Linears"
 
 
-@pytest.mark.parametrize("family", ["llava", "blip-2"])
-def test_a_stream_continues_from_its_state_and_can_be_removed(runtime: Runtime, tmp_path: Path, family: str) -> None:
-    runtime = runtime if family == "llava" else blip()
+def test_a_stream_continues_from_its_state_and_can_be_removed(model: Runtime, tmp_path: Path) -> None:
+    runtime = model
     asked = [*requests(tmp_path, 3), EditRequest("text", Query((), "what colour is it ?"), "red")]
-    batch = runtime.batch([runtime.encode(asked[0].query, asked[0].target)])
-    base = runtime.score(batch).logits
     whole, first, second = (fitted(runtime, tmp_path) for _ in range(3))
     kept = whole.fitted()
-    with whole.attach(runtime):
-        assert torch.equal(runtime.score(batch).logits, base)
-        for number, request in enumerate(asked, 1):
-            whole.edit(request, EditContext(number))
-    assert torch.equal(runtime.score(batch).logits, base)
-    with first.attach(runtime):
-        for number, request in enumerate(asked[:2], 1):
-            first.edit(request, EditContext(number))
-    second.load_state_dict(first.state_dict())
-    with second.attach(runtime):
-        for number, request in enumerate(asked[2:], 3):
-            second.edit(request, EditContext(number))
-    assert whole.state_dict().keys() == second.state_dict().keys()
-    assert all(torch.equal(value, second.state_dict()[name]) for name, value in whole.state_dict().items())
-    whole.reset()
+    assert_continues(runtime, whole, first, second, asked)
     assert all(torch.equal(value, kept[name]) for name, value in whole.state_dict().items()), "the warm statistics"
     assert whole.state_dict().keys() == kept.keys()
 

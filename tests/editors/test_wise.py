@@ -13,11 +13,8 @@ from more_cli.editors.wise.side_memory import SideMemory, block_mask
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Query
-from more_cli.model.families import family_of
-from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from support.editing import picture, requests
-from support.tiny_families import make_family
 
 FAR = Query((), "fox jumps over the lazy dog 0123456789")
 
@@ -35,17 +32,6 @@ def fitted(runtime: Runtime, folder: Path, **numbers: object) -> WiseEditor:
         editor.fit(FitData(pool(folder)))
     assert editor.empty, "edits that measure the unit are dropped"
     return editor
-
-
-@pytest.fixture(scope="module")
-def blip() -> Runtime:
-    model, processor = make_family("blip-2")
-    return Runtime(model.eval(), Prompter(processor, family_of(model.config.model_type)))
-
-
-@pytest.fixture(params=["llava", "blip-2"])
-def model(request: pytest.FixtureRequest, runtime: Runtime, blip: Runtime) -> Runtime:
-    return {"llava": runtime, "blip-2": blip}[request.param]
 
 
 def test_a_distance_is_zero_before_an_edit_with_a_bias_too(model: Runtime, tmp_path: Path) -> None:

@@ -25,12 +25,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def measure(world: World, cache: Path, *options: object) -> Result:
     where = "--data-root", world.root / "mmedit", "--image-root", world.root, "--cache", cache, "--dtype", "float32"
-    return run("reproduce", "table-1", world.model, *where, "--edits", "1,2", *options)
+    return run("reproduce", "table-1", world.model, *where, "--checkpoints", "1,2", *options)
 
 
 def test_measured_is_beside_printed_and_what_could_not_be_run_says_why(world: World, tmp_path: Path) -> None:
     result = measure(world, tmp_path, "--editor", "ft-m", "--editor", "none", "--json")
-    assert result.code == 0, result.err
+    assert result.code == 3
+    assert result.err.endswith("error: not every row of the table was measured\nhint: the lines `not run` say why\n")
     found = result.json
     assert (found["schema"], found["backbone"]) == ("more.reproduce/1", "LLaVA-v1.5")
     rows = {(row["suite"], row["editor"], row["edits"]): row for row in found["rows"]}
@@ -47,7 +48,7 @@ def test_measured_is_beside_printed_and_what_could_not_be_run_says_why(world: Wo
 
 def test_the_table_on_the_terminal(world: World, tmp_path: Path) -> None:
     shown = measure(world, tmp_path, "--editor", "ft-m", "--report", tmp_path / "table.md")
-    assert shown.code == 0, shown.err
+    assert shown.code == 3, shown.err
     lines = [line.split() for line in shown.out.splitlines()]
     (measured,) = [line for line in lines if line[:3] == ["ft-m", "1", "measured"]]
     printed, difference = lines[lines.index(measured) + 1 :][:2]
@@ -70,6 +71,18 @@ def test_an_editor_that_is_not_there_and_a_table_that_is_only_printed(world: Wor
     )
     wrong = run("reproduce", "table-2", world.model)
     assert (wrong.code, wrong.err) == (2, "error: unknown table `table-2`\nhint: did you mean `table-1`?\n")
+
+
+def test_where_nothing_can_be_run_the_command_fails_with_the_first_reason(world: World, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    result = run("reproduce", "table-1", world.model, "--data-root", nowhere, "--editor", "none", "--checkpoints", "1")
+    assert result.code == 4
+    assert str(nowhere) in result.err.splitlines()[0]
+    assert result.out == ""
+    later = measure(world, tmp_path, "--editor", "none", "--editor", "ike", "--json")
+    assert later.code == 3
+    reasons = {row["reason"] for row in later.json["rows"] if (row["suite"], row["editor"]) == ("e-vqa", "ike")}
+    assert reasons == {"suite `e-vqa` has 2 calibration edits, and editor `ike` is fitted on those after the first 20"}
 
 
 @forks

@@ -19,6 +19,7 @@ from more_cli.editors.grace.codebook import Codebook
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.routed import RoutedEditor, RoutedTuning
 from more_cli.editors.weights import Work
+from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.taps import Rows, Tap
 
@@ -45,6 +46,7 @@ class GraceTuning(RoutedTuning):
     start: Literal["warm", "cold"] = "warm"
     """A value starts from the output that it replaces, or from uniform draws."""
     seed: int = Field(default=0, ge=0)
+    """Seed of cold starts, and of the choice of prompts."""
 
 
 class GraceEditor(RoutedEditor):
@@ -96,6 +98,8 @@ class GraceEditor(RoutedEditor):
         keys, outputs = (torch.stack([row[side][-1] for row in read]) for side in (0, 1))
         # float64: two keys of one image are near each other, and far from zero.
         distances = torch.pdist(keys.double())
+        if not bool((distances > 0).any()):
+            raise StateError("the prompts of the pool do not differ: there is no radius", "use another --suite")
         self._radius = distances[distances > 0].quantile(self.tuning.quantile).float().cpu()
         self._unit = outputs.square().mean(dim=1).sqrt().median().cpu()
         return {"radius": float(self._radius), "unit": float(self._unit), "prompts": len(prompts)}

@@ -20,7 +20,7 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
 from more_cli.editors.ike.demonstrations import Bank, demonstration, packed, statement, unpacked
 from more_cli.editors.ike.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
-from more_cli.editors.outcome import EditScore, edit_scores, outcome, score_edit
+from more_cli.editors.outcome import edit_scores, outcome, refused, score_edit
 from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -162,7 +162,7 @@ class IkeEditor(Editor):
         first = score_edit(runtime, runtime.encode(request.query, request.target))
         fact = self._fact(request, context.number)
         if problem := self._refuses(fact, request):
-            return _refused(first, problem)
+            return refused(first, problem, passes=1, cost=1 / 3)
         self._facts.append(fact)
         self._keys.append(self._key(request.query))
         last = score_edit(runtime, runtime.encode(request.query, request.target))
@@ -289,7 +289,3 @@ def _centres(reader: Reader, alone: list[Query], shown: list[Query]) -> Tensor:
 
 def _of(scores: list[bool]) -> str:
     return f"{sum(scores)} of {len(scores)}"
-
-
-def _refused(first: EditScore, reason: str) -> EditOutcome:
-    return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, 1, cost=1 / 3, reason=reason)

@@ -19,7 +19,7 @@ from more_cli.editors.fitting import train
 from more_cli.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
 from more_cli.editors.liveedit.losses import KINDS, Draw, inputs_of, loss_of
 from more_cli.editors.liveedit.samples import Samples, read
-from more_cli.editors.outcome import outcome, score_edit
+from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
@@ -209,13 +209,12 @@ class LiveEdit(Editor):
         first = score_edit(runtime, encoded)
         if not encoded.images:
             reason = "LiveEdit finds experts by the image, and this correction has none"
-            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, 1, 1 / 3, reason=reason)
+            return refused(first, reason, passes=1, cost=1 / 3)
         with torch.no_grad():
             reps = read(*self.working, [encoded])
             made = net.to(reps.states.device).experts(reps)
         if not all(bool(torch.isfinite(value).all()) for value in (made.keys, made.values)):
-            reason = "an expert is not finite"
-            return EditOutcome("refused", first.nll, first.nll, "", "", first.right, 0, 2, 2 / 3, reason=reason)
+            return refused(first, "an expert is not finite", passes=2, cost=2 / 3)
         self._store(request.id, made)
         return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=3, cost=1.0)
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData, Footprint
 from more_cli.editors.locate.pool import Material, drawn, material, second_moments
 from more_cli.editors.locate.values import Value, ValueTuning, find_value
-from more_cli.editors.outcome import score_edit
 from more_cli.editors.weights import WeightEditor, Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
@@ -131,15 +130,7 @@ class LocateEditor(WeightEditor):
         others = (runtime.encode(other, request.target) for other in behind)
         # A tokenizer may join a target's first letters with what stands before them.
         self._asked = [plain, *(other for other in others if other.target_ids == plain.target_ids)]
-        before = {path: delta.value for path, delta in self.deltas.items()}
-        try:
-            return super().edit(request, context)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            for path, value in before.items():
-                self.deltas[path].value = value
-            score = score_edit(runtime, plain)
-            reason = "the system of the write has no solution"
-            return EditOutcome("refused", score.nll, score.nll, "", "", score.right, 0, 2, reason=reason)
+        return super().edit(request, context)
 
     def _value(self, module: str, work: Work) -> Value:
         """Find what a module should put out."""
