@@ -24,7 +24,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import CARD, asked_and_failed, provenance, write_provenance
+from more_cli.ops.provenance import asked_and_failed, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
@@ -103,10 +103,9 @@ def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord]
         (folder / ADAPTER).write_bytes(save(tensors, metadata={"format": "pt"}))
     config = adapter_config(written, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
-    write_new(folder / CARD, b"---\nlibrary_name: peft\n---\n")
     facts = {"modules": str(len(written))}
     files = {name: sha256_file(folder / name) for name in (ADAPTER, CONFIG)}
-    write_provenance(session, folder, "this adapter", files, facts=facts)
+    write_provenance(session, folder, "adapter", files, facts=facts)
 
 
 def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:
