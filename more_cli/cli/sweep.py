@@ -48,7 +48,7 @@ def sweep(
         typer.Option(
             "--dry-run",
             "-n",
-            help="List what would run, with its time if equal work is done.",
+            help="List what would run, and how long it takes by what is done in DIR.",
             rich_help_panel=opt.OUTPUT,
         ),
     ] = False,
@@ -76,13 +76,16 @@ def sweep(
     from more_cli.experiments.sweep.file import Fleet, read_sweep
     from more_cli.experiments.sweep.fleet import FleetReport, make_fleet
     from more_cli.experiments.sweep.folder import SweepFolder, run_jobs
-    from more_cli.experiments.sweep.jobs import here, on_ray, processes
+    from more_cli.experiments.sweep.jobs import Runner, here, on_ray, processes
     from more_cli.experiments.sweep.report import SweepReport
     from more_cli.experiments.sweep.trials import Place, Setup, make_trials
 
     found, place, folder = read_sweep(file), Place(device, dtype, device_map, memory), SweepFolder(out)
     if address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
+    runner: Runner = here
+    if not dry_run and (address is not None or workers > 1):
+        runner = on_ray(address, gpus) if address is not None else processes(workers)
     setup = Setup(_models(found), place, found.table.threads or _threads(workers, address), cache)
     members = make_fleet(found, setup, out) if isinstance(found.table, Fleet) else None
     trials = make_trials(found, setup) if members is None else []
@@ -90,7 +93,6 @@ def sweep(
     if dry_run:
         _show_plan(output, found, jobs, folder)
         return
-    runner = on_ray(address, gpus) if address is not None else processes(workers) if workers > 1 else here
     with output.progress() as progress:
         done = run_jobs(jobs, folder, runner, progress)
     if members is None:

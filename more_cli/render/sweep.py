@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from more_cli.evaluation.metrics import Estimate
 from more_cli.experiments.compare_results import Comparison
@@ -16,6 +17,9 @@ from more_cli.render.page import Page, Table
 from more_cli.render.pages import difference_cells
 from more_cli.render.plots import Bars
 from more_cli.text import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DIFFERENCE = ("difference", "95 % interval", "up", "down", "same", "p")
 FIGURES = {".png": "Software", ".svg": "Date"}
@@ -141,33 +145,43 @@ def draw_figures(found: SweepReport, stem: Path) -> list[Path]:
     names = shown_metrics(found)
     if find_spec("matplotlib") is None or not names:
         return []
-    import matplotlib
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.style import context
 
+    with context("tableau-colorblind10"), rc_context(_SVG):
+        figure = Figure(figsize=(7, 2.2 * len(names)), layout="constrained")
+        _draw(figure, found, names)
+        files = [stem.with_suffix(suffix) for suffix in FIGURES]
+        for path in files:
+            with replacing(path) as scratch, disk_errors(path):
+                figure.savefig(scratch, format=path.suffix[1:], metadata={FIGURES[path.suffix]: None})
+    return files
+
+
+def _draw(figure: Figure, found: SweepReport, names: Sequence[str]) -> None:
     axis = _axis(found)
     lines, level = _lines(found, axis)
-    figure = Figure(figsize=(7, 2.2 * len(names)), layout="constrained")
     panels = figure.subplots(len(names), sharex=True, squeeze=False)[:, 0]
     for panel, name in zip(panels, names, strict=True):
         panel.set_title(name, fontsize="small", loc="left")
+        panel.ticklabel_format(axis="y", useOffset=False)
         for label, points in lines.items():
             shown = [(x, metrics[name]) for x, metrics in points if name in metrics]
             values = [value.value for _, value in shown]
-            spread = [[v.value - v.low for _, v in shown], [v.high - v.value for _, v in shown]]
-            panel.errorbar([x for x, _ in shown], values, yerr=spread, marker="o", capsize=3, label=label)
+            # No less than nothing: the ends of an interval are rounded on their own.
+            spread = [[max(0.0, v.value - v.low), max(0.0, v.high - v.value)] for _, v in shown]
+            panel.errorbar(
+                [x for x, _ in shown], values, yerr=list(zip(*spread, strict=True)), marker="o", capsize=3, label=label
+            )
         for label, metrics in level.items():
             if name in metrics:
                 panel.axhline(metrics[name].value, linestyle="--", color="0.6", label=label)
     panels[-1].set_xlabel(axis or "")
     if axis:
-        panels[0].legend(fontsize="small")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize="small")
     else:
         panels[-1].tick_params(axis="x", rotation=60, labelsize="small")
-    files = [stem.with_suffix(suffix) for suffix in FIGURES]
-    for path in files:
-        with replacing(path) as scratch, disk_errors(path), matplotlib.rc_context(_SVG):
-            figure.savefig(scratch, format=path.suffix[1:], metadata={FIGURES[path.suffix]: None})
-    return files
 
 
 def _axis(found: SweepReport) -> str | None:

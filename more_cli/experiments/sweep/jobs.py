@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -112,10 +112,9 @@ def processes(workers: int) -> Runner:
             try:
                 while waiting or running:
                     # No more than there are workers: when one is killed, the jobs that it may have had are known.
-                    while waiting and len(running) < workers:
-                        job = waiting.popleft()
-                        started[job.key] += 1
-                        running[pool.submit(run_job, job)] = job
+                    while waiting and len(running) < (1 if _alone(waiting[0], running, started) else workers):
+                        running[pool.submit(run_job, waiting[0])] = waiting[0]
+                        started[waiting.popleft().key] += 1
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         outcome = future.result()
                         yield running.pop(future), outcome
@@ -133,6 +132,12 @@ def processes(workers: int) -> Runner:
                 pool.shutdown(cancel_futures=True)
 
     return run
+
+
+def _alone(following: Job, running: Mapping[Future[Outcome], Job], started: Mapping[str, int]) -> bool:
+    """Return whether a job must wait for the others: a last try is alone, so that what ends it is the job itself."""
+    last = any(started[job.key] == TRIES for job in running.values())
+    return last or started[following.key] == TRIES - 1
 
 
 def _end_with_parent() -> None:

@@ -92,7 +92,7 @@ class Trial:
     def group(self) -> str:
         """Name of the trials that take about as long."""
         names = self.names
-        return f"{names.model}, {names.suite}, {names.editor}, {counted(names.limit, 'edit')}"
+        return f"{names.model}, {names.suite}, {names.editor}, {_stream(names)}"
 
     def run(self, progress: Progress) -> tuple[dict[str, Any], bool]:
         """Run it, or finish what another process began."""
@@ -197,9 +197,13 @@ def _label(names: Combination, differ: set[str]) -> str:
         "settings": " ".join(names.settings),
         "seed": "" if names.seed is None else f"seed={names.seed}",
         "order": f"order={names.order}",
-        "limit": counted(names.limit, "edit") if names.limit else "all edits",
+        "limit": _stream(names),
     }
     return ", ".join(word for name, word in words.items() if name in differ and word)
+
+
+def _stream(names: Combination) -> str:
+    return counted(names.limit, "edit") if names.limit else "all edits"
 
 
 def result_of(report: SuiteReport) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def test_a_killed_worker_is_replaced_and_its_job_started_again(tmp_path: Path) -
 
 @with_ray
 @pytest.mark.slow
-def test_ray_starts_a_job_again_whose_worker_was_killed(tmp_path: Path) -> None:
+def test_ray_starts_a_job_again_whose_worker_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)  # where its workers find Note
     values, problems, jobs = run_with(on_ray("local", 0), tmp_path)
     assert set(values) == {"a", "once", "z"}
     assert problems == {"note ever": LOST}

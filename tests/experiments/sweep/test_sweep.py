@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from generator.schemas import variants
 from more_cli.experiments import run as runs
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, stopped_at
 
@@ -208,3 +209,15 @@ def test_without_ray_a_cluster_is_refused_with_what_to_type(world: World) -> Non
     refused = sweep(world, GRID, "nowhere", "--address", "auto")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == 'error: `--address` needs Ray\nhint: pip install "more-cli[cluster]"\n'
+
+
+@pytest.mark.skipif(not variants("more.sweep/1"), reason="docs/generator/keys.toml has no such schema")
+def test_as_json_a_plan_and_a_result_name_every_trial(world: World) -> None:
+    planned = sweep(world, GRID, "nowhere", "--dry-run", "--json").json
+    assert (planned["schema"], planned["done"], planned["problems"]) == ("more.sweep.plan/1", 0, [])
+    assert [job["seconds"] for job in planned["jobs"]] == [None] * 3
+    found = sweep(world, GRID, "whole", "--json", name="grid.toml").json
+    assert found["schema"] == "more.sweep/1"
+    keys = [trial["key"] for trial in found["trials"]]
+    assert keys == [job["key"] for job in planned["jobs"]]
+    assert sorted(keys) == [each["key"] for each in lines(world, "whole")]
