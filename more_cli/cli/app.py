@@ -29,6 +29,7 @@ from more_cli.cli.output import close_stdout, fail
 from more_cli.cli.reproduce import reproduce
 from more_cli.cli.revert import revert
 from more_cli.cli.status import status
+from more_cli.cli.sweep import sweep
 from more_cli.cli.verify import verify
 from more_cli.errors import MoreError
 
@@ -39,7 +40,14 @@ data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or d
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "recipes": recipes.app},
     "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
-    "Measure": {"eval": evaluate, "compare": compare, "reproduce": reproduce, "bench": bench, "suites": suites.app},
+    "Measure": {
+        "eval": evaluate,
+        "compare": compare,
+        "reproduce": reproduce,
+        "sweep": sweep,
+        "bench": bench,
+        "suites": suites.app,
+    },
     "Ship": {"merge": merge, "export": export},
     "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},
 }
