@@ -82,7 +82,7 @@ def principal(inputs: Tensor, drawn: Tensor) -> Tensor:
     # The sign of a principal direction is arbitrary: its largest entry is made positive.
     V = V * V.gather(1, V.abs().argmax(dim=1, keepdim=True)).sign()
     rest = drawn[: len(drawn) - len(V)].double()
-    return orthonormal(torch.cat([V, rest - rest @ V.T @ V])).float()
+    return orthonormal(torch.cat([V, rest - rest @ V.T @ V])).float().contiguous()
 
 
 def stretch(A: Tensor) -> float:

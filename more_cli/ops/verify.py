@@ -258,8 +258,8 @@ def _base(target: Target, state: State) -> tuple[str, Checkpoint]:
 
 def _basis(state: State, base: Checkpoint) -> tuple[str, None]:
     _raise_all(f"{site.name}: {flaw}" for site in state.meta.sites if (flaw := _site_flaw(site, state, base)))
-    how = "stored; the one it began as was" if state.meta.recipe.basis_rate else "stored; another like it was"
-    return f"A of every site {f'is {how}' if state.A else 'was'} rebuilt from its seed", None
+    what = "is stored; the draw it began with was" if state.A else "was"
+    return f"A of every site {what} rebuilt from its seed", None
 
 
 def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:

@@ -129,8 +129,8 @@ def empty_tensors(
     # A recipe in the paper's form has a fixed lambda; in the code's form P_0 = I does not depend on it.
     P = {record.name: recursion.initial(record.rank, record.ridge or 0.0, recipe.normalisation) for record in records}
     stored = records if recipe.stores_basis else ()
-    A = {record.name: basis.draw_basis(record.rank, record.shape[1], record.seed, recipe.basis) for record in stored}
-    return B, P, A
+    drawn = {r.name: basis.draw_basis(r.rank, r.shape[1], r.seed, recipe.basis) for r in stored}
+    return B, P, {name: A.contiguous() for name, A in drawn.items()}  # as they are stored
 
 
 def state_bytes(state: State) -> bytes:

@@ -136,7 +136,8 @@ class MovingSite(WrittenSite):
             Q = basis.orthonormal(A.double())
             # A = L Q with L = A Q^T: the model stays the same to the rounding.
             B, A = (B.double() @ (A.double() @ Q.T)).to(B), Q.to(A)
-        self.branch.B, self.branch.basis = B, A
+        # Row by row, as they are stored: after a restart a product must round as it does now.
+        self.branch.B, self.branch.basis = B.contiguous(), A.contiguous()
 
 
 def make_site(record: SiteRecord, weights: Weights, P: Tensor, recipe: Recipe, runtime: Runtime) -> WrittenSite:
@@ -147,6 +148,6 @@ def make_site(record: SiteRecord, weights: Weights, P: Tensor, recipe: Recipe, r
     if recipe.basis_rate is None:
         stretch = 1.0 if recipe.orthonormal else basis.stretch(A)
         return WrittenSite(record, Branch(record.name, record.module, A, B, record.scale), P, stretch)
-    first = rebuild_basis(record, recipe.basis).to(device)
-    branch = MovingBranch(record.name, record.module, A, B, record.scale)
+    first = rebuild_basis(record, recipe.basis).to(device).contiguous()
+    branch = MovingBranch(record.name, record.module, A.contiguous(), B, record.scale)
     return MovingSite(record, branch, P, rate=recipe.basis_rate, orthonormal=recipe.basis_orthonormal, first=first)
