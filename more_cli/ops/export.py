@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from more_cli.editors.more.sites import rebuild_basis
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
@@ -96,7 +96,7 @@ def export(
 def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord], B: Mapping[str, Tensor]) -> None:
     tensors = {}
     for record in written:
-        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = rebuild_basis(record).contiguous()
+        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = session.editor.basis(record).contiguous()
         tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B[record.name].contiguous()
     with disk_errors(folder):
         # As bytes: safetensors 0.8.0 writes files of its own with mode 0600 whatever the umask (its issue 782).
@@ -166,7 +166,7 @@ def _export_delta(
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
     about = canonical_json(provenance(session) | asked_and_failed(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
-        for block in _delta_bytes(written, B, about):
+        for block in _delta_bytes(session.editor, written, B, about):
             file.write(block)
     with safe_open(out, framework="pt") as file:
         keys = sorted(file.keys())
@@ -175,7 +175,9 @@ def _export_delta(
     return keys
 
 
-def _delta_bytes(written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str) -> Iterator[bytes]:
+def _delta_bytes(
+    editor: MoreEditor, written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str
+) -> Iterator[bytes]:
     """Yield a safetensors file of s B A, float32, under the weights' names on disk, one site in memory at a time."""
     header: dict[str, Any] = {"__metadata__": {"more": about}}
     start = 0
@@ -187,5 +189,5 @@ def _delta_bytes(written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: 
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for record in written:
-        delta = record.scale * (B[record.name] @ rebuild_basis(record))
+        delta = record.scale * (B[record.name] @ editor.basis(record))
         yield delta.contiguous().numpy().tobytes()
