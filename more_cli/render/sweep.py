@@ -78,9 +78,10 @@ def trial_rows(found: SweepReport, names: Sequence[str]) -> list[tuple[object, .
 
 def difference_rows(found: SweepReport) -> Iterator[tuple[object, ...]]:
     """Yield a row for each trial and metric that was compared with the first trial, or one that says why not."""
+    names = shown_metrics(found)
     for label, comparison in found.comparisons.items():
         if isinstance(comparison, Comparison):
-            for name in shown_metrics(found):
+            for name in names:
                 if name in comparison.metrics:
                     yield label, name, *difference_cells(comparison.metrics[name])
         else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from more_cli.experiments.compare_results import Run, paired
 from more_cli.experiments.run import RunOptions, run_suite
+from more_cli.experiments.sweep.trials import result_of
 from more_cli.model.machine import Machine
 from more_cli.suites.load import EditSuite, load_suite
+from more_cli.text import canonical_json, finite
 from support.helpers import World, line, run
 
 
@@ -38,7 +39,14 @@ def test_every_order_has_the_first_edits_each_in_a_sequence_of_its_own(world: Wo
     assert values == [values[0]] * 4, "the base's answers are those of one batch, in whatever order"
 
 
-def test_a_run_says_its_order_and_is_paired_by_edit(world: World, tmp_path: Path) -> None:
+def test_two_orders_are_paired_by_edit(world: World) -> None:
+    one, other = (canonical_json(finite(result_of(streamed(world, order)))) for order in (0, 4))
+    found = paired("file", Run.model_validate_json(one), "order 4", Run.model_validate_json(other))
+    assert {(value.difference, value.n) for value in found.metrics.values()} == {(0.0, 4)}
+    assert found.differ == ["edits", "order"]
+
+
+def test_a_run_says_its_order(world: World) -> None:
     where = "--suite", world.root / "edits.jsonl", "--editor", "none", "--limit", 4, "--cache", world.root / "cache"
     shown = run("eval", world.model, *where, "--dtype", "float32", "--order", 2)
     assert shown.code == 0, shown.err

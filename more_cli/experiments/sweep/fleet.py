@@ -13,6 +13,7 @@ from more_cli.evaluation.metrics import Estimate
 from more_cli.experiments.run_plan import Base, edits_hash
 from more_cli.experiments.sweep.file import Fleet, SweepFile, Then
 from more_cli.experiments.sweep.folder import Done
+from more_cli.experiments.sweep.report import estimate_of
 from more_cli.experiments.sweep.trials import Place, Setup
 from more_cli.files import disk_errors, sha256_bytes
 from more_cli.inputs.edits import read_edits
@@ -21,6 +22,7 @@ from more_cli.ops.evaluate import evaluate_state
 from more_cli.ops.export import export
 from more_cli.ops.merge import MergeOptions, merge
 from more_cli.progress import Progress
+from more_cli.recipe import load_recipe
 from more_cli.store.target import Target
 from more_cli.text import canonical_json, counted
 
@@ -77,14 +79,16 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
     Raises:
         StreamErrors: the file of edits has problems.
         DataError: there is no such file.
+        UsageError: unknown recipe or value.
     """
     fleet, place, threads = sweep.table, setup.place, setup.threads
     assert isinstance(fleet, Fleet)
     stream = sweep.beside(fleet.edits)
     edits = read_edits(stream).edits
     recipe = sweep.recipe(fleet.recipe) if fleet.recipe else None
+    numbers = load_recipe(recipe, fleet.settings).canonical() if recipe else None
     options = EditOptions(recipe=recipe, settings=fleet.settings, anchors=fleet.anchors)
-    asked = [edits_hash(edits), fleet.recipe, fleet.settings, fleet.anchors, fleet.then, place.versions(threads)]
+    asked = [edits_hash(edits), numbers, fleet.settings, fleet.anchors, fleet.then, place.versions(threads)]
     members = list[Member]()
     for label, model in _labelled(setup.models.values()):
         key, problem = "", ""
@@ -134,4 +138,4 @@ class FleetReport:
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, Estimate]:
     """Return the metrics of one result."""
-    return {name: Estimate(**value) for name, value in line["metrics"].items()}
+    return {name: estimate_of(value) for name, value in line["metrics"].items()}

@@ -165,7 +165,7 @@ def on_ray(address: str, gpus: float) -> Runner:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        hint = "start one with `ray start --head`, or use --address local"
+        hint = "start one with `ray start --head`, or use --address local; one with a token needs RAY_AUTH_MODE=token"
         raise UsageError(f"`--address {address}`: {_one_line(str(error)).partition('. ')[0]}", hint) from None
 
     def run(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Job, Outcome]]:

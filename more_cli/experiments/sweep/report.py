@@ -59,7 +59,7 @@ class SweepReport:
         """Return the shown metrics of a finished trial, in its headline."""
         values = self.done.values[trial.key]
         found = values["metrics"][values["headline"]]
-        return {name: _estimate(found[name]) for name in self.shown if name in found}
+        return {name: estimate_of(found[name]) for name in self.shown if name in found}
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison | str]:
@@ -85,7 +85,7 @@ def names_of(trial: Trial) -> dict[str, Any]:
     return {**vars(trial.names), "settings": list(trial.names.settings), "threads": trial.threads}
 
 
-def _estimate(values: Mapping[str, Any]) -> Estimate:
+def estimate_of(values: Mapping[str, Any]) -> Estimate:
     """Return a mean as it was written; what was not finite is not a number."""
     numbers = {name: float("nan") if values[name] is None else values[name] for name in ("value", "low", "high")}
     return Estimate(**numbers, n=values["n"], interval=values["interval"])

@@ -102,7 +102,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all trials of a sweep share, beside their file."""
+    """What all jobs of a sweep share, beside their file."""
 
     models: Mapping[str, Path]
     """Checkpoint folders by their name in the file."""
@@ -157,9 +157,11 @@ class _Maker:
             return replace(trial, problem=" ".join(error.message.split()))
         fit, schedule = None, schedule_of(suite, trial.options)
         with suppress(UsageError):  # too few edits to fit it on: its outcome when it runs
-            facts = [plan.reproduce[name] for name in ("base", "template", "versions")]
-            fit = Fits(trial.options.folder, suite, facts).digest(plan.editor)
-        return replace(trial, key=run_key(plan.reproduce | {"fit": fit}, schedule, trial.options.yardstick))
+            about = [plan.reproduce[name] for name in ("base", "template", "versions")]
+            fit = Fits(trial.options.folder, suite, about).digest(plan.editor)
+        # The editor as the file names it: what its recipe says is in the constants, and where it lies does not matter.
+        facts = plan.reproduce | {"editor": names.editor, "fit": fit}
+        return replace(trial, key=run_key(facts, schedule, trial.options.yardstick))
 
     def _unplanned(self, names: Combination) -> Trial:
         grid, sweep = self.grid, self.sweep
