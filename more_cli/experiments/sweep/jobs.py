@@ -159,8 +159,8 @@ def on_ray(address: str, gpus: float) -> Runner:
         UsageError: Ray is not installed, or no cluster is at the address.
     """
     try:
-        import ray
-    except ImportError:
+        import ray.exceptions
+    except ImportError:  # also where a folder `ray` without code hides it
         raise UsageError("`--address` needs Ray", 'pip install "more-cli[cluster]"') from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

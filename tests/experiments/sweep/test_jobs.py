@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,18 @@ import pytest
 from more_cli.experiments.sweep.folder import SweepFolder, run_jobs
 from more_cli.experiments.sweep.jobs import LOST, TRIES, Runner, here, on_ray, processes
 from more_cli.progress import no_progress
+from support.helpers import wait_for
 from support.sweeps import Note
 
 with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra `cluster`)")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def notes(folder: Path) -> list[Note]:
@@ -50,6 +61,32 @@ def test_a_killed_worker_is_replaced_and_its_job_started_again(tmp_path: Path) -
     assert set(values) == {"a", "once", "z"}
     assert problems == {"note ever": LOST}
     assert jobs[2].starts == TRIES
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from more_cli.experiments.sweep.jobs import processes
+from more_cli.progress import no_progress
+from support.sweeps import Note
+
+if __name__ == "__main__":
+    list(processes(2)([Note(key, Path(sys.argv[1]), seconds=600) for key in "ab"], no_progress))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_driver_that_was_killed(tmp_path: Path) -> None:
+    script, tests = tmp_path / "driver.py", Path(__file__).parents[2]
+    script.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tests), str(tests.parent)))}
+    with subprocess.Popen([sys.executable, script, tmp_path], env=environment) as driver:
+        try:
+            wait_for(lambda: all(note.exists() and note.read_text() for note in (tmp_path / "a.0", tmp_path / "b.0")))
+        finally:
+            driver.kill()
+    workers = [int((tmp_path / name).read_text()) for name in ("a.0", "b.0")]
+    wait_for(lambda: not any(map(is_running, workers)))
 
 
 @with_ray
