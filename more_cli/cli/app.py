@@ -14,6 +14,7 @@ import typer
 
 from more_cli import __version__
 from more_cli.cli import anchors, log, recipes, suites
+from more_cli.cli.analyze import analyze
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
 from more_cli.cli.demo import demo
@@ -39,7 +40,10 @@ data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or d
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "recipes": recipes.app},
     "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
-    "Measure": {"eval": evaluate, "compare": compare, "reproduce": reproduce, "bench": bench, "suites": suites.app},
+    "Measure": {
+        **{"eval": evaluate, "compare": compare, "reproduce": reproduce, "analyze": analyze},
+        **{"bench": bench, "suites": suites.app},
+    },
     "Ship": {"merge": merge, "export": export},
     "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},
 }

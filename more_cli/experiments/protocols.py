@@ -101,12 +101,13 @@ def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
 
 
 def marks_of(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers such as `1,10,100`.
+    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`.
 
     Raises:
         ValueError: not such a list.
     """
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    parts = [part.partition("-") for part in text.split(",") if part.strip()]
+    return tuple(number for first, _, last in parts for number in range(int(first), int(last or first) + 1))
 
 
 def checked(protocols: Sequence[str]) -> tuple[Protocol, ...]:

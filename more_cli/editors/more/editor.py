@@ -28,6 +28,7 @@ from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
+from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe, for_one_try
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
@@ -198,6 +199,10 @@ class MoreEditor(Editor):
         assert self._attached is None
         self._B = {record.name: tensors[f"{record.name}.B"] for record in self._records}
         self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
+
+    def changes(self) -> dict[str, Change]:
+        """Return s B A of every site."""
+        return {branch.module: branch.change for branch in self.sites.branches}
 
     def constants(self) -> dict[str, Any]:
         """Return the recipe in full."""

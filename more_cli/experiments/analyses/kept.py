@@ -1,0 +1,191 @@
+"""A run that was kept with `--keep`, read again; nothing in its folder is trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from more_cli.errors import DataError, UsageError
+from more_cli.evaluation.names import Kind
+from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered
+from more_cli.experiments.protocols import Cell
+from more_cli.experiments.report import cells_of
+from more_cli.experiments.run_journal import read_lines
+from more_cli.experiments.run_record import read_record
+from more_cli.model.changes import Change
+
+Pairs = Sequence[Sequence[tuple[str, str]]]
+"""By image, each question's expected answer and the one that was given."""
+_STATES = Literal["state", "margin", "gold", "edit_image", "probe_image"]
+
+
+class NotKept(UsageError):
+    """A run lacks what an analysis reads, or its editor has no such thing."""
+
+
+class _Outcome(BaseModel):
+    status: str
+    cost: float
+
+
+class _Score(BaseModel):
+    kind: Kind
+    hop: int | None
+    values: dict[str, float]
+    answer: str | None
+    base: str
+
+
+class _Line(BaseModel):
+    t: int = Field(ge=0)
+    id: str
+    seconds: float = Field(ge=0)
+    outcome: _Outcome
+    scores: dict[str, list[_Score]]
+
+
+class _Answers(BaseModel):
+    suite: str
+    categories: dict[str, list[list[tuple[str, str]]]]
+
+
+_LINES = TypeAdapter(list[_Line])
+
+
+class KeptRun:
+    """One kept run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read its record and its journal.
+
+        Raises:
+            DataError: the folder holds no run, or a damaged or unfinished one.
+        """
+        self.folder, self.record = folder, read_record(folder)
+        self.label = self.record.editor
+        """Its name in figures."""
+        self.lines = self._read_lines()
+
+    def __len__(self) -> int:
+        """Return its number of edits."""
+        return len(self.record.edits)
+
+    @cached_property
+    def cells(self) -> dict[Cell, list[dict[str, Any]]]:
+        """Scores of edit i after t edits, by (t, i)."""
+        return dict(cells_of(self.lines))
+
+    @cached_property
+    def updates(self) -> list[dict[str, Change]]:
+        """Each edit's change of every weight that it wrote, by module.
+
+        Raises:
+            NotKept: it has none.
+            DataError: a file is damaged.
+        """
+        if not (self.folder / UPDATES).is_dir():
+            raise NotKept(f"`{self.folder}` keeps no updates", "run it into another folder with --keep-updates")
+        shared = _tensors(self.folder / RIGHT) if (self.folder / RIGHT).exists() else {}
+        updates = [self._update(t, shared) for t in range(1, len(self) + 1)]
+        if not any(updates):
+            raise NotKept(f"editor `{self.label}` wrote no weights", "choose another analysis")
+        return updates
+
+    @property
+    def marks(self) -> list[int]:
+        """Numbers of edits after which states and answers were kept, from 0."""
+        return [0, *self.record.schedule.marks]
+
+    def states(self, t: int) -> Mapping[_STATES, Tensor]:
+        """Return what was kept of the locality probes after `t` edits, see `keep`.
+
+        Raises:
+            NotKept: nothing was.
+            DataError: the file is damaged.
+        """
+        path = numbered(self.folder, STATES, t)
+        if not path.exists():
+            raise NotKept(f"`{self.folder}` keeps no hidden states", "run it into another folder with --keep-states")
+        found = _tensors(path)
+        for name in get_args(_STATES):
+            rows = len(self.record.edits if name == "edit_image" else self.record.probes)
+            if len(found.get(name, ())) != rows and not (t and name.endswith("_image")):
+                raise DataError(f"`{path}` does not have {rows} rows of `{name}`", "keep the run again")
+        return found  # type: ignore[return-value]
+
+    def answers(self) -> dict[int, dict[str, Pairs]]:
+        """Return the answers to yes/no questions by number of edits and category.
+
+        Raises:
+            NotKept: it has none.
+            DataError: a file is damaged.
+        """
+        if not (self.folder / ANSWERS).is_dir():
+            hint = "run it into another folder with --keep-answers mme"
+            raise NotKept(f"`{self.folder}` keeps no answers to yes/no questions", hint)
+        found: dict[int, dict[str, Pairs]] = {}
+        for t in self.marks:
+            path = numbered(self.folder, ANSWERS, t, ".json")
+            try:
+                found[t] = dict(_Answers.model_validate_json(path.read_bytes()).categories)
+            except (OSError, ValidationError) as error:
+                raise DataError(f"`{path}` cannot be read", "keep the run again") from error
+        return found
+
+    def _update(self, t: int, shared: Mapping[str, Tensor]) -> dict[str, Change]:
+        path = numbered(self.folder, UPDATES, t)
+        found, changes = _tensors(path), dict[str, Change]()
+        for name, left in found.items():
+            module, _, side = name.rpartition(".")
+            if side != "left":
+                continue
+            right = found.get(f"{module}.right", shared.get(f"{module}.right"))
+            if left.dim() != 2 or (right is not None and (right.dim() != 2 or len(right) != left.shape[1])):
+                raise DataError(f"`{path}`: the factors of `{module}` do not fit", "keep the run again")
+            changes[module] = Change(left, right)
+        return changes
+
+    def _read_lines(self) -> list[dict[str, Any]]:
+        lines = read_lines(self.folder)
+        try:
+            _LINES.validate_python(lines)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = f"`{self.folder}`: line {int(first['loc'][0]) + 1} of the journal"
+            raise DataError(f"{where}: {first['msg'].lower()}", "keep the run again") from None
+        stream = lines[: len(self)]
+        if [line["t"] for line in stream] != list(range(1, len(self) + 1)):
+            done = f"`{self.folder}` has {len(stream)} of {len(self)} edits"
+            raise DataError(done, "run the same `more eval` again: it continues")
+        return lines
+
+
+def read_runs(folders: Sequence[Path]) -> list[KeptRun]:
+    """Read kept runs; those of one editor are told apart by their folders.
+
+    Raises:
+        DataError: a folder holds no run, or a damaged or unfinished one.
+    """
+    runs = [KeptRun(folder) for folder in folders]
+    names = [run.label for run in runs]
+    for run in runs:
+        if names.count(run.label) > 1:
+            run.label = f"{run.label} ({run.folder.name})"
+    return runs
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise DataError(f"`{path}` is missing or damaged", "keep the run again") from error
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
