@@ -97,7 +97,8 @@ def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
     rows = [(done.analysis.name, str(scalar)) for done in report.done for scalar in done.result.scalars]
     output.table(("analysis", "95 % interval in brackets"), rows)
     for name, reason in report.skipped.items():
-        output.line(f"not computed: {name}: {reason}")
+        partly = "in part" if name in {done.analysis.name for done in report.done} else "not"
+        output.line(f"{partly} computed: {name}: {reason}")
     if page:
         output.line(f"page: {page}")
 

@@ -93,8 +93,8 @@ class Keeper:
                 continue
             small = change.compact()
             tensors[f"{path}.left"] = small.left
-            shared = self._before[path].right
-            if small.right is not None and change.right is not shared:
+            shared = change.right is not None and change.right is self._before[path].right
+            if small.right is not None and not shared:
                 tensors[f"{path}.right"] = small.right
         return tensors
 

@@ -34,7 +34,7 @@ def of_analyses(report: AnalysisReport) -> Page:
         headline=f"{counted(len(report.done), 'analysis', 'analyses')} of {counted(len(report.runs), 'run')}",
         scope=f"{first.suite}, {counted(first.order.edits, 'edit')}, model {first.model.name}",
         reading="tables are in the CSV files beside this page",
-        left_out=f"Not computed: {skipped}" if skipped else "",
+        left_out=f"Not computed, or not from all runs: {skipped}" if skipped else "",
         tables=[_section(done) for done in report.done],
         reproduce={run.label: run.record.reproduce for run in report.runs},
         seconds=report.seconds,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from more_cli.errors import UsageError
 from more_cli.text import shorten
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from more_cli.progress import Progress
 
 ALL = "all"
+Reads = Literal["--keep-updates", "--keep-states", "--keep-answers", "the journal", "the model"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Analysis:
     title: str
     paper: str
     """Where the paper shows it."""
-    reads: str
+    reads: Reads
     """What of a run it reads."""
     module: str
     """Module beside this one with a function of the analysis's name."""
@@ -48,29 +49,21 @@ class Analysis:
         return result
 
 
-UPDATES, STATES, ANSWERS, JOURNAL, MODEL = (
-    "--keep-updates",
-    "--keep-states",
-    "--keep-answers",
-    "the journal",
-    "the model",
-)
-
 ANALYSES: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
-        Analysis("variance", "Variance of image and text features", "Fig. 2, left", MODEL, "scales", True),
-        Analysis("energy", "Output of attention, FFN and projector", "Fig. 2, right", MODEL, "scales", True),
-        Analysis("overlap", "Top-k overlap of updates", "Fig. 3a, 5a", UPDATES, "geometry"),
-        Analysis("cosine", "Cosine of updates", "Fig. 3b, 5b", UPDATES, "geometry"),
-        Analysis("horizon", "Entanglement against the lag", "Fig. 3c", UPDATES, "geometry"),
-        Analysis("forgetting", "Sequential forgetting", "Fig. 3d", JOURNAL, "stream"),
-        Analysis("drift", "Drift of hidden states", "Fig. 4, RQ4", STATES, "drift"),
-        Analysis("capability", "Accuracy on unrelated questions", "MME figures", ANSWERS, "capability"),
-        Analysis("efficiency", "Time and state over the stream", "scaling figure", JOURNAL, "stream"),
-        Analysis("sensitivity", "Scores by setting, of several runs", "rank, lambda figures", JOURNAL, "stream"),
-        Analysis("flips", "Stable and flipped locality answers", "flip table", STATES, "flips"),
-        Analysis("scope", "How far edits reach", "ScopeEdit", JOURNAL, "stream"),
+        Analysis("variance", "Variance of image and text features", "Fig. 2, left", "the model", "scales", True),
+        Analysis("energy", "Output of attention, FFN and projector", "Fig. 2, right", "the model", "scales", True),
+        Analysis("overlap", "Top-k overlap of updates", "Fig. 3a, 5a", "--keep-updates", "geometry"),
+        Analysis("cosine", "Cosine of updates", "Fig. 3b, 5b", "--keep-updates", "geometry"),
+        Analysis("horizon", "Entanglement against the lag", "Fig. 3c", "--keep-updates", "geometry"),
+        Analysis("forgetting", "Sequential forgetting", "Fig. 3d", "the journal", "stream"),
+        Analysis("drift", "Drift of hidden states", "Fig. 4, RQ4", "--keep-states", "drift"),
+        Analysis("capability", "Accuracy on unrelated questions", "MME figures", "--keep-answers", "capability"),
+        Analysis("efficiency", "Time and state over the stream", "scaling figure", "the journal", "stream"),
+        Analysis("sensitivity", "Scores by setting, of several runs", "rank, lambda figures", "the journal", "stream"),
+        Analysis("flips", "Stable and flipped locality answers", "flip table", "--keep-states", "flips"),
+        Analysis("scope", "How far edits reach", "ScopeEdit", "the journal", "stream"),
     )
 }
 

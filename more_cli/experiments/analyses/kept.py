@@ -15,6 +15,7 @@ from torch import Tensor
 
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Kind
+from more_cli.experiments.analyses.catalog import Reads
 from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered
 from more_cli.experiments.protocols import Cell
 from more_cli.experiments.report import cells_of
@@ -139,6 +140,19 @@ class KeptRun:
             except (OSError, ValidationError) as error:
                 raise DataError(f"`{path}` cannot be read", "keep the run again") from error
         return found
+
+    def lacks(self, reads: Reads) -> str:
+        """Return why an analysis cannot read the run, in words; empty if it can."""
+        try:
+            if reads == "--keep-updates":
+                _ = self.updates
+            elif reads == "--keep-states":
+                self.states(0)
+            elif reads == "--keep-answers":
+                self.answers()
+        except NotKept as error:
+            return error.message
+        return ""
 
     def _update(self, t: int, shared: Mapping[str, Tensor]) -> dict[str, Change]:
         path = numbered(self.folder, UPDATES, t)

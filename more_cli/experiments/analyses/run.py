@@ -40,7 +40,7 @@ class AnalysisReport:
     runs: list[KeptRun]
     done: list[Analysed] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Why an analysis of `all` could not be computed, by its name."""
+    """Why an analysis of `all` could not be computed from one or all of the runs, by its name."""
     seconds: float = 0.0
 
 
@@ -55,7 +55,7 @@ def analyse(
 ) -> AnalysisReport:
     """Compute an analysis of kept runs, or all, and write `NAME.csv`, `NAME.png` and `NAME.svg` into a folder.
 
-    Of `all`, what cannot be computed from these runs is skipped.
+    Of `all`, what a run lacks is computed from the other runs, and what all of them lack is skipped.
 
     Raises:
         UsageError: unknown analysis, no matplotlib, or what the one analysis needs was not kept (`NotKept`).
@@ -70,8 +70,10 @@ def analyse(
         out.mkdir(parents=True, exist_ok=True)
     for number, analysis in enumerate(wanted):
         progress(number, len(wanted), analysis.title.lower())
+        able = _able(analysis, report) if name == ALL else report.runs
         try:
-            report.done.append(_analysed(analysis, report.runs, out, machine, figures, progress))
+            if able:
+                report.done.append(_analysed(analysis, able, out, machine, figures, progress))
         except NotKept as error:
             if name != ALL:
                 raise
@@ -80,6 +82,14 @@ def analyse(
         raise UsageError("no analysis can be computed from these runs", next(iter(report.skipped.values())))
     report.seconds = time.monotonic() - started
     return report
+
+
+def _able(analysis: Analysis, report: AnalysisReport) -> list[KeptRun]:
+    """Return the runs that have what an analysis reads, and note why others have not."""
+    lacking = {run.label: reason for run in report.runs if (reason := run.lacks(analysis.reads))}
+    if lacking:
+        report.skipped[analysis.name] = "; ".join(lacking.values())
+    return [run for run in report.runs if run.label not in lacking]
 
 
 def _analysed(

@@ -120,24 +120,24 @@ def efficiency(runs: Sequence[KeptRun]) -> Result:
 
 def scope(runs: Sequence[KeptRun]) -> Result:
     """Return how far the edits reach that hold at the end: as they should, too little, too far, or both wrong."""
-    counts = {run.label: scopes(run) for run in runs}
+    counts = {run.label: found for run in runs if sum((found := scopes(run)).values())}
     rows = [
         (label, name, found[name], found[name] / sum(found.values()))
         for label, found in counts.items()
         for name in SCOPES
-        if sum(found.values())
     ]
-    if not rows:
+    if not counts:
         raise NotKept("no edit of these runs holds at the end", "there is nothing to divide")
     scalars = [
-        Scalar.of(label, "proper scope", estimate([1.0] * found["proper"] + [0.0] * (total - found["proper"])))
+        Scalar.of(
+            label, "proper scope", estimate([float(name == "proper") for name in SCOPES for _ in range(found[name])])
+        )
         for label, found in counts.items()
-        if (total := sum(found.values()))
     ]
     shades = (PALETTE[0], PALETTE[5], PALETTE[4], PALETTE[1])
 
     def draw(figure: Any) -> None:
-        panels = figure.subplots(1, len(runs), squeeze=False)[0]
+        panels = figure.subplots(1, len(counts), squeeze=False)[0]
         for axes, (label, found) in zip(panels, counts.items(), strict=True):
             shown = [(name, shade) for name, shade in zip(SCOPES, shades, strict=True) if found[name]]
             axes.pie(
@@ -150,7 +150,7 @@ def scope(runs: Sequence[KeptRun]) -> Result:
             )
             axes.set_title(f"{label}: {sum(found.values())} edits hold")
 
-    return Result(("run", "scope", "edits", "share"), rows, scalars, draw, size=(4.6 * len(runs), 3.4))
+    return Result(("run", "scope", "edits", "share"), rows, scalars, draw, size=(4.6 * len(counts), 3.4))
 
 
 def scopes(run: KeptRun) -> dict[str, int]:
