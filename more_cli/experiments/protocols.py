@@ -107,7 +107,8 @@ def marks_of(text: str) -> tuple[int, ...]:
         ValueError: not such a list.
     """
     parts = [part.partition("-") for part in text.split(",") if part.strip()]
-    return tuple(number for first, _, last in parts for number in range(int(first), int(last or first) + 1))
+    ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
+    return tuple(number for first, last in ends for number in range(first, last + 1))
 
 
 def checked(protocols: Sequence[str]) -> tuple[Protocol, ...]:

@@ -104,7 +104,7 @@ def test_all_analyses_of_two_runs_make_tables_figures_and_a_page(world: World) -
     out = world.root / "out"
     names = {path.stem for path in out.glob("*.csv")}
     assert {"overlap", "cosine", "horizon", "forgetting", "efficiency", "capability", "sensitivity"} <= names
-    assert {"variance", "energy", "drift", "flips"} <= names
+    assert {"variance", "energy", "drift", "flips", "rollout"} <= names
     assert names == {path.stem for path in out.glob("*.png")} == {path.stem for path in out.glob("*.svg")}
     page = (out / "index.html").read_text()
     assert page.count("data:image/png;base64,") == len(names)

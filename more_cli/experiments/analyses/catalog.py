@@ -63,6 +63,7 @@ ANALYSES: dict[str, Analysis] = {
         Analysis("efficiency", "Time and state over the stream", "scaling figure", "the journal", "stream"),
         Analysis("sensitivity", "Scores by setting, of several runs", "rank, lambda figures", "the journal", "stream"),
         Analysis("flips", "Stable and flipped locality answers", "flip table", "--keep-states", "flips"),
+        Analysis("rollout", "Attention on the image", "case studies", "--keep-updates", "rollout", True),
         Analysis("scope", "How far edits reach", "ScopeEdit", "the journal", "stream"),
     )
 }

@@ -61,9 +61,12 @@ def horizon(runs: Sequence[KeptRun]) -> Result:
         axes = figure.subplots()
         for place, ((label, name), curve) in enumerate(curves.items()):
             lags = list(range(1, len(curve) + 1))
-            line(axes, place, lags, [mean for mean, _, _ in curve], label=f"{label}: {name}")
-            low, high = [mean - spread for mean, spread, _ in curve], [mean + spread for mean, spread, _ in curve]
-            band(axes, place, lags, low, high)
+            # One run: a colour per measure. Several: a colour per run, and bands would hide each other.
+            shade, style = (place, "-") if len(runs) == 1 else (place // 2, "-" if name == "overlap" else "--")
+            line(axes, shade, lags, [mean for mean, _, _ in curve], label=f"{label}: {name}", linestyle=style)
+            if len(runs) == 1:
+                low, high = [mean - spread for mean, spread, _ in curve], [mean + spread for mean, spread, _ in curve]
+                band(axes, shade, lags, low, high)
         axes.axhline(HORIZON, color="0.6", linestyle=":", linewidth=1)
         axes.axhline(0, color="0.8", linewidth=0.8)
         axes.set(xlabel="lag, edits between the two", ylabel="overlap and cosine")
@@ -71,7 +74,8 @@ def horizon(runs: Sequence[KeptRun]) -> Result:
         axes.legend(frameon=False)
 
     columns = ("run", "measure", "lag", "mean", "standard deviation", "pairs")
-    return Result(columns, rows, scalars, draw, note="Bands are one standard deviation over the pairs of edits.")
+    note = "The band is one standard deviation over pairs of edits; the dotted line is where edits count as untangled."
+    return Result(columns, rows, scalars, draw, note=note)
 
 
 def overlaps(run: KeptRun) -> Floats:
@@ -129,7 +133,10 @@ def _maps(
             heat_map(figure, axes, matrix, limits, colours, name)
             axes.set_title(run.label)
 
-    return Result(("run", "edit i", "edit j", name), rows, scalars, draw, size=(4.2 * len(runs), 3.6))
+    note = "Means over the weights that both edits wrote."
+    if name == "top-k overlap":
+        note += f" Updates at random places overlap by {SHARE:g}, or less in large weights."
+    return Result(("run", "edit i", "edit j", name), rows, scalars, draw, size=(4.2 * len(runs), 3.6), note=note)
 
 
 def _over_weights(run: KeptRun, read: Callable[[Change], Any], compare: Callable[[Any, Any], float]) -> Floats:

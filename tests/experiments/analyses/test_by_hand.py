@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from more_cli.evaluation.metrics import change
-from more_cli.experiments.analyses import capability, drift, flips, geometry, scales, stream
+from more_cli.experiments.analyses import capability, drift, flips, geometry, rollout, scales, stream
 from more_cli.experiments.analyses.figures import density
 from more_cli.experiments.analyses.kept import KeptRun
 from more_cli.model.changes import Change
@@ -166,3 +166,13 @@ def test_accuracy_over_images_and_answers_that_say_neither() -> None:
     assert capability.unparsable(pairs) == 0.25
     found = {0: {"a": pairs}, 3: {"a": [[("Yes", "yes"), ("No", "no")], pairs[1]]}}
     assert capability._change(found) == change([0.5, 0.0])
+
+
+def test_rows_of_a_rollout_sum_to_one_and_one_layer_is_known() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layers = [torch.rand(5, 5, generator=generator).tril().softmax(dim=1) for _ in range(4)]
+    rolled = rollout.rolled_out(layers)
+    assert all(torch.allclose(layer.sum(dim=1), torch.ones(5, dtype=torch.float64)) for layer in rolled)
+    first = (layers[0].double() + torch.eye(5)) / 2
+    second = (layers[1].double() + torch.eye(5)) / 2
+    assert torch.allclose(rolled[1], second @ first, atol=1e-6)
