@@ -134,7 +134,7 @@ def _states(runtime: Runtime, probes: Sequence[Asked]) -> dict[str, Tensor]:
         for part in runtime.parts(answers, "forward"):
             scored = runtime.score(runtime.batch(part))
             first = scored.mask.long().argmax(dim=1)
-            logits = scored.logits.float()[torch.arange(len(first)), first]
+            logits = scored.logits.float()[torch.arange(len(first), device=first.device), first]
             top = logits.topk(2, dim=-1).values
             margins += (top[:, 0] - top[:, 1]).tolist()
             own = scored.log_probabilities().gather(-1, scored.targets[..., None])[..., 0].exp()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Kind
@@ -82,6 +82,13 @@ class RunRecord(_Part):
     probes: tuple[Asked, ...]
     """Locality probes of all edits, in order."""
     reproduce: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        counts = {self.order.edits, len(self.edits), len(self.ids)}
+        if len(counts) > 1 or any(probe.edit > self.order.edits for probe in self.probes):
+            raise ValueError("the numbers of edits differ")
+        return self
 
     @property
     def schedule(self) -> Schedule:

@@ -23,6 +23,11 @@ class Change:
     right: Tensor | None = None
     """(rank, d_in)."""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """d_out and d_in."""
+        return self.left.shape[0], (self.left if self.right is None else self.right).shape[1]
+
     def minus(self, earlier: Change) -> Change:
         """Return this change without an earlier one of the same weight.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from more_cli.experiments.analyses.kept import KeptRun
 from more_cli.experiments.analyses.scales import load_base
@@ -82,8 +83,6 @@ def test_the_updates_of_a_run_add_up_to_what_the_editor_became(world: World, edi
         for path, change in update.items():
             total[path] = total.get(path, 0) + change.dense()
     assert total
-    from safetensors.torch import load_file
-
     state = load_file(world.root / editor / "state.safetensors")
     if editor == "ft-l":
         ((path, found),) = total.items()
@@ -191,6 +190,31 @@ def test_a_damaged_file_is_named(world: World, tmp_path: Path, name: str) -> Non
     assert (result.code, result.out) == (4, "")
     assert "more" in result.err
     assert len(result.err.splitlines()) == 2
+
+
+def test_files_that_do_not_fit_together_are_named(world: World, tmp_path: Path) -> None:
+    folder, copy = tmp_path / "more", World.at(tmp_path)
+
+    def damaged(name: str, old: str, new: str) -> str:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(world.root / "more", folder)
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+        result = analyze(copy, "all", "more")
+        assert (result.code, result.out) == (4, "")
+        return result.err
+
+    assert "the numbers of edits differ" in damaged("run.json", '"ids":["e1",', '"ids":[')
+    assert "line 1 of the journal: value error, a score lacks gen_exact" in damaged("lines.jsonl", "gen_exact", "x")
+    assert "scores edits that the run does not have" in damaged("lines.jsonl", '"scores": {"1"', '"scores": {"9"')
+    assert "answers other questions" in damaged("answers/00001.json", '[["Yes","', '[["No","no"],["Yes","')
+    shutil.rmtree(folder)
+    shutil.copytree(world.root / "more", folder)
+    first = load_file(folder / "updates" / "00001.safetensors")
+    save_file({name: value[1:].clone() for name, value in first.items()}, folder / "updates" / "00002.safetensors")
+    result = analyze(copy, "cosine", "more")
+    assert (result.code, "has another shape than before" in result.err) == (4, True)
 
 
 @pytest.mark.slow

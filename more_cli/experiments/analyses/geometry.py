@@ -155,9 +155,7 @@ def _over_weights(run: KeptRun, read: Callable[[Change], Any], compare: Callable
 
 
 def _largest(change: Change) -> Tensor:
-    right = change.left if change.right is None else change.right
-    entries = change.left.shape[0] * right.shape[1]
-    return change.largest(max(1, min(MOST, round(SHARE * entries))))
+    return change.largest(max(1, min(MOST, round(SHARE * math.prod(change.shape)))))
 
 
 def _shared(one: Tensor, two: Tensor) -> int:

@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import torch
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.names import Kind
+from more_cli.evaluation.names import Kind, is_locality
 from more_cli.experiments.analyses.catalog import Reads
 from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered
 from more_cli.experiments.protocols import Cell
@@ -25,6 +25,8 @@ from more_cli.model.changes import Change
 
 Pairs = Sequence[Sequence[tuple[str, str]]]
 """By image, each question's expected answer and the one that was given."""
+SUCCESS = {"gen_exact", "tf_token_acc"}
+"""Metrics of a target that analyses read."""
 _STATES = Literal["state", "margin", "gold", "edit_image", "probe_image"]
 
 
@@ -44,18 +46,29 @@ class _Score(BaseModel):
     answer: str | None
     base: str
 
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if missing := {"loc_flip"} - set(self.values) if is_locality(self.kind) else SUCCESS - set(self.values):
+            raise ValueError(f"a score lacks {', '.join(sorted(missing))}")
+        return self
+
 
 class _Line(BaseModel):
     t: int = Field(ge=0)
     id: str
     seconds: float = Field(ge=0)
     outcome: _Outcome
-    scores: dict[str, list[_Score]]
+    scores: dict[Annotated[int, Field(ge=1)], list[_Score]]
 
 
 class _Answers(BaseModel):
     suite: str
-    categories: dict[str, list[list[tuple[str, str]]]]
+    categories: dict[str, Annotated[list[Annotated[list[tuple[str, str]], Field(min_length=1)]], Field(min_length=1)]]
+
+    @property
+    def shape(self) -> dict[str, list[int]]:
+        """Questions per image, by category."""
+        return {name: [len(image) for image in images] for name, images in self.categories.items()}
 
 
 _LINES = TypeAdapter(list[_Line])
@@ -96,6 +109,12 @@ class KeptRun:
             raise NotKept(f"`{self.folder}` keeps no updates", "run it into another folder with --keep-updates")
         shared = _tensors(self.folder / RIGHT) if (self.folder / RIGHT).exists() else {}
         updates = [self._update(t, shared) for t in range(1, len(self) + 1)]
+        shapes: dict[str, tuple[int, int]] = {}
+        for t, update in enumerate(updates, 1):
+            for module, change in update.items():
+                if shapes.setdefault(module, change.shape) != change.shape:
+                    path = numbered(self.folder, UPDATES, t)
+                    raise DataError(f"`{path}`: `{module}` has another shape than before", "keep the run again")
         if not any(updates):
             raise NotKept(f"editor `{self.label}` wrote no weights", "choose another analysis")
         return updates
@@ -133,12 +152,17 @@ class KeptRun:
             hint = "run it into another folder with --keep-answers mme"
             raise NotKept(f"`{self.folder}` keeps no answers to yes/no questions", hint)
         found: dict[int, dict[str, Pairs]] = {}
+        shape: dict[str, list[int]] = {}
         for t in self.marks:
             path = numbered(self.folder, ANSWERS, t, ".json")
             try:
-                found[t] = dict(_Answers.model_validate_json(path.read_bytes()).categories)
+                answers = _Answers.model_validate_json(path.read_bytes())
             except (OSError, ValidationError) as error:
                 raise DataError(f"`{path}` cannot be read", "keep the run again") from error
+            shape = shape or answers.shape
+            if answers.shape != shape:
+                raise DataError(f"`{path}` answers other questions than the files before it", "keep the run again")
+            found[t] = dict(answers.categories)
         return found
 
     def lacks(self, reads: Reads) -> str:
@@ -175,6 +199,8 @@ class KeptRun:
             first = error.errors()[0]
             where = f"`{self.folder}`: line {int(first['loc'][0]) + 1} of the journal"
             raise DataError(f"{where}: {first['msg'].lower()}", "keep the run again") from None
+        if any(int(i) > len(self) for line in lines for i in line["scores"]):
+            raise DataError(f"`{self.folder}`: the journal scores edits that the run does not have", "keep it again")
         stream = lines[: len(self)]
         if [line["t"] for line in stream] != list(range(1, len(self) + 1)):
             done = f"`{self.folder}` has {len(stream)} of {len(self)} edits"
