@@ -1,7 +1,7 @@
 """`--keep DIR`: what a run keeps for `more analyze` beside its journal.
 
 updates/00003.safetensors   edit 3's change of every weight that it wrote, `<module>.left` and `<module>.right`
-right.safetensors           right factors that the updates share, such as M-ORE's A
+right.safetensors           right factors before the first edit, such as M-ORE's A; updates that lack one share it
 states/00010.safetensors    after 10 edits, of every locality probe: hidden state, margin, probability of the answer
 answers/00010.json          after 10 edits, the answers to a suite of yes/no questions
 
@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.base import Editor
+from more_cli.errors import DataError
 from more_cli.evaluation.probes import BATCH
 from more_cli.experiments.capability import ask_all, pairs_of
 from more_cli.experiments.run_record import Asked, RunRecord
@@ -64,22 +66,25 @@ class Keeper:
     def __init__(self, keep: Keep, record: RunRecord, progress: Progress = no_progress) -> None:
         self._keep, self._record, self._progress = keep, record, progress
         self._marks = {0, *record.schedule.marks}
+        self._shared: dict[str, Tensor] = {}
         self._before: dict[str, Change] = {}
 
     def begin(self, runtime: Runtime, editor: Editor, t: int) -> None:
         """Take the editor as it is after `t` edits, attached; before the first one, keep what the base does."""
         if self._keep.updates:
-            self._before = _changes(editor)
+            path = self._keep.folder / RIGHT
             if t == 0:
-                shared = {path: change.right for path, change in self._before.items() if change.right is not None}
-                _write(self._keep.folder / RIGHT, {f"{path}.right": right.float() for path, right in shared.items()})
+                found = editor.changes()
+                _write(path, {name: change.right for name, change in found.items() if change.right is not None})
+            self._shared = read_tensors(path)
+            self._before = self._changes(editor)
         if t == 0:
             self._mark(runtime, 0)
 
     def after(self, runtime: Runtime, editor: Editor, t: int) -> None:
         """Keep what edit `t` did."""
         if self._keep.updates:
-            now = _changes(editor)
+            now = self._changes(editor)
             updates = {path: change.minus(self._before[path]) for path, change in now.items()}
             _write(numbered(self._keep.folder, UPDATES, t), self._tensors(updates))
             self._before = now
@@ -93,10 +98,23 @@ class Keeper:
                 continue
             small = change.compact()
             tensors[f"{path}.left"] = small.left
-            shared = change.right is not None and change.right is self._before[path].right
-            if small.right is not None and not shared:
+            if small.right is not None and (change.right is None or change.right is not self._shared.get(path)):
                 tensors[f"{path}.right"] = small.right
         return tensors
+
+    def _changes(self, editor: Editor) -> dict[str, Change]:
+        """Return copies, since some editors train in place; an unchanged right factor is the shared one itself."""
+        found = {}
+        for path, change in editor.changes().items():
+            left, right = (
+                None if side is None else side.detach().float().cpu() for side in (change.left, change.right)
+            )
+            assert left is not None
+            shared = self._shared.get(path)
+            if right is not None and shared is not None and torch.equal(right, shared):
+                right = shared
+            found[path] = Change(left.clone(), right if right is shared or right is None else right.clone())
+        return found
 
     def _mark(self, runtime: Runtime, t: int) -> None:
         with runtime.base() if t == 0 else nullcontext():
@@ -110,11 +128,6 @@ class Keeper:
                 pairs = {name: pairs_of(images, answers[name]) for name, images in suite.categories.items()}
                 text = canonical_json({"suite": suite.name, "categories": pairs})
                 _write_bytes(numbered(self._keep.folder, ANSWERS, t, ".json"), f"{text}\n".encode())
-
-
-def _changes(editor: Editor) -> dict[str, Change]:
-    """Return a copy: some editors change their tensors in place."""
-    return {path: Change(change.left.detach().clone(), change.right) for path, change in editor.changes().items()}
 
 
 def _states(runtime: Runtime, probes: Sequence[Asked]) -> dict[str, Tensor]:
@@ -172,7 +185,7 @@ def _features(runtime: Runtime, asked: Sequence[Asked]) -> Tensor:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    _write_bytes(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+    _write_bytes(path, save({name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
@@ -180,3 +193,17 @@ def _write_bytes(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as scratch:
         scratch.write_bytes(data)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a kept file, in float32.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"`{path}` is missing or damaged", "keep the run again") from error
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}

@@ -91,7 +91,20 @@ def test_the_updates_of_a_run_add_up_to_what_the_editor_became(world: World, edi
         shared = load_file(world.root / editor / "right.safetensors")
         written = {name.removesuffix(".B") for name, value in state.items() if name.endswith(".B") and value.any()}
         assert len(total) == len(written)
-        assert all(torch.linalg.matrix_rank(found) <= len(shared[f"{path}.right"]) for path, found in total.items())
+        assert all(torch.linalg.matrix_rank(found) <= len(shared[path]) for path, found in total.items())
+
+
+def test_the_updates_of_an_editor_that_trains_both_factors_add_up(world: World) -> None:
+    options = ("--editor", "lora", "--set", "steps=2", "--set", "stop=1", "--keep-updates", "--limit", "3")
+    assert keep(world, "lora", *options).code == 0
+    state = load_file(world.root / "lora" / "state.safetensors")
+    found = KeptRun(world.root / "lora").updates
+    paths = {path for update in found for path in update}
+    assert paths
+    for path in paths:
+        total = sum(update[path].dense() for update in found if path in update)
+        A, B = (state[f"{path}.lora_{half}.weight"] for half in "AB")
+        assert torch.allclose(total, 2 * B @ A, atol=1e-6), "alpha over rank is 2"
 
 
 @pytest.mark.slow

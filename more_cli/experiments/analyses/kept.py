@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import torch
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Kind, is_locality
 from more_cli.experiments.analyses.catalog import Reads
-from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered
+from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered, read_tensors
 from more_cli.experiments.protocols import Cell
 from more_cli.experiments.report import cells_of
 from more_cli.experiments.run_journal import read_lines
@@ -107,7 +104,7 @@ class KeptRun:
         """
         if not (self.folder / UPDATES).is_dir():
             raise NotKept(f"`{self.folder}` keeps no updates", "run it into another folder with --keep-updates")
-        shared = _tensors(self.folder / RIGHT) if (self.folder / RIGHT).exists() else {}
+        shared = read_tensors(self.folder / RIGHT) if (self.folder / RIGHT).exists() else {}
         updates = [self._update(t, shared) for t in range(1, len(self) + 1)]
         shapes: dict[str, tuple[int, int]] = {}
         for t, update in enumerate(updates, 1):
@@ -134,7 +131,7 @@ class KeptRun:
         path = numbered(self.folder, STATES, t)
         if not path.exists():
             raise NotKept(f"`{self.folder}` keeps no hidden states", "run it into another folder with --keep-states")
-        found = _tensors(path)
+        found = read_tensors(path)
         for name in get_args(_STATES):
             rows = len(self.record.edits if name == "edit_image" else self.record.probes)
             if len(found.get(name, ())) != rows and not (t and name.endswith("_image")):
@@ -180,12 +177,12 @@ class KeptRun:
 
     def _update(self, t: int, shared: Mapping[str, Tensor]) -> dict[str, Change]:
         path = numbered(self.folder, UPDATES, t)
-        found, changes = _tensors(path), dict[str, Change]()
+        found, changes = read_tensors(path), dict[str, Change]()
         for name, left in found.items():
             module, _, side = name.rpartition(".")
             if side != "left":
                 continue
-            right = found.get(f"{module}.right", shared.get(f"{module}.right"))
+            right = found.get(f"{module}.right", shared.get(module))
             if left.dim() != 2 or (right is not None and (right.dim() != 2 or len(right) != left.shape[1])):
                 raise DataError(f"`{path}`: the factors of `{module}` do not fit", "keep the run again")
             changes[module] = Change(left, right)
@@ -220,12 +217,3 @@ def read_runs(folders: Sequence[Path]) -> list[KeptRun]:
         if names.count(run.label) > 1:
             run.label = f"{run.label} ({run.folder.name})"
     return runs
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise DataError(f"`{path}` is missing or damaged", "keep the run again") from error
-    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
