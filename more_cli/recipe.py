@@ -13,16 +13,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from more_cli.errors import UsageError
-from more_cli.recipe_tables import AnchorUse, Asking, Constants, Joint, Positive, Rehearsal
+from more_cli.recipe_tables import AnchorUse, Asking, Constants, Joint, Positive, Rehearsal, Statistics
 from more_cli.settings import apply_setting, refusal
 from more_cli.text import did_you_mean
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
+SWITCHES = (
+    *("statistics", "key_mask", "key_taken"),
+    *("basis", "basis_rate", "basis_orthonormal", "last_vision"),
+)
+"""Keys for the paper's ablations that came after the first states: a state stores them only where they are not at their
+default, so that the bytes of all others stay what they were."""
 
 
 class Recipe(BaseModel):
@@ -51,6 +65,8 @@ class Recipe(BaseModel):
     """Groups of `sites` that are left out of a model that has nothing to edit there; it is refused for any other."""
     last: int = Field(default=7, ge=1)
     """Number of layers that are edited, counted from the last layer of a stack, from 1."""
+    last_vision: int | None = Field(default=None, ge=1)
+    """The same for vision layers, counted from the last one whose features are used. Default: `last`."""
     exclude: tuple[str, ...] = ()
     """Sites that are not edited: regular expressions that match the whole site name."""
     top_k: int | None = Field(default=None, ge=1)
@@ -62,7 +78,15 @@ class Recipe(BaseModel):
     scale: Positive = 2.0
     """Scale s in y = W x + s B (A x), > 0, dimensionless."""
     seed: int = Field(default=42, ge=0)
-    """Seed of the basis, 0 or more; every site has its own random stream."""
+    """Seed of the basis, 0 or more; every site has its own random stream. That of rehearsal is `rehearsal.seed`."""
+    basis: Literal["orthonormal", "gaussian", "xavier", "pca"] = "orthonormal"
+    """Rows of A: random and orthonormal as in the paper, random with variance 1 / d_in (`gaussian`) or 2 / (r + d_in)
+    (`xavier`), or the principal directions of what a site reads of the anchors (`pca`), which the state then stores."""
+    basis_rate: Positive | None = None
+    """Learning rate of A, > 0: every write also takes this step down A's gradient, and the state stores A. Default: A
+    is frozen, as in the paper."""
+    basis_orthonormal: bool = False
+    """Whether the rows of a trained A are made orthonormal again after every write."""
 
     normalisation: Literal["unit", "paper"] = "unit"
     """Place of lambda in P: as in the authors' code (`unit`) or as in the paper's text (`paper`)."""
@@ -70,6 +94,15 @@ class Recipe(BaseModel):
     """Whether the gradient is multiplied by P; `false` is plain low-rank fine-tuning, P = I."""
     pooling: Literal["mean", "none"] = "mean"
     """Keys of an edit: one mean key (`mean`), or one key for every relevant token (`none`)."""
+    key_mask: bool = True
+    """Whether a text site's key comes from the tokens of the answer alone, or (`false`) from those of image, question
+    and answer."""
+    key_taken: Literal["before", "after"] = "before"
+    """Whether P absorbs an edit's key as it was before the first write, or as it is after the last. A batch, which is
+    written later, always gives it before."""
+    statistics: Statistics = "site"
+    """Sites that share one P: none (`site`, as in the paper), the text sites and the visual sites (`modality`), or all
+    (`shared`). Sites that share have one lambda, and keys of a smaller rank end with zeros."""
     absorb: Literal["edit", "write"] = "edit"
     """When P absorbs the key: once per edit (`edit`), or after every write as the authors' code does (`write`)."""
 
@@ -162,17 +195,57 @@ class Recipe(BaseModel):
             raise ValueError("`visual_share` divides the Polyak step: a fixed eta has `visual.step`")
         if len({isinstance(c.step, str) for c in self._all_constants}) > 1:
             raise ValueError("the Polyak step is shared by all sites: do not mix it with a fixed eta")
+        self._check_switches()
         return self
 
+    def _check_switches(self) -> None:
+        if not self._one_lambda:
+            raise ValueError(f"statistics `{self.statistics}` has one `lambda` for sites that share: set them alike")
+        if self.last_vision is not None and "vision.ffn_out" not in self.sites:
+            raise ValueError("`last_vision` counts layers of `vision.ffn_out`, which is not in `sites`")
+        if self.basis_orthonormal and self.basis_rate is None:
+            raise ValueError("`basis_orthonormal` is for a trained A: set `basis_rate` too")
+        if self.basis_rate is not None and self.basis == "pca":
+            raise ValueError("`basis_rate` trains a basis that was drawn: basis `pca` stays frozen")
+
+    @property
+    def _one_lambda(self) -> bool:
+        """Whether all sites that share a P have the same lambda."""
+        if self.statistics == "site":
+            return True
+        groups = [self._all_constants] if self.statistics == "shared" else self._by_modality.values()
+        return all(len({(c.ridge, c.ridge_rel) for c in group}) == 1 for group in groups)
+
     @cached_property
+    def _by_modality(self) -> dict[str, list[Constants]]:
+        """The constants that sites of a modality can have, their common ones first."""
+        bases = {"text": self.text.inheriting(self.default), "visual": self.visual.inheriting(self.default)}
+        return {name: [base, *(own.inheriting(base) for own in self.site.values())] for name, base in bases.items()}
+
+    @property
     def _all_constants(self) -> list[Constants]:
-        modalities = [self.text.inheriting(self.default), self.visual.inheriting(self.default)]
-        return modalities + [own.inheriting(base) for own in self.site.values() for base in modalities]
+        return [constants for group in self._by_modality.values() for constants in group]
 
     @property
     def uses_polyak(self) -> bool:
         """Whether the step length is computed from the loss, not a fixed eta."""
         return self._all_constants[0].step == "polyak"
+
+    @property
+    def uses_anchors(self) -> bool:
+        """Whether anchors have any effect."""
+        return self.anchors.used or self.basis == "pca"
+
+    @property
+    def stores_basis(self) -> bool:
+        """Whether A of a site cannot be drawn again from its seed."""
+        return self.basis == "pca" or self.basis_rate is not None
+
+    @property
+    def orthonormal(self) -> bool:
+        """Whether the rows of every A are orthonormal at any time."""
+        drawn = self.basis in ("orthonormal", "pca")
+        return drawn and self.basis_rate is None
 
     @property
     def asking(self) -> Asking:
@@ -190,6 +263,12 @@ class Recipe(BaseModel):
             if re.fullmatch(pattern, site):
                 constants = own.inheriting(constants)
         return constants
+
+    @model_serializer(mode="wrap")
+    def _stored(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = whole(self)
+        unused = [key for key in SWITCHES if getattr(self, key) == type(self).model_fields[key].default]
+        return {key: value for key, value in values.items() if key not in unused}
 
     def canonical(self) -> dict[str, Any]:
         """Return the whole recipe as plain JSON values, as the state stores it."""
@@ -290,29 +369,3 @@ def _named(key: str, name: str) -> Sequence[str]:
     """Return the architectures that a shipped recipe's own file names."""
     values = tomllib.loads(shipped_recipes()[name].read_text(encoding="utf-8"))
     return list(values.get(key, ()))
-
-
-ONE_TRY = (
-    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write", "halvings"),
-    *("visual_share", "damping", "captions", "top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
-)
-"""Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
-
-
-def for_one_try(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """Return a state's recipe with `key=value` settings for a single edit.
-
-    Raises:
-        UsageError: a key that belongs to the state, or an invalid value.
-    """
-    if not settings:
-        return recipe
-    values = recipe.model_dump(mode="json", by_alias=True)
-    for setting in settings:
-        key = setting.partition("=")[0].strip()
-        known = key.partition(".")[0] in Recipe.model_fields
-        if known and not any(key == name or key.startswith(f"{name}.") for name in ONE_TRY):
-            hint = f"for one try you can change {', '.join(ONE_TRY)}"
-            raise UsageError(f"`--set {setting}`: `{key}` is the same for all edits of a state", hint)
-        apply_setting(values, setting)
-    return parse_recipe(values, f"recipe `{recipe.name}`", settings)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Step = Literal["polyak"] | Positive
+Statistics = Literal["site", "modality", "shared"]
 
 
 class Asking(TypedDict):

@@ -180,6 +180,8 @@ def refusal(
         name, key = _named(problem["loc"], keys)
         if problem["type"] == "extra_forbidden":
             found.setdefault(name, (f"there is no key `{shorten(name)}`", _near(name, keys)))
+        elif key is not None and problem["type"] == "missing":
+            found.setdefault(name, (f"`{name}` is missing; it takes {key.takes}", ""))
         elif key is not None:
             found.setdefault(name, (_misfit(name, key, problem["input"]), _example(name, key, typed)))
         elif problem["type"] == "value_error":

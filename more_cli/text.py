@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 MAX_DEPTH = 32
@@ -25,6 +25,15 @@ def canonical_json(value: object) -> str:
         ValueError: a number is not finite.
     """
     return _CANONICAL.encode(value)
+
+
+def finite(value: Any) -> Any:
+    """Return JSON values with None for every infinity and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def strict_json(text: str) -> object:

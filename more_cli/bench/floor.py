@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from more_cli.editors.more.sites import rebuild_basis
+from more_cli.core.basis import draw_basis
 from more_cli.errors import UsageError
 from more_cli.model.batches import Batch
 from more_cli.model.branches import computes_in
@@ -48,7 +48,8 @@ class Floor:
         device = self._runtime.device_of(record.module)
         dtype = computes_in(self._model.get_submodule(record.module).weight.dtype)
         B = torch.zeros(record.shape[0], record.rank, device=device, dtype=dtype, requires_grad=True)
-        return rebuild_basis(record).to(device, dtype), B
+        # Any A costs the same, so it need not be the one that the recipe chooses.
+        return draw_basis(record.rank, record.shape[1], record.seed).to(device, dtype), B
 
     def seconds(self, batches: Sequence[Batch]) -> float:
         """Return the seconds that these batches take."""

@@ -168,7 +168,7 @@ def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Ma
             shutil.copytree(target.folder, scratch.folder, ignore=shutil.ignore_patterns("lock", "snapshots"))
     else:
         recipe = plan(scratch, options.recipe, options.settings).recipe
-        inputs = Inputs(anchors=options.anchors or (options.offered if recipe.anchors.used else None))
+        inputs = Inputs(anchors=options.anchors or (options.offered if recipe.uses_anchors else None))
         initialise(scratch, options.recipe, options.settings, inputs, machine, progress)
 
 

@@ -30,6 +30,7 @@ from more_cli.cli.output import close_stdout, fail
 from more_cli.cli.reproduce import reproduce
 from more_cli.cli.revert import revert
 from more_cli.cli.status import status
+from more_cli.cli.sweep import sweep
 from more_cli.cli.verify import verify
 from more_cli.errors import MoreError
 
@@ -41,8 +42,13 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "recipes": recipes.app},
     "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
     "Measure": {
-        **{"eval": evaluate, "compare": compare, "reproduce": reproduce, "analyze": analyze},
-        **{"bench": bench, "suites": suites.app},
+        "eval": evaluate,
+        "compare": compare,
+        "reproduce": reproduce,
+        "sweep": sweep,
+        "analyze": analyze,
+        "bench": bench,
+        "suites": suites.app,
     },
     "Ship": {"merge": merge, "export": export},
     "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},

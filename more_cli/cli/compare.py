@@ -61,6 +61,7 @@ def compare(
         ),
     ] = None,
     limit: suites.Limit = 100,
+    order: suites.Order = 0,
     metrics: suites.Metrics = None,
     checkpoints: suites.Checkpoints = "1,10,100",
     cache: suites.Cache = None,
@@ -93,7 +94,7 @@ def compare(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
-        if any((editors, suite, model, data_root, set_, metrics, cache, again, calibrate, anchors, report)):
+        if any((editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors, report)):
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )
@@ -113,6 +114,7 @@ def compare(
     options = suites.run_options(
         editor=editors[0],
         limit=limit,
+        order=order,
         checkpoints=checkpoints,
         cache=cache,
         again=again,

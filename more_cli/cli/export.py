@@ -33,6 +33,12 @@ def export(
         Format,
         typer.Option(metavar="|".join(Format), help="A PEFT LoRA adapter, or one safetensors file of weight deltas."),
     ] = Format.peft,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            metavar="R", min=1, help="One rank for all modules of an adapter, by truncation; says what is lost."
+        ),
+    ] = None,
     state: opt.StateFile = None,
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
     device: opt.Device = "cpu",
@@ -48,6 +54,7 @@ def export(
     \b
     Examples:
       more export llava/ -o llava-adapter/
+      more export llava/ --rank 64 -o llava-adapter/
       more export llava/ --format delta -o deltas.safetensors
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -55,7 +62,7 @@ def export(
 
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
     with output.progress() as progress:
-        report = run(target, out, format.value, machine, force=force, progress=progress)
+        report = run(target, out, format.value, machine, rank=rank, force=force, progress=progress)
     _show_export(output, report)
 
 
@@ -73,11 +80,15 @@ def _show_export(output: Output, report: ExportReport) -> None:
             "failed": [edit._asdict() for edit in report.failed],
             "replayed": report.replayed,
             "modules": report.modules,
+            "kept": report.kept,
         },
     )
     output.replayed(report.replayed)
     what = counted(len(report.modules), "module" if report.format == "peft" else "weight delta")
     of = " of the model" if report.format == "peft" else ""
     output.line(f"wrote {report.out}: {counted(report.edits, 'edit')} in {what}{of}")
+    if report.kept:
+        least = min(report.kept, key=lambda module: report.kept[module])
+        output.line(f"the rank keeps {report.kept[least]:.1%} or more of each update; least in {least}")
     if report.failed:
         output.line(failed_sentence(report.failed, report.asked))

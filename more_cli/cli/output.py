@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from more_cli.cli.layout import laid_out, wrapped
 from more_cli.errors import MoreError
-from more_cli.text import counted, inert, plain
+from more_cli.text import counted, finite, inert, plain
 
 if TYPE_CHECKING:
     from more_cli.progress import Progress
@@ -175,15 +174,6 @@ class Output:
                 yield report
         else:
             yield _log_lines(self)
-
-
-def finite(value: Any) -> Any:
-    """Return JSON values with None for every infinity and NaN, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "state": str(report.target.sidecar),
             "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
             "extensions": report.extensions or "none, as in the paper",
+            "switches": report.switches,
             "edits": f"{sum(report.statuses.values()):,} ({statuses})",
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
             "drift": report.drift.sentence if report.drift else "",

@@ -31,7 +31,8 @@ def evaluate_suite(
     """
     from more_cli.evaluation.gates import judge
     from more_cli.experiments.report import gate_names
-    from more_cli.experiments.run import run_suite, schedule_of
+    from more_cli.experiments.run import run_suite
+    from more_cli.experiments.run_plan import schedule_of
     from more_cli.render.pages import of_suite
     from more_cli.suites.load import YesNoSuite
 
@@ -109,7 +110,8 @@ def heading(report: SuiteReport) -> str:
     """Return which edits of a suite were run and what locality is compared with."""
     taken = len(report.edits)
     whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 runs all)"
-    return f"{report.suite.name}, {counted(taken, 'edit')}{whole}; {report.locality}"
+    order = f" in order {seed}" if (seed := report.reproduce.get("order")) else ""
+    return f"{report.suite.name}, {counted(taken, 'edit')}{order}{whole}; {report.locality}"
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:

@@ -43,6 +43,15 @@ Limit = Annotated[
     int,
     typer.Option(metavar="N", min=0, help="With --suite: only the first N edits; 0 for all.", rich_help_panel=SUITE),
 ]
+Order = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="With --suite: seed of the order of the edits; 0 for the file's.",
+        rich_help_panel=SUITE,
+    ),
+]
 Checkpoints = Annotated[
     str,
     typer.Option(
@@ -211,6 +220,7 @@ def run_options(
     calibrate: int,
     metrics: str | None,
     anchors: str | None,
+    order: int = 0,
     keep: Keep | None = None,
     recipe: str | None = None,
     settings: Sequence[str] = (),
@@ -240,6 +250,7 @@ def run_options(
         recipe=recipe,
         settings=tuple(settings),
         limit=limit or None,
+        order=order,
         protocols=chosen,
         checkpoints=_numbers("--checkpoints", checkpoints),
         lags=_numbers("--lags", lags),

@@ -1,8 +1,9 @@
-"""The frozen orthonormal coordinates A of a site (Eq. freezeA: A A^T = I_r, A never updated)."""
+"""The coordinates A of a site: frozen and orthonormal (Eq. freezeA: A A^T = I_r, A never updated), or an ablation."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,6 +13,10 @@ VERSION = 1
 """Version of the stream and factorisation below; it goes into the state, since another A is another model."""
 
 FINGERPRINT_ENTRIES = 16
+
+Kind = Literal["orthonormal", "gaussian", "xavier", "pca"]
+"""How A is chosen: the paper's and the others of its Table basis_init. `pca` is drawn as `orthonormal` until there is
+data (see `principal`)."""
 
 
 def site_seed(seed: int, site: str) -> int:
@@ -28,20 +33,62 @@ def usable_rank(rank: int, d_in: int) -> int:
     return max(1, min(rank, d_in // 4))
 
 
-def draw_basis(rank: int, d_in: int, seed: int) -> Tensor:
-    """Draw A, (rank, d_in) float32 with orthonormal rows, the same for the same seed on every machine.
+def draw_basis(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal") -> Tensor:
+    """Draw A, (rank, d_in) float32, the same for the same seed on every machine; by default its rows are orthonormal.
 
     `RandomState` is numpy's frozen generator: its stream is guaranteed never to change. For a full-rank X the
     factorisation X^T = Q R with a positive diagonal of R is unique, so any stable algorithm gives this A = Q^T
-    up to rounding. Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's.
+    up to rounding.
+
+    The paper does not say how long the rows of the others are. As in the authors' code `gaussian` has the variance
+    1 / d_in, so that a row is about 1 long, and `xavier` 2 / (rank + d_in), so that it is up to sqrt(2) long.
     """
     # The clone lies in torch's own, aligned memory: BLAS rounds differently at other addresses.
     X = torch.from_numpy(np.random.RandomState(seed).standard_normal((rank, d_in))).clone()
+    if kind == "gaussian":
+        X = X / d_in**0.5
+    elif kind == "xavier":
+        X = X * (2 / (rank + d_in)) ** 0.5
+    else:
+        X = orthonormal(X)
+    # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
+    return X.to(torch.float32)
+
+
+def orthonormal(X: Tensor) -> Tensor:
+    """Return Q (r, d_in) with orthonormal rows that span those of X (r, d_in), of rank r; likewise the first n rows.
+
+    Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's.
+    """
     for _ in range(2):
         L = torch.linalg.cholesky(X @ X.T)
         X = torch.linalg.solve_triangular(L, X, upper=False)
-    # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
-    return X.to(torch.float32)
+    return X
+
+
+VARIES = 1e-6
+"""Part of the largest singular value of a site's inputs below which they do not vary in a direction."""
+
+
+def principal(inputs: Tensor, drawn: Tensor) -> Tensor:
+    """Return A of the kind `pca`, (r, d_in) float32: the first principal directions of a site's inputs (n, d_in).
+
+    Where the inputs vary in fewer than r directions, those of `drawn` (r, d_in) come after them, made orthogonal to
+    them. The paper only says "activation statistics collected from the training set"; this is the authors' `pca`.
+    """
+    X = inputs.double()
+    _, lengths, V = torch.linalg.svd(X - X.mean(dim=0), full_matrices=False)
+    V = V[lengths > VARIES * lengths[0]][: len(drawn)]
+    # The sign of a principal direction is arbitrary: its largest entry is made positive.
+    V = V * V.gather(1, V.abs().argmax(dim=1, keepdim=True)).sign()
+    rest = drawn[: len(drawn) - len(V)].double()
+    return orthonormal(torch.cat([V, rest - rest @ V.T @ V])).float().contiguous()
+
+
+def stretch(A: Tensor) -> float:
+    """Return how much longer than B a product B A can be: the largest singular value of A (r, d_in)."""
+    A = A.double()
+    return float(torch.linalg.eigvalsh(A @ A.T)[-1].clamp(min=0.0).sqrt())
 
 
 def fingerprint(A: Tensor) -> list[float]:

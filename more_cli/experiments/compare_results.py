@@ -73,8 +73,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class Comparison:
     """Two runs side by side."""
 
-    first: Path
-    second: Path
+    first: Path | str
+    second: Path | str
     run: Run
     """The first run; the second has the same edits, protocol, baseline and prefix."""
     metrics: dict[str, Difference]
@@ -90,7 +90,15 @@ def compare_runs(first: Path, second: Path) -> Comparison:
     Raises:
         DataError: not such an output, or the runs differ in edits, probes, protocol, baseline or base.
     """
-    a, b = read_run(first), read_run(second)
+    return paired(first, read_run(first), second, read_run(second))
+
+
+def paired(first: Path | str, a: Run, second: Path | str, b: Run) -> Comparison:
+    """Pair two runs by edit, by whatever names, and compare every metric that both have.
+
+    Raises:
+        DataError: the runs differ in edits, probes, protocol, baseline or base.
+    """
     _check_alike(first, a, second, b)
     partners = {edit.id: edit for edit in b.per_edit}
     metrics, skipped = compare_edits([(edit.values, partners[edit.id].values) for edit in a.per_edit])
@@ -128,7 +136,7 @@ def _parsed(path: Path, raw: bytes, model: type[Model]) -> Model:
     raise DataError(f"`{path}` is not an output of `more eval --json`: {reason}", _HINT)
 
 
-def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
+def _check_alike(first: Path | str, a: Run, second: Path | str, b: Run) -> None:
     """Refuse runs that did not measure the same thing."""
     for what in ("protocol", "baseline", "prefix"):
         one, other = str(getattr(a, what)), str(getattr(b, what))
@@ -151,13 +159,13 @@ def _check_alike(first: Path, a: Run, second: Path, b: Run) -> None:
         raise DataError(f"`{first}` and `{second}` contain no edits", _HINT)
 
 
-def _unlike(first: Path, second: Path, what: str) -> DataError:
+def _unlike(first: Path | str, second: Path | str, what: str) -> DataError:
     return DataError(
         f"`{first}` and `{second}` cannot be compared: they have {what}",
         "score both on the same edits, in the same way",
     )
 
 
-def _only(path: Path, ids: Iterable[str]) -> list[str]:
+def _only(path: Path | str, ids: Iterable[str]) -> list[str]:
     ordered = sorted(ids)
     return [f"{len(ordered)} only in `{path}`, such as `{shorten(ordered[0])}`"] if ordered else []

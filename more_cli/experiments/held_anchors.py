@@ -14,7 +14,7 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity, require_anchors
 from more_cli.ops.auto_anchors import auto_anchors
 from more_cli.suites.load import EditSuite
 
@@ -34,9 +34,19 @@ def choose_anchors(
     none of which scores the first `limit` edits.
 
     Raises:
-        UsageError: anchors were asked for, and the editor uses none or the suite has no calibration pool.
+        UsageError: anchors were asked for, and the editor uses none or the suite has no calibration pool; or there are
+            none, and its basis is computed from them.
         StreamErrors: the file has problems, or an image of the pool is missing or unreadable.
     """
+    questions = _chosen(editor, chosen, suite, limit)
+    if isinstance(editor, MoreEditor):
+        require_anchors(editor.recipe, questions)
+    return questions
+
+
+def _chosen(
+    editor: Editor, chosen: Path | Literal["auto"] | None, suite: EditSuite, limit: int | None
+) -> tuple[Probe, ...]:
     if not isinstance(editor, MoreEditor) or "anchors" not in editor.capabilities:
         if chosen is not None:
             raise UsageError(f"editor `{editor.name}` does not use anchors with these settings", "drop --anchors")

@@ -40,13 +40,21 @@ class BaseAnswers:
         return [reference or next(fresh) for reference in known]
 
     def prepare(self, probes: Sequence[Probe], on_progress: Callable[[int, int], None]) -> None:
-        """Ask, in full batches, the locality probes whose answers are not cached yet."""
+        """Ask the locality probes that are not cached yet, and those of the same batch again.
+
+        The last digits of an answer depend on its batch. So every list of probes has answers of its own, and always the
+        same batches: whatever was asked before, and by which process, a list has the same answers.
+        """
         locality = [probe for probe in probes if probe.is_locality]
-        missing = [probe for probe in locality if not self._cache.has(self._facts(probe))]
-        done = 0
-        for group in batches(missing):
+        self._cache = self._cache.within([self._facts(probe) for probe in locality])
+        missing = [group for group in batches(locality) if not all(map(self._knows, group))]
+        done, total = 0, sum(map(len, missing))
+        for group in missing:
             done += len(self._ask(group))
-            on_progress(done, len(missing))
+            on_progress(done, total)
+
+    def _knows(self, probe: Probe) -> bool:
+        return self._cache.has(self._facts(probe))
 
     def _ask(self, probes: Sequence[Probe]) -> list[Reference]:
         if not probes:
@@ -104,6 +112,10 @@ class _Cache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def within(self, facts: Sequence[object]) -> _Cache:
+        """Return the cache of a list of facts, in a folder of its own."""
+        return _Cache(self._path(facts).with_suffix(""))
 
     def has(self, facts: Sequence[object]) -> bool:
         return self._path(facts).exists()

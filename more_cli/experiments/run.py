@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import DataError, UsageError
-from more_cli.evaluation.names import METRICS, Yardstick
-from more_cli.evaluation.per_edit import probes_hash
+from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
 from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
 from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
-from more_cli.experiments.held_anchors import HeldAnchors, choose_anchors, without_keys
+from more_cli.experiments.held_anchors import HeldAnchors, without_keys
 from more_cli.experiments.keep import Keep, Keeper
 from more_cli.experiments.presets import Preset
 from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
-from more_cli.experiments.references import BaseAnswers, EarlierAnswers, require_answers
+from more_cli.experiments.references import BaseAnswers, EarlierAnswers
 from more_cli.experiments.report import SuiteReport, report
 from more_cli.experiments.run_journal import RunJournal, outcome_values, score_values
+from more_cli.experiments.run_plan import Base, asking_of, base_key, edits_hash, plan_run, run_key, schedule_of
 from more_cli.experiments.run_record import claim, record_of
 from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
-from more_cli.model.loading import load_prompter, load_runtime
+from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.prompts import OWN
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.session import Every, versions
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe_tables import Asking
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
 
@@ -53,6 +51,8 @@ class RunOptions:
     settings: tuple[str, ...] = ()
     limit: int | None = 100
     """First edits of the suite; None for all."""
+    order: int = 0
+    """Seed of the order of these edits; 0 for that of the file."""
     protocols: tuple[Protocol, ...] = ("final", "online")
     checkpoints: tuple[int, ...] = (1, 10, 100)
     lags: tuple[int, ...] = (10,)
@@ -95,16 +95,12 @@ def run_suite(
     """
     started = time.monotonic()
     schedule = schedule_of(suite, options)
-    task = _Task(suite, open_checkpoint(model), options, machine, progress)
+    base = Base(model)
+    task = _Task(suite, base.checkpoint, options, machine, progress)
+    plan = plan_run(base, suite, options, versions(machine))
+    editor, anchors, edits, reproduce = plan.editor, plan.anchors, plan.edits, plan.reproduce
     entry, settings = entry_of(options.editor), EditorOptions(model, options.recipe, options.settings)
-    editor = entry.make(settings)
-    questions = choose_anchors(editor, options.anchors, suite, options.limit)
-    unscored = options.unscored | identities(questions)
-    edits, left_out = leave_out(suite.pools["evaluation"][: options.limit], unscored)
-    require_answers(edits, options.yardstick)
-    reproduce = _reproduce(task, editor, edits)
-    anchors = HeldAnchors(questions, options.folder / "anchors", _base_key(reproduce))
-    reproduce["anchors"] = anchors.digest
+    unscored = options.unscored | identities(anchors.questions)
     facts = [reproduce[name] for name in ("base", "template", "versions")]
     fits = Fits(options.folder, suite, facts, progress)
     if options.calibrate:
@@ -112,7 +108,7 @@ def run_suite(
         editor = entry.make(settings.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
     reproduce |= {"fit": digest} if (digest := fits.digest(editor)) else {}
-    folder, keeper = options.folder / "runs" / _key(reproduce, schedule, options.yardstick), None
+    folder, keeper = options.folder / "runs" / run_key(reproduce, schedule, options.yardstick), None
     if options.keep:
         key = sha256_bytes(canonical_json([folder.name, options.keep.facts]).encode())
         record = record_of(key, options.editor, model, suite.name, schedule, edits, reproduce)
@@ -125,10 +121,10 @@ def run_suite(
         known, fit = len(run.journal.lines), fits.known(editor)
         if not run.finished:
             runtime = task.load(reproduce)
-            base = options.folder / "base" / _base_key(reproduce)
+            cached = options.folder / "base" / base_key(reproduce)
             answers = _Answers(
-                BaseAnswers(runtime, base, Yardstick()),
-                BaseAnswers(runtime, base, options.yardstick),
+                BaseAnswers(runtime, cached, Yardstick()),
+                BaseAnswers(runtime, cached, options.yardstick),
                 EarlierAnswers(runtime, editor, folder / "before", options.yardstick),
             )
             fit = fits.prepare(editor, runtime, again=options.again)
@@ -142,18 +138,12 @@ def run_suite(
         model=model,
         editor=options.editor,
         reproduce=reproduce,
-        left_out=left_out,
+        left_out=plan.left_out,
         preset=options.preset,
     )
-    result.fit, result.notices = fit, [*editor.notices, *without_keys(editor, questions)]
+    result.fit, result.notices = fit, [*editor.notices, *without_keys(editor, anchors.questions)]
     result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
     return result
-
-
-def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
-    """Return what is scored after which edit; it is known before anything runs."""
-    available = len(suite.pools["evaluation"])
-    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
 
 
 @dataclass(frozen=True)
@@ -169,7 +159,7 @@ class _Task:
     def load(self, reproduce: Mapping[str, Any]) -> Runtime:
         """Load the model with the system prompt of the editor's recipe."""
         self.progress(0, None, "loading the model")
-        return load_runtime(self.checkpoint, self.machine, **_asking(reproduce["constants"]))
+        return load_runtime(self.checkpoint, self.machine, **asking_of(reproduce["constants"]))
 
 
 def _calibrated(
@@ -188,12 +178,12 @@ def _calibrated(
     edits, _ = leave_out(suite.pools["calibration"][:EDITS], unscored)
     facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
     cached = CachedCalibration(
-        options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, _hash(edits)
+        options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, edits_hash(edits)
     )
     result = None if options.again else cached.read()
     if result is None:
         runtime = task.load(reproduce)
-        base = BaseAnswers(runtime, options.folder / "base" / _base_key(reproduce), Yardstick())
+        base = BaseAnswers(runtime, options.folder / "base" / base_key(reproduce), Yardstick())
         result = try_settings(
             entry,
             settings,
@@ -259,8 +249,9 @@ class _Run:
             snapshot.restore(self.editor)
         known = len(self.journal.lines)
         with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
-            every = [] if self.asks_earlier else [probe for edit in self.edits for probe in probes_of(edit)]
-            for base, probes in ((answers.own, list(map(_own_question, self.edits))), (answers.base, every)):
+            edits = sorted(self.edits, key=lambda edit: edit.line)  # the same batches for every order of the stream
+            every = [] if self.asks_earlier else [probe for edit in edits for probe in probes_of(edit)]
+            for base, probes in ((answers.own, list(map(_own_question, edits))), (answers.base, every)):
                 base.prepare(probes, lambda done, total: self.progress(done, total, "asking the base"))
             self._stream(runtime, answers)
         if not self.finished:
@@ -347,39 +338,3 @@ def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) ->
     if outcome["status"] != "refused":
         memory.add(t, edit.subject, edit.content)
     memory.update(t, ((int(number), margin) for number, margin in outcome["looks"].items()))
-
-
-def _reproduce(task: _Task, editor: Editor, edits: Sequence[Edit]) -> dict[str, Any]:
-    checkpoint, evaluation = task.checkpoint, task.suite.pools["evaluation"]
-    return {
-        "editor": task.options.editor,
-        "constants": editor.constants(),
-        "base": fingerprint(checkpoint, checkpoint.tensors),
-        "template": load_prompter(checkpoint).template,
-        "suite": task.suite.name,
-        "file": evaluation.sha256,
-        "edits": _hash(edits),
-        "versions": versions(task.machine),
-        "seed": editor.constants().get("seed"),
-    }
-
-
-def _asking(constants: Mapping[str, Any]) -> Asking:
-    """Return how an editor with these constants asks; one without a recipe asks as the checkpoint does."""
-    return Asking(system=str(constants.get("system", "")), prompts=str(constants.get("prompts", OWN)))
-
-
-def _hash(edits: Iterable[Edit]) -> str:
-    facts = [[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]
-    return sha256_bytes(canonical_json(facts).encode())
-
-
-def _key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:
-    cells = [list(readout.cells) for readout in schedule.readouts()]
-    measured = [asdict(yardstick), list(METRICS)]
-    return sha256_bytes(canonical_json([reproduce, cells, measured]).encode())[:32]
-
-
-def _base_key(reproduce: Mapping[str, Any]) -> str:
-    facts = [reproduce["base"], reproduce["template"], _asking(reproduce["constants"]), reproduce["versions"]]
-    return sha256_bytes(canonical_json(facts).encode())[:32]

@@ -101,7 +101,8 @@ class RunJournal:
         try:
             with safe_open(self._folder / STATE, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["more"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+                # Copies: at safetensors' odd addresses a matrix product would round differently after a restart.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
         return Snapshot(header["steps"], tensors, header["notes"]) if header["steps"] <= len(self.lines) else None

@@ -58,6 +58,7 @@ def find_sites(
     groups: Sequence[str],
     last: int | None,
     *,
+    last_vision: int | None = None,
     optional: Sequence[str] = (),
 ) -> tuple[list[Site], list[Refusal]]:
     """List the editable weights of the groups, and the modules that belong to them but cannot be edited.
@@ -69,6 +70,7 @@ def find_sites(
         groups: Of `SITE_GROUPS`, or `re:` and a regular expression that matches whole module paths.
         last: Only this many last text layers, used vision layers and Q-Former layers; None for all. Ignored for a
             regular expression, which names its layers itself.
+        last_vision: The same for vision layers; None for as many as `last`.
         optional: Groups that may have no site.
 
     Raises:
@@ -85,7 +87,8 @@ def find_sites(
     sites: dict[str, Site] = {}
     refusals: dict[str, Refusal] = {}
     for group in dict.fromkeys(groups):
-        candidates = list(_candidates(model, backbone, group, last))
+        layers = last_vision if last_vision and group == "vision.ffn_out" else last
+        candidates = list(_candidates(model, backbone, group, layers))
         for module in candidates:
             reason = _why_not(model, keys, checkpoint, shared, module) or _misplaced(backbone, module)
             if reason:

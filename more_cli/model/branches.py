@@ -123,7 +123,7 @@ class Branch:
             return output
         x = args[0].to(output.device, self.dtype)
         if self.recording and torch.is_grad_enabled():
-            delta: Tensor = _RecordedBranch.apply(x, self._rounded.detach().requires_grad_(), self)  # type: ignore[no-untyped-call]
+            delta = self.recorded(x, self._rounded.detach().requires_grad_())
         else:
             Z = x @ self.A.T
             if self.recording:
@@ -131,6 +131,11 @@ class Branch:
             delta = self.scale * (Z @ self._rounded.T)
         # Added before it is rounded to the Linear's dtype: a sum in float16 would round twice.
         return (output.to(self.dtype) + delta).to(output.dtype)
+
+    def recorded(self, x: Tensor, B: Tensor) -> Tensor:
+        """Return s B (A x) of a pass whose backward pass gives the gradient of B."""
+        delta: Tensor = RecordedBranch.apply(x, B, self)  # type: ignore[no-untyped-call]
+        return delta
 
     def _zero(self) -> Gradient:
         return Gradient.of(self.B.new_zeros(0, self.B.shape[0]), self.B.new_zeros(0, self.B.shape[1]), self.scale)
@@ -148,7 +153,7 @@ class Branch:
         self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
 
 
-class _RecordedBranch(torch.autograd.Function):
+class RecordedBranch(torch.autograd.Function):
     """s B (A x) whose backward hands D and Z to the branch, so that G is built only when that is cheaper."""
 
     @staticmethod

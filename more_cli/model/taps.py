@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -101,3 +102,19 @@ class Tap:
         self._begun = True
         changed = self._act(hidden, rows)
         return changed.flatten(0, 1) if flat else changed
+
+
+@contextmanager
+def inputs_of(model: nn.Module, modules: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """Keep what modules read in the passes inside the block: by path, the tokens of all passes as rows (n, d_in)."""
+    read: dict[str, Tensor] = {}
+
+    def keep(path: str, args: tuple[Tensor, ...]) -> None:
+        rows = args[0].detach().reshape(-1, args[0].shape[-1])
+        read[path] = torch.cat([read[path], rows]) if path in read else rows
+
+    with ExitStack() as undo:
+        for path in modules:
+            hook = model.get_submodule(path).register_forward_pre_hook(lambda _, args, path=path: keep(path, args))
+            undo.callback(hook.remove)
+        yield read

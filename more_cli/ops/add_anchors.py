@@ -51,7 +51,7 @@ def add_anchors(
     """
     questions = read_probes(file, image_root, strict_paths=strict_paths)
     recipe = open_session(target, machine).state.meta.recipe
-    if not recipe.anchors.used:
+    if not recipe.uses_anchors:
         raise UsageError(f"recipe `{recipe.name}` does not use anchors", f"start a new state with {USE_OF_ANCHORS}")
     with writer_lock(target.lock):
         session = open_session(target, machine, progress)

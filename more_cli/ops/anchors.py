@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import jsonlines
 
-from more_cli.errors import StateError
+from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe import Recipe
 from more_cli.store.entry import Entry, ProbeEntry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
@@ -45,6 +46,16 @@ def keep_anchors(folder: Path, questions: Sequence[Probe], *, first: bool = Fals
     with disk_errors(path), replacing(path) as scratch:
         scratch.write_bytes(_as_lines(questions))
     return digest
+
+
+def require_anchors(recipe: Recipe, questions: Collection[Probe]) -> None:
+    """Refuse to go on without anchors where the basis is computed from them.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if recipe.basis == "pca" and not questions:
+        raise UsageError("basis `pca` is computed from anchors, and there are none", "add --anchors FILE|auto")
 
 
 def later_file(folder: Path, digest: str) -> Path:

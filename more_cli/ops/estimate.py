@@ -97,13 +97,14 @@ def estimate(
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     logits = most * ANSWER * vocabulary * (size + 3 * 4)
     A, B, P = _site_bytes(sites, recipe)
+    written, what = (B, "B") if recipe.basis_rate is None else (A + B, "A and B")
     images = samples * (sample.bytes + _features(model, sample))
     of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
     held = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
     parts = (
         Part("weights", sum(size * weight.numel() for weight in model.parameters()), f"in {_name(model.dtype)}"),
         Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
-        Part("writes", COPIES * B, "gradients, steps, and copies of B"),
+        Part("writes", COPIES * written, f"gradients, steps, and copies of {what}"),
         Part(
             "passes",
             activations.bytes(most * length, "backward") + logits,
@@ -112,7 +113,7 @@ def estimate(
         Part("images", images + of_anchors, f"of {' and '.join(held)}"),
         Part("libraries", LIBRARIES, "Python, torch, transformers"),
     )
-    return Estimate(parts, machine.free(), length, samples, B + P)
+    return Estimate(parts, machine.free(), length, samples, B + P + A * recipe.stores_basis)
 
 
 def require(needed: Estimate, checkpoint: Checkpoint) -> None:

@@ -12,20 +12,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from more_cli.editors.more.sites import rebuild_basis
+from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import CARD, asked_and_failed, provenance, write_provenance
+from more_cli.ops.provenance import asked_and_failed, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
+from more_cli.ops.truncation import at_rank
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.state import SiteRecord
@@ -54,6 +55,23 @@ class ExportReport:
     failed: list[FailedEdit] = field(default_factory=list)
     """Those of them that do not stand."""
     replayed: int = 0
+    kept: dict[str, float] = field(default_factory=dict)
+    """By module, the part of its update that an adapter of another rank keeps, |B' A'| / |B A|."""
+
+
+class Update(NamedTuple):
+    """The update s B A of one module's weight."""
+
+    record: SiteRecord
+    B: Tensor
+    """(d_out, rank)."""
+    A: Tensor
+    """(rank, d_in)."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that it is written with."""
+        return len(self.A)
 
 
 def export(
@@ -62,15 +80,20 @@ def export(
     format: Format,
     machine: Machine,
     *,
+    rank: int | None = None,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> ExportReport:
     """Write the edits to `out`, which appears whole or not at all.
 
+    With `rank` every module of an adapter has this rank, by truncation.
+
     Raises:
         StateError: the state does not fit its base or has no edits, or the result does not match the model.
-        UsageError: `out` exists and may not be replaced.
+        UsageError: `out` exists and may not be replaced, or a rank was given for deltas, which have none.
     """
+    if rank is not None and format == "delta":
+        raise UsageError("`--rank` is for adapters", "leave --rank out, or drop --format delta")
     session = open_session(target, machine, progress)
     report = ExportReport(target, out, format, replayed=session.behind)
     if session.behind:
@@ -88,31 +111,43 @@ def export(
         report.modules = _export_delta(session, out, written, B, force)
     else:
         with replacing_directory(out, force, marker=CONFIG) as scratch:
-            _write_adapter(session, scratch, written, B)
-            report.modules = _matched_modules(session, scratch, written)
+            updates = [Update(record, B[record.name], session.editor.basis(record)) for record in written]
+            if rank is not None:
+                updates, report.kept = _truncated(updates, rank)
+            _write_adapter(session, scratch, updates, report.kept)
+            report.modules = _matched_modules(session, scratch, updates)
     return report
 
 
-def _write_adapter(session: Session, folder: Path, written: Sequence[SiteRecord], B: Mapping[str, Tensor]) -> None:
+def _truncated(updates: Sequence[Update], rank: int) -> tuple[list[Update], dict[str, float]]:
+    found, kept = [], {}
+    for record, B, A in updates:
+        B, A, kept[record.module] = at_rank(B, A, rank)
+        found.append(Update(record, B, A))
+    return found, kept
+
+
+def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], kept: Mapping[str, float]) -> None:
     tensors = {}
-    for record in written:
-        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = rebuild_basis(record).contiguous()
-        tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B[record.name].contiguous()
+    for record, B, A in updates:
+        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = A.contiguous()
+        tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B.contiguous()
     with disk_errors(folder):
         # As bytes: safetensors 0.8.0 writes files of its own with mode 0600 whatever the umask (its issue 782).
         (folder / ADAPTER).write_bytes(save(tensors, metadata={"format": "pt"}))
-    config = adapter_config(written, str(session.target.model))
+    config = adapter_config(updates, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
-    write_new(folder / CARD, b"---\nlibrary_name: peft\n---\n")
-    facts = {"modules": str(len(written))}
+    facts = {"modules": str(len(updates))}
+    if kept:
+        facts["update that truncation kept"] = f"{min(kept.values()):.1%} or more of each"
     files = {name: sha256_file(folder / name) for name in (ADAPTER, CONFIG)}
-    write_provenance(session, folder, "this adapter", files, facts=facts)
+    write_provenance(session, folder, "adapter", files, facts=facts)
 
 
-def adapter_config(written: Sequence[SiteRecord], base: str) -> dict[str, Any]:
+def adapter_config(updates: Sequence[Update], base: str) -> dict[str, Any]:
     """Return PEFT's configuration of an adapter whose modules may differ in rank and scale (alpha = s r)."""
-    ranks = {record.module: record.rank for record in written}
-    alphas = {record.module: _plain(record.scale * record.rank) for record in written}
+    ranks = {update.record.module: update.rank for update in updates}
+    alphas = {update.record.module: _plain(update.record.scale * update.rank) for update in updates}
     rank = Counter(ranks.values()).most_common(1)[0][0]
     alpha = Counter(alphas.values()).most_common(1)[0][0]
     return {
@@ -138,7 +173,7 @@ def _plain(number: float) -> int | float:
     return int(number) if float(number).is_integer() else number
 
 
-def _matched_modules(session: Session, folder: Path, written: Sequence[SiteRecord]) -> list[str]:
+def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) -> list[str]:
     """Read the adapter back and match every module: PEFT drops a name that it cannot place, with only a warning."""
     modules = dict(meta_model(session.checkpoint).named_modules())
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -147,13 +182,13 @@ def _matched_modules(session: Session, folder: Path, written: Sequence[SiteRecor
         for name in file.keys():  # noqa: SIM118 (not a dict)
             module, _, letter = name.removeprefix(PREFIX).rpartition(".lora_")
             shapes.setdefault(module, {})[letter[0]] = tuple(file.get_slice(name).get_shape())
-    for record in written:
-        d_out, d_in = record.shape
-        fits = shapes.get(record.module) == {"A": (record.rank, d_in), "B": (d_out, record.rank)}
+    for update in updates:
+        record, (d_out, d_in) = update.record, update.record.shape
+        fits = shapes.get(record.module) == {"A": (update.rank, d_in), "B": (d_out, update.rank)}
         linear = isinstance(modules.get(record.module), torch.nn.Linear)
         if not (fits and linear and record.module in config["target_modules"]):
             raise StateError(f"the adapter does not match `{record.module}` of the model", "report this as a bug")
-    if len(shapes) != len(written):
+    if len(shapes) != len(updates):
         raise StateError("the adapter holds modules that were not written", "report this as a bug")
     return sorted(shapes)
 
@@ -167,7 +202,7 @@ def _export_delta(
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
     about = canonical_json(provenance(session) | asked_and_failed(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
-        for block in _delta_bytes(written, B, about):
+        for block in _delta_bytes(session.editor, written, B, about):
             file.write(block)
     with safe_open(out, framework="pt") as file:
         keys = sorted(file.keys())
@@ -176,7 +211,9 @@ def _export_delta(
     return keys
 
 
-def _delta_bytes(written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str) -> Iterator[bytes]:
+def _delta_bytes(
+    editor: MoreEditor, written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str
+) -> Iterator[bytes]:
     """Yield a safetensors file of s B A, float32, under the weights' names on disk, one site in memory at a time."""
     header: dict[str, Any] = {"__metadata__": {"more": about}}
     start = 0
@@ -188,5 +225,5 @@ def _delta_bytes(written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: 
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for record in written:
-        delta = record.scale * (B[record.name] @ rebuild_basis(record))
+        delta = record.scale * (B[record.name] @ editor.basis(record))
         yield delta.contiguous().numpy().tobytes()

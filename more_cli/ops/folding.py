@@ -19,7 +19,6 @@ from more_cli.checkpoint.patching import Patch
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core.write import fold
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.sites import rebuild_basis
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.model.loading import load_runtime
@@ -64,12 +63,12 @@ def patches_of(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[
         record_fold = Fold(record.name, record.disk_key, "")
         generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
         folds.append(record_fold)
-        patches[record.disk_key] = _patch(record, B, record_fold, generator)
+        patches[record.disk_key] = _patch(editor, record, B, record_fold, generator)
     return folds, patches
 
 
 def _patch(
-    record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
+    editor: MoreEditor, record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
 ) -> Callable[[Tensor, int], Tensor]:
     A: Tensor | None = None
 
@@ -77,16 +76,17 @@ def _patch(
         nonlocal A
         if A is None:  # kept only while its tensor is copied: all A together are as large as B
             with _BUILDING:
-                A = rebuild_basis(record)
+                A = editor.basis(record)
         rows = B[first_row : first_row + len(W)]
         exact = fold(W, A, rows, record.scale)
+        # |s B A| = s |B| where A's rows are orthonormal.
+        stats.update += record.scale**2 * _energy(rows if editor.recipe.orthonormal else rows @ A)
         if first_row + len(W) == record.shape[0]:
             A = None
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()
         stats.changed += int(np.count_nonzero(_bits(folded) != _bits(W)))
-        stats.update += record.scale**2 * _energy(rows)  # |s B A| = s |B|: A's rows are orthonormal
         stats.error += _energy(folded.float() - exact)
         if not math.isfinite(stats.error):
             raise StateError(

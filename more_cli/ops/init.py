@@ -28,6 +28,7 @@ from more_cli.ops.anchors import (
     leave_out,
     left_out_sentence,
     load_anchors,
+    require_anchors,
 )
 from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, told_apart
 from more_cli.ops.calibrate import calibrate, stream_digest
@@ -91,7 +92,8 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     chosen = load_recipe(name, settings)
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
-    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, chosen.last, optional=chosen.optional)
+    layers = {"last": chosen.last, "last_vision": chosen.last_vision}
+    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, **layers, optional=chosen.optional)
     sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
@@ -148,7 +150,7 @@ class Inputs:
     def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
             return candidates_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
-        if self.edits and recipe.anchors.used and not recipe.anchors.file:
+        if self.edits and recipe.uses_anchors and not recipe.anchors.file:
             return of_edits(self.edits, recipe)
         return None
 
@@ -180,11 +182,12 @@ def initialise(
     free_of_adapters(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     wanted, corrections = inputs.wanted(chosen), inputs.corrections()
-    if (wanted.questions or inputs.auto) and not chosen.recipe.anchors.used:
+    if (wanted.questions or inputs.auto) and not chosen.recipe.uses_anchors:
         hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
         raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
     if inputs.auto is not None and not wanted.questions:
         raise DataError(f"no anchors can be made from `{inputs.auto}`", f"take other pictures: --anchors {AUTO} FOLDER")
+    require_anchors(chosen.recipe, wanted.questions)
     corrections, left_out = leave_out(corrections, identities(wanted.questions))
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
@@ -242,7 +245,9 @@ def _prepare(
     anchors: list[Anchor] = []
     with runtime.attached([]):
         progress(0, None, "choosing anchors")
-        if questions := wanted.chosen(runtime):
+        questions = wanted.chosen(runtime)
+        require_anchors(meta.recipe, questions)
+        if questions:
             meta.anchors = keep_anchors(target.folder, questions, first=True)
             cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)

@@ -208,4 +208,4 @@ def _write_provenance(
     facts = {"tensors changed": str(len(folds))}
     if folds:
         facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
-    write_provenance(session, scratch, "these weights", files, facts=facts, folds=folds, linked=copied.linked)
+    write_provenance(session, scratch, "finetune", files, facts=facts, folds=folds, linked=copied.linked)

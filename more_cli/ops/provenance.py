@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sha256_file, write_new
+from more_cli.ops.model_card import Relation, hub_id, titled
 from more_cli.store.entry import failed_sentence
 from more_cli.text import canonical_json, counted, plain, shorten, strict_json
 
@@ -50,14 +51,20 @@ def asked_and_failed(ledger: Ledger) -> dict[str, Any]:
 
 
 def write_provenance(
-    session: Session, folder: Path, what: str, files: Mapping[str, str], *, facts: Mapping[str, str], **more: Any
+    session: Session,
+    folder: Path,
+    relation: Relation,
+    files: Mapping[str, str],
+    *,
+    facts: Mapping[str, str],
+    **more: Any,
 ) -> None:
-    """Write `more.json` about what was written to `folder`, and add a section to the model card there.
+    """Write `more.json` about what was written to `folder`, and a model card: the base's, with a section more.
 
     Args:
         session: The state, brought up to its ledger.
-        folder: Holds the files, and the base's model card if it had one.
-        what: Name of the files in the card, such as `these weights`.
+        folder: Holds the files.
+        relation: What they are to the base.
         files: SHA-256 of each, by name.
         facts: Further rows of the card's table.
         more: Further values for `more.json`.
@@ -69,9 +76,11 @@ def write_provenance(
         values["files"] = dict(files)
         values["previous"] = sha256_file(before) if before.is_file() else None
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
-        card = folder / CARD
-        above = card.read_bytes().rstrip(b"\n") + b"\n\n" if card.is_file() else b""
-        _write(card, above + _section(session, what, facts).encode())
+        card = session.target.model / CARD
+        base = hub_id(session.target.model, open_checkpoint(session.target.model).config)
+        above = titled(card.read_bytes() if card.is_file() else b"", relation, base).rstrip(b"\n")
+        what = {"finetune": "these weights", "adapter": "this adapter"}[relation]
+        _write(folder / CARD, above + b"\n\n" + _section(session, what, facts).encode())
 
 
 def _write(path: Path, data: bytes) -> None:

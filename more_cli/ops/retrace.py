@@ -18,7 +18,7 @@ from more_cli.store.state import RESTORE, State, state_bytes, unedited
 from more_cli.store.target import Target
 
 TOLERANCE = 0.1
-"""Largest difference of B or P, relative to its Frobenius norm, where versions, threads or a GPU round differently."""
+"""Largest difference of a tensor, as a part of its norm, where versions, threads or a GPU round differently."""
 
 
 def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, progress: Progress) -> tuple[str, None]:
@@ -76,7 +76,7 @@ def _same_edits(first: State, second: State) -> bool:
 
 def _gaps(ours: State, theirs: State) -> Iterable[tuple[float, str]]:
     """Yield |ours - theirs| / |theirs| of every tensor, with its name."""
-    for kind, first, second in (("B", ours.B, theirs.B), ("P", ours.P, theirs.P)):
+    for kind, first, second in (("B", ours.B, theirs.B), ("P", ours.P, theirs.P), ("A", ours.A, theirs.A)):
         for name, tensor in second.items():
             yield _gap(first[name], tensor), f"{kind} of {name}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from more_cli.editors.more.one_try import for_one_try
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.ops.commit import commit_edit
@@ -13,7 +14,6 @@ from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import stoppable
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import for_one_try
 from more_cli.store.entry import FAILED, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock

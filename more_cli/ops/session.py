@@ -97,7 +97,7 @@ class Session:
         """Whether the sidecar on disk is from before a revert."""
         if self.ledger.has_reverts:
             self._rebuild_memory()
-        self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P)
+        self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P, self.state.A)
         self._runtime = runtime
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
@@ -320,6 +320,8 @@ def take_over(state: State, editor: MoreEditor) -> None:
     state.meta.sites = editor.records
     for site in state.meta.sites:
         state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
+        if state.meta.recipe.stores_basis:
+            state.A[site.name] = tensors[f"{site.name}.A"]
 
 
 class Every:

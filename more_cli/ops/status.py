@@ -11,6 +11,7 @@ from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.recipe import Recipe
+from more_cli.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
@@ -56,6 +57,11 @@ class StatusReport:
         return self.plan.recipe
 
     @property
+    def switches(self) -> list[str]:
+        """What the recipe switches for an ablation."""
+        return switches(self.recipe)
+
+    @property
     def records(self) -> list[SiteRecord]:
         """The sites of the state, none without one."""
         return self.state.sites if self.state else []
@@ -90,6 +96,31 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
     if watched:
         names.append(f"harm budget ({counted(watched, 'watched anchor')}, {nats(recipe.anchors.max_drift)})")
     return names
+
+
+def switches(recipe: Recipe) -> list[str]:
+    """Name the switches for ablations that a recipe does not leave at their default."""
+    names = {
+        "statistics": {"modality": "one P per modality", "shared": "one P for all sites"}.get(recipe.statistics, ""),
+        "key_mask": "keys of text sites from all tokens",
+        "key_taken": "the key taken after the write",
+        "absorb": "P absorbs a key after every write",
+        "precondition": "no P",
+        "basis": f"basis {recipe.basis}",
+        "basis_rate": f"A trained at rate {spelled(recipe.basis_rate)}",
+        "basis_orthonormal": "A orthonormal again after every write",
+        "seed": f"seed {recipe.seed} of the basis",
+        "last_vision": f"the last {counted(recipe.last_vision or 0, 'vision layer')}",
+        "top_k": f"writes to {counted(recipe.top_k or 0, 'group')} of the largest gradient",
+        "end_of_sequence": "targets without their end",
+    }
+    fields = type(recipe).model_fields
+    named = [words for key, words in names.items() if getattr(recipe, key) != fields[key].default]
+    if recipe.anchors.per_edit:
+        named.append(f"{counted(recipe.anchors.per_edit, 'anchor key')} in P after every edit")
+    if recipe.rehearsal.seed:
+        named.append(f"seed {recipe.rehearsal.seed} of rehearsal")
+    return named
 
 
 def estimated(report: StatusReport, machine: Machine, tokens: int | None = None) -> StatusReport:

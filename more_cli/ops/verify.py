@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
-from more_cli.editors.more.sites import rebuild_basis
+from more_cli.editors.more.site import rebuild_basis
 from more_cli.errors import MoreError, StateError
 from more_cli.files import disk_errors, sha256_file
 from more_cli.inputs.images import MAX_BYTES
@@ -258,7 +258,8 @@ def _base(target: Target, state: State) -> tuple[str, Checkpoint]:
 
 def _basis(state: State, base: Checkpoint) -> tuple[str, None]:
     _raise_all(f"{site.name}: {flaw}" for site in state.meta.sites if (flaw := _site_flaw(site, state, base)))
-    return "A of every site was rebuilt from its seed", None
+    what = "is stored; the draw it began with was" if state.A else "was"
+    return f"A of every site {what} rebuilt from its seed", None
 
 
 def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
@@ -270,7 +271,7 @@ def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
     if (site.rank, site.seed, site.scale) != expected:
         return "rank, seed or scale is not the recipe's"
     try:
-        rebuild_basis(site)
+        rebuild_basis(site, recipe.basis)
     except StateError as error:
         return error.message
     return ""

@@ -1,7 +1,8 @@
 """The state of an editing run: one safetensors file, `NAME.more`, that holds B and P of every site.
 
 Its metadata has exactly one key, because safetensors writes several in random order. The value is canonical JSON
-without times or paths, so the same edits give the same bytes. A is not stored; its seed is.
+without times or paths, so the same edits give the same bytes. A is not stored, its seed is, unless the recipe trains A
+or computes it from data.
 """
 
 from __future__ import annotations
@@ -94,11 +95,13 @@ class State:
     meta: StateMeta
     B: dict[str, Tensor] = field(default_factory=dict)
     P: dict[str, Tensor] = field(default_factory=dict)
+    A: dict[str, Tensor] = field(default_factory=dict)
+    """(r, d_in) float32; only where the recipe stores it."""
 
     @property
     def parameters(self) -> int:
-        """Number of values in B and P together."""
-        return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values()))
+        """Number of values in B, P and a stored A together."""
+        return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values(), *self.A.values()))
 
 
 def unedited(meta: StateMeta) -> State:
@@ -114,16 +117,20 @@ def unedited_site(record: SiteRecord, recipe: Recipe) -> SiteRecord:
     return record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0})
 
 
-def empty_tensors(records: Sequence[SiteRecord], recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return B = 0 (d_out, r) and P = P_0 (r, r) of every site, by name."""
+def empty_tensors(
+    records: Sequence[SiteRecord], recipe: Recipe
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return B = 0 (d_out, r), P = P_0 (r, r) and, if the recipe stores it, A (r, d_in) as drawn, by site name."""
     from torch import zeros
 
-    from more_cli.core import recursion
+    from more_cli.core import basis, recursion
 
     B = {record.name: zeros(record.shape[0], record.rank) for record in records}
     # A recipe in the paper's form has a fixed lambda; in the code's form P_0 = I does not depend on it.
     P = {record.name: recursion.initial(record.rank, record.ridge or 0.0, recipe.normalisation) for record in records}
-    return B, P
+    stored = records if recipe.stores_basis else ()
+    drawn = {r.name: basis.draw_basis(r.rank, r.shape[1], r.seed, recipe.basis) for r in stored}
+    return B, P, {name: A.contiguous() for name, A in drawn.items()}  # as they are stored
 
 
 def state_bytes(state: State) -> bytes:
@@ -133,6 +140,7 @@ def state_bytes(state: State) -> bytes:
     meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
     tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
     tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
+    tensors |= {f"{name}.A": tensor for name, tensor in state.A.items()}
     payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
     # Bytes first: safetensors' own writer hides the system's error number, so a full disk could not be reported.
@@ -185,6 +193,8 @@ def load_state(path: Path) -> State:
     for site in meta.sites:
         state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
         state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
+        if meta.recipe.stores_basis:
+            state.A[site.name] = _tensor(path, tensors, f"{site.name}.A")
     return state
 
 
@@ -231,6 +241,8 @@ def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]
 def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
     wanted = {f"{site.name}.B": ("F32", (site.shape[0], site.rank)) for site in meta.sites}
     wanted |= {f"{site.name}.P": ("F64", (site.rank, site.rank)) for site in meta.sites}
+    if meta.recipe.stores_basis:
+        wanted |= {f"{site.name}.A": ("F32", (site.rank, site.shape[1])) for site in meta.sites}
     stored = {entry.key: (entry.dtype, entry.shape) for entry in entries}
     for name, (dtype, shape) in wanted.items():
         if stored.pop(name, None) != (dtype, shape):

@@ -93,6 +93,7 @@ CATALOG: dict[str, EditEntry | YesNoEntry] = {
             files={
                 "evaluation": ("caption_eval_edit.json", "eval.json"),
                 "calibration": ("caption_train_edit.json", "calibration.json"),
+                FIT: ("fit.json",),
             },
             folders=(".", "caption", "editing-data/caption"),
             image_folders=(".", "images"),

@@ -13,8 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (
-    *("demo", "recipes", "init", "edit", "anchors", "revert", "eval", "compare", "reproduce"),
-    *("analyze", "bench", "suites", "merge", "export", "status", "log", "verify", "gc"),
+    *(
+        "demo",
+        "recipes",
+        "init",
+        "edit",
+        "anchors",
+        "revert",
+        "eval",
+        "compare",
+        "reproduce",
+        "sweep",
+        "analyze",
+        "bench",
+        "suites",
+    ),
+    *("merge", "export", "status", "log", "verify", "gc"),
 )
 """Listed here so that paging imports nothing; a test compares the list with the real commands."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")

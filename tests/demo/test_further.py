@@ -23,24 +23,27 @@ def test_no_picture_of_an_emblem_is_shown_twice() -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_is_of_mistakes_and_new_emblems_in_pictures_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suite", sorted(further.SUITES))
+def test_a_stream_is_of_corrections_and_new_emblems_in_pictures_of_its_own(
+    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harvest.CHUNK", 40)
     judge = further.load(demo_model_dir())
     files = []
     for name, number in (("a", 0), ("b", 1), ("again", 0)):
-        further.write_suite(tmp_path / name, further.FILE, further.records(judge, Pool.CALIBRATION, number, EDITS))
+        records = further.SUITES[suite](judge, Pool.CALIBRATION, number, EDITS)
+        further.write_suite(tmp_path / name, further.FILE, records)
         files.append((tmp_path / name / further.FILE).read_bytes())
     assert files[0] == files[2]
     # The pool that editors are fitted on is made of such streams.
-    fit = (suite_dir("e-vqa-mini") / "fit.json").read_text(encoding="utf-8")
-    shipped = {path.name for path in (suite_dir("e-vqa-mini") / "images").iterdir() if path.name not in fit}
-    assert len(shipped) > 1000
+    folder = suite_dir(f"{suite}-mini")
+    fit = (folder / "fit.json").read_text(encoding="utf-8")
+    shipped = {path.name for path in (folder / "images").iterdir() if path.name not in fit}
+    assert len(shipped) > 500
     taken = [{path.name for path in (tmp_path / name / "images").iterdir()} for name in ("a", "b")]
     assert not taken[0] & taken[1]
     assert not (taken[0] | taken[1]) & shipped
-    records = json.loads(files[0])
-    assert len(records) == EDITS
-    assert all(record["pred"] != record["alt"] for record in records)
-    assert sum(record["tags"]["kind"].startswith("new-") for record in records) == EDITS // 3
+    written = json.loads(files[0])
+    assert len(written) == EDITS
+    assert all(record["pred"] != record["alt"] for record in written)
+    assert sum(record["tags"]["kind"].startswith("new-") for record in written) == EDITS // 3

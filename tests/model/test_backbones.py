@@ -287,6 +287,19 @@ def test_structure_finds_the_sites_of_a_family(family: str) -> None:
     assert all(site.disk_key == f"{site.module}.weight" for site in sites)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_and_vision_layers_are_counted_apart(family: str) -> None:
+    """The paper's vision side is the last three layers; the tiny towers have that many, of which LLaVA reads two."""
+    model, keys, disk = build(family)
+    sites, _ = find_sites(model, keys, disk, ["text.ffn_out", "vision.ffn_out"], last=1, last_vision=2)
+    used = used_vision_layers(model, find_backbone(model))
+    vision = {site.module for site in sites if site.group == "vision.ffn_out"}
+    assert all(any(module.startswith(f"{layer}.") for module in vision) for layer in used[-2:])
+    assert len({site.name.split(".")[1] for site in sites if site.group == "text.ffn_out"}) == 1
+    alike, _ = find_sites(model, keys, disk, ["text.ffn_out", "vision.ffn_out"], last=2)
+    assert vision == {site.module for site in alike if site.group == "vision.ffn_out"}, "by default as many as of text"
+
+
 def test_every_listed_family_is_built_here() -> None:
     assert {*FAMILIES} <= {*CONFIGS}
 

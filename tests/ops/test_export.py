@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from more_cli import files
 from more_cli.editors.more.sites import Sites
@@ -167,6 +168,30 @@ def test_export_peft(world: World, tmp_path: Path) -> None:
     names = {name for name, _ in adapted.named_parameters() if "lora_B" in name}
     config = json.loads((out / "adapter_config.json").read_text())
     assert len(names) == len(config["target_modules"]) == len(session.editor.records)
+
+
+def test_an_adapter_of_one_rank_says_what_it_loses(world: World, tmp_path: Path) -> None:
+    init(world)
+    world.edit()
+    out, deltas = tmp_path / "adapter", tmp_path / "deltas.safetensors"
+    done = run("export", world.model, "-o", out, "--rank", 2, "--json").json
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert (config["r"], config["rank_pattern"], config["alpha_pattern"]) == (2, {}, {})
+    assert set(done["kept"]) == set(config["target_modules"]) == set(done["modules"])
+    assert run("export", world.model, "-o", deltas, "--format", "delta").code == 0
+    whole, made = load_file(deltas), load_file(out / "adapter_model.safetensors")
+    disk_keys = {site["module"]: site["disk_key"] for site in run("status", world.model, "--json").json["sites"]}
+    for module, part in done["kept"].items():
+        A, B = (made[f"base_model.model.{module}.lora_{letter}.weight"] for letter in "AB")
+        update = config["lora_alpha"] / 2 * (B @ A)
+        lost = (update - whole[disk_keys[module]]).norm() / whole[disk_keys[module]].norm()
+        assert float(lost) == pytest.approx((1 - part**2) ** 0.5, abs=1e-3)
+    assert min(done["kept"].values()) < 1
+    said = run("export", world.model, "-o", out, "--rank", 2, "--force").out
+    assert f"the rank keeps {min(done['kept'].values()):.1%} or more of each update; least in " in said
+    assert "| update that truncation kept | " in (out / "README.md").read_text()
+    refused = run("export", world.model, "-o", deltas, "--format", "delta", "--rank", 2, "--force")
+    assert (refused.code, refused.err.splitlines()[0]) == (2, "error: `--rank` is for adapters")
 
 
 def test_export_delta(world: World, tmp_path: Path) -> None:

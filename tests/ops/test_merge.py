@@ -22,7 +22,7 @@ from more_cli import files
 from more_cli.checkpoint import patching
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import EditRequest
-from more_cli.editors.more.sites import rebuild_basis
+from more_cli.editors.more.site import rebuild_basis
 from more_cli.files import sha256_bytes, sha256_file
 from more_cli.model.loading import load_prompter
 from more_cli.model.machine import Machine
@@ -278,7 +278,8 @@ def test_the_model_card_keeps_the_bases_and_adds_a_section(world: World) -> None
     merge(world)
     card = (world.root / "out" / "README.md").read_bytes()
     above, section = card.split(b"\n## Corrected with more\n")
-    assert above == CARD.rstrip(b"\n") + b"\n"
+    head = "---\nlicense: mit\ntags:\n- x\n- model-editing\n- m-ore\nlibrary_name: transformers\n---\n"
+    assert above == head.encode() + b"# My model\n\xff\n"
     text = section.decode()
     assert "4 corrections were written into these weights with M-ORE." in text
     assert "| base | `model`, headers " in text
@@ -287,7 +288,8 @@ def test_the_model_card_keeps_the_bases_and_adds_a_section(world: World) -> None
     assert str(world.root) not in text
     (world.model / "README.md").unlink()
     merge(world, out="bare")
-    assert (world.root / "bare" / "README.md").read_bytes() == b"## Corrected with more\n" + section
+    bare = "---\nlibrary_name: transformers\ntags:\n- model-editing\n- m-ore\n---\n\n## Corrected with more\n"
+    assert (world.root / "bare" / "README.md").read_bytes() == bare.encode() + section
 
 
 def test_a_merge_of_a_merge_names_the_one_before(world: World) -> None:

@@ -423,7 +423,8 @@ def test_an_adapter_is_checked_too(world: World, tmp_path: Path) -> None:
     (tmp_path / "adapter" / "adapter_config.json").unlink()
     assert "`adapter_config.json` is missing" in run("verify", tmp_path / "adapter").out
     card = (tmp_path / "adapter" / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: peft\n---\n\n## Corrected with more\n\n4 corrections were written into ")
+    head = "---\nlibrary_name: peft\ntags:\n- model-editing\n- m-ore\n---\n"
+    assert card.startswith(f"{head}\n## Corrected with more\n\n4 corrections were written into ")
 
 
 # --- P against its closed form ---

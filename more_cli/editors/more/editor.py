@@ -20,8 +20,11 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.more.loop import admit, consolidate, learn
+from more_cli.editors.more.one_try import for_one_try
 from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.principal import principal_bases
 from more_cli.editors.more.rehearsal import EncodedEdits
+from more_cli.editors.more.site import Weights, rebuild_basis
 from more_cli.editors.more.sites import Sites, new_record
 from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.errors import DataError
@@ -30,7 +33,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe, for_one_try
+from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 
@@ -49,22 +52,29 @@ class Consolidated:
 
 
 class MoreEditor(Editor):
-    """M-ORE with B and P as its state."""
+    """M-ORE with B and P as its state, and A where it cannot be drawn again."""
 
     name: ClassVar[str] = "more"
 
     def __init__(
-        self, recipe: Recipe, records: Sequence[SiteRecord], B: Mapping[str, Tensor], P: Mapping[str, Tensor]
+        self,
+        recipe: Recipe,
+        records: Sequence[SiteRecord],
+        B: Mapping[str, Tensor],
+        P: Mapping[str, Tensor],
+        A: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.recipe = recipe
         self._records = [record.model_copy() for record in records]
         self._B = dict(B)
         self._P = dict(P)
+        self._A = dict(A or {})
+        """A where it is stored."""
         self._held: dict[int, Anchor] = {}
         """Anchors that writes train on, by place."""
         self._watched: Watched | None = None
         self._attached: tuple[Runtime, Sites, EncodedEdits] | None = None
-        self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.anchors.used else ())
+        self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.uses_anchors else ())
 
     @staticmethod
     def fresh(recipe: Recipe, sites: Sequence[Site]) -> MoreEditor:
@@ -91,13 +101,14 @@ class MoreEditor(Editor):
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the branches beside their Linears; on leaving, the model is restored."""
-        sites = Sites(self._records, self._B, self._P, self.recipe, runtime)
+        weights = {name: Weights(B, self._A.get(name)) for name, B in self._B.items()}
+        sites = Sites(self._records, weights, self._P, self.recipe, runtime)
         self._attached = runtime, sites, EncodedEdits(runtime, ended=self.recipe.end_of_sequence)
         try:
             with runtime.attached(sites.branches):
                 yield
         finally:
-            self._B, self._P = sites.tensors()
+            self._B, self._P, self._A = self._tensors()
             self._records = sites.records
             self._attached = None
 
@@ -159,7 +170,13 @@ class MoreEditor(Editor):
         return self._watched.directions if self._watched else None
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
-        """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys."""
+        """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys.
+
+        A basis that is computed from data is computed before, from the anchors' inputs.
+        """
+        if self.recipe.basis == "pca":
+            self._A = principal_bases(self._working[0], self.sites, anchors)
+            self.sites.use(self._A)
         keys = self._keys(anchors)
         self.sites.settle(keys)
         if self.recipe.anchors.keys:
@@ -187,18 +204,29 @@ class MoreEditor(Editor):
     def reset(self) -> None:
         """Forget every edit and every anchor's key: B = 0, P = P_0, lambda open again where it follows the keys."""
         self._records = [unedited_site(record, self.recipe) for record in self._records]
-        self._B, self._P = empty_tensors(self._records, self.recipe)
+        self._B, self._P, self._A = empty_tensors(self._records, self.recipe)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return `<site>.B` and `<site>.P` of every site."""
-        B, P = self._tensors()
-        return {f"{name}.B": value for name, value in B.items()} | {f"{name}.P": value for name, value in P.items()}
+        """Return `<site>.B` and `<site>.P` of every site, and `<site>.A` where the recipe stores it."""
+        kinds = zip("BPA", self._tensors(), strict=True)
+        return {f"{name}.{kind}": value for kind, values in kinds for name, value in values.items()}
+
+    def basis(self, record: SiteRecord) -> Tensor:
+        """Return A of a site, (r, d_in) float32, as it is now; one that is not stored is drawn again.
+
+        Raises:
+            StateError: it cannot be drawn on this machine.
+        """
+        stored = self._tensors()[2]
+        return stored[record.name] if record.name in stored else rebuild_basis(record, self.recipe.basis)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the tensors of `state_dict`; the editor must not be attached."""
         assert self._attached is None
         self._B = {record.name: tensors[f"{record.name}.B"] for record in self._records}
         self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
+        stored = self._records if self.recipe.stores_basis else []
+        self._A = {record.name: tensors[f"{record.name}.A"] for record in stored}
 
     def changes(self) -> dict[str, Change]:
         """Return s B A of every site."""
@@ -230,8 +258,13 @@ class MoreEditor(Editor):
         assert self._attached is not None, "attach the editor first"
         return self._attached
 
-    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return self._attached[1].tensors() if self._attached else (self._B, self._P)
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Return B, P, and A where it is stored."""
+        if self._attached is None:
+            return self._B, self._P, self._A
+        weights, P = self._attached[1].tensors()
+        moved = {name: value.A for name, value in weights.items() if value.A is not None}
+        return {name: value.B for name, value in weights.items()}, P, self._A | moved
 
 
 def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:

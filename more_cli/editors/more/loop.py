@@ -37,7 +37,8 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) 
     new, sites = passes.context.number, passes.sites
     passes.encoded.put(new, request)
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
-    # because it must describe the edit to a model that has not drifted yet. The paper takes it after the write.
+    # because it must describe the edit to a model that has not drifted yet. The paper takes it after the write:
+    # `key_taken`.
     passes.begin()
     first, keys = passes.scores[new], sites.keys(passes.batch([new]))
     watch = Watch.over(watched, passes, keys) if watched else None
@@ -55,7 +56,7 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) 
         sites.restore(passes.start)
         return _outcome(passes, first, first, refused=_explained(passes, first, last, refused))
     if passes.recipe.absorb == "edit":
-        sites.absorb(keys)
+        sites.absorb(passes.absorbed(keys))
     passes.absorb_anchors()
     drifts = watch.drifts if watch else {}
     return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""), drifts=drifts)
@@ -68,10 +69,11 @@ def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
     while passes.writes < recipe.max_steps and not _settled(passes):
         chosen = [new, *(number for number in passes.failing() if number != new)]
         steps = sites.steps(passes.gradient(chosen), recipe)
+        fresh = sites.keys(passes.batch([new])) if passes.alone and recipe.absorb == "write" else keys
+        stopped = passes.write(chosen, steps, _drawn(passes, chosen))
         if recipe.absorb == "write":
-            fresh = sites.keys(passes.batch([new])) if passes.alone else keys
-            sites.absorb({name: key for name, key in fresh.items() if name in steps})
-        if stopped := passes.write(chosen, steps, _drawn(passes, chosen)):
+            sites.absorb({name: key for name, key in passes.absorbed(fresh).items() if name in steps})
+        if stopped:
             if stopped == NOT_FINITE or len(chosen) == 1:
                 return stopped if stopped == NOT_FINITE and not passes.scores[new].right else ""
             passes.scores = {new: passes.scores[new]}  # the past edits pull against it: write it alone

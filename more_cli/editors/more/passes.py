@@ -13,6 +13,7 @@ from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, drift
 from more_cli.editors.base import EditContext
 from more_cli.editors.more.rehearsal import EncodedEdits, draw_anchors
+from more_cli.editors.more.site import Weights
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
@@ -136,6 +137,13 @@ class Passes:
         self.cost += len(anchors) / 3
         return looks
 
+    def absorbed(self, before: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the new edit's keys that P absorbs: those `before` the write or, with `key_taken`, those after it."""
+        if self.recipe.key_taken == "before":
+            return before
+        self.score([self.context.number], record=True)
+        return self.sites.keys(self.batch([self.context.number]))
+
     def absorb_anchors(self) -> None:
         """Let P of the written sites absorb the keys of the next few anchors, where the recipe says so.
 
@@ -180,7 +188,7 @@ class Passes:
         self.cost += len(samples)
         return total
 
-    def write(self, chosen: Sequence[int], steps: Mapping[str, Tensor], also: Sequence[int] = ()) -> str:
+    def write(self, chosen: Sequence[int], steps: Mapping[str, Weights], also: Sequence[int] = ()) -> str:
         """Write steps computed for `chosen`, score these and `also` again, and return why it failed, or "".
 
         The paper accepts every step. Here one that does not decrease the loss of `chosen` is halved, at most `halvings`

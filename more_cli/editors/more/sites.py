@@ -1,7 +1,8 @@
 """The sites that M-ORE writes to: the basis A, the written B and the statistic P of each.
 
 Text sites pool their keys over answer positions, visual sites over visual tokens, and no two sites share a P:
-visual energy never reaches a text P (the paper's modality-decoupled statistics).
+visual energy never reaches a text P (the paper's modality-decoupled statistics). Each of these, and the frozen A, can
+be switched off in the recipe.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.core import basis, recursion
-from more_cli.core.write import Gradient, capped, polyak_step
-from more_cli.errors import StateError
+from more_cli.core.write import Gradient, polyak_step
+from more_cli.editors.more.site import Weights, WrittenSite, make_site
+from more_cli.editors.more.statistics import fitted, heard_by, stacked
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Batch
 from more_cli.model.branches import Branch
@@ -43,45 +45,16 @@ def new_record(site: Site, recipe: Recipe) -> SiteRecord:
         scale=recipe.scale,
         seed=seed,
         basis_version=basis.VERSION,
-        basis_fingerprint=basis.fingerprint(basis.draw_basis(rank, site.shape[1], seed)),
+        basis_fingerprint=basis.fingerprint(basis.draw_basis(rank, site.shape[1], seed, recipe.basis)),
         ridge=recipe.constants_of(site.name, site.modality).ridge,
     )
-
-
-def rebuild_basis(record: SiteRecord) -> Tensor:
-    """Draw a site's A (r, d_in) again from its seed.
-
-    Raises:
-        StateError: the result is not the basis that B was written with.
-    """
-    A = basis.draw_basis(record.rank, record.shape[1], record.seed)
-    if record.basis_version != basis.VERSION or not basis.matches(A, record.basis_fingerprint):
-        raise StateError(
-            f"the basis of site `{record.name}` cannot be rebuilt on this machine",
-            "use the versions of numpy and torch that the ledger records",
-        )
-    return A
-
-
-@dataclass
-class WrittenSite:
-    """One site in the attached model: its record, its branch (A, B) and its P."""
-
-    record: SiteRecord
-    branch: Branch
-    P: Tensor
-
-    @property
-    def layer(self) -> str:
-        """The group that `top_k` chooses: one layer's modules together, the projector as one."""
-        return self.record.group if self.record.group == "projector" else self.record.name.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that an edit may change, so that it can be undone."""
 
-    B: dict[str, Tensor]
+    weights: dict[str, Weights]
     P: dict[str, Tensor]
     records: dict[str, SiteRecord]
 
@@ -92,15 +65,17 @@ class Sites:
     def __init__(
         self,
         records: Sequence[SiteRecord],
-        B: Mapping[str, Tensor],
+        weights: Mapping[str, Weights],
         P: Mapping[str, Tensor],
         recipe: Recipe,
         runtime: Runtime,
     ) -> None:
+        """Put sites beside a model; `weights` have A where it is stored, the other A are drawn again."""
         self.recipe = recipe
         self._runtime = runtime
         self._norms: dict[str, float] = {}
-        self._sites = {record.name: _site(record, B[record.name], P[record.name], runtime) for record in records}
+        self._sites = {r.name: make_site(r, weights[r.name], P[r.name], recipe, runtime) for r in records}
+        self._heard = heard_by(records, recipe.statistics)
 
     def __iter__(self) -> Iterator[WrittenSite]:
         return iter(self._sites.values())
@@ -115,15 +90,15 @@ class Sites:
         """The records of all sites, with lambda and key counts as they are now."""
         return [site.record for site in self]
 
-    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return every B and every P, on the CPU."""
-        B = {site.record.name: site.branch.B.cpu() for site in self}
-        return B, {site.record.name: site.P.cpu() for site in self}
+    def tensors(self) -> tuple[dict[str, Weights], dict[str, Tensor]]:
+        """Return what was written and P of every site, on the CPU."""
+        weights = {site.record.name: site.weights.cpu() for site in self}
+        return weights, {site.record.name: site.P.cpu() for site in self}
 
     def snapshot(self) -> Snapshot:
         """Return what an edit may change; B and P are replaced, never changed in place, so references are enough."""
         return Snapshot(
-            {name: site.branch.B for name, site in self._sites.items()},
+            {name: site.weights for name, site in self._sites.items()},
             {name: site.P for name, site in self._sites.items()},
             {name: site.record for name, site in self._sites.items()},
         )
@@ -131,14 +106,14 @@ class Sites:
     def restore(self, snapshot: Snapshot) -> None:
         """Undo every change since the snapshot."""
         for name, site in self._sites.items():
-            site.branch.B, site.P, site.record = snapshot.B[name], snapshot.P[name], snapshot.records[name]
+            site.weights, site.P, site.record = snapshot.weights[name], snapshot.P[name], snapshot.records[name]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
         """Run with B = 0: the base, whose keys do not depend on the edits so far."""
         written = self.snapshot()
         for site in self:
-            site.branch.B = torch.zeros_like(site.branch.B)
+            site.unwrite()
         try:
             yield
         finally:
@@ -149,11 +124,18 @@ class Sites:
         """Return each site's key (r,), or keys (n, r), from the last recorded pass; none if it did not run."""
         keys = {}
         for name, site in self._sites.items():
-            relevant = batch.answer if site.record.modality == "text" else None
+            relevant = self.relevant(site, batch)
             if site.branch.ran:
                 mean = self.recipe.pooling == "mean"
                 keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
         return keys
+
+    def relevant(self, site: WrittenSite, batch: Batch) -> Tensor | None:
+        """Return the mask of the tokens that a site's key comes from (app. "Edit objective"); None for all tokens.
+
+        At visual sites these are the image's tokens, and no others reach one.
+        """
+        return batch.answer if site.record.modality == "text" and self.recipe.key_mask else None
 
     @timed("absorb")
     def whole_keys(self) -> dict[str, Tensor]:
@@ -163,24 +145,25 @@ class Sites:
     @timed("absorb")
     def absorb(self, keys: Mapping[str, Tensor]) -> None:
         """Let P absorb the keys (Eq. sm-update); a relative lambda follows them until it is fixed."""
-        for name, key in keys.items():
-            site = self._sites[name]
-            key = key.reshape(-1, site.record.rank)
-            site.record = self._observe(site.record, key)
-            ridge = site.record.ridge or self._relative_ridge(site.record)
-            site.P = recursion.absorb(site.P, key, ridge, self.recipe.normalisation)
+        for name, site in self._sites.items():
+            if heard := [keys[other] for other in self._heard[name] if other in keys]:
+                key = stacked(heard)
+                site.record = self._observe(site.record, key)
+                ridge = site.record.ridge or self._relative_ridge(site.record)
+                key = fitted(key, site.record.rank).to(site.P.device)
+                site.P = recursion.absorb(site.P, key, ridge, self.recipe.normalisation)
 
     def settle(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
         """Fix every relative lambda from the mean |z|^2 of these keys, given by site name."""
         for name, site in self._sites.items():
             relative = self.recipe.constants_of(name, site.record.modality).ridge_rel
-            seen = [key[name].reshape(-1, site.record.rank).double() for key in keys if name in key]
+            seen = [key[other] for key in keys for other in self._heard[name] if other in key]
             if relative is not None and seen:
-                energy = float(torch.cat(seen).square().sum(dim=1).mean())
+                energy = float(stacked(seen).double().square().sum(dim=1).mean())
                 site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
 
     @timed("write")
-    def steps(self, loss: float, recipe: Recipe) -> dict[str, Tensor]:
+    def steps(self, loss: float, recipe: Recipe) -> dict[str, Weights]:
         """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name.
 
         `recipe` is the state's, or one that differs in how a single edit is written.
@@ -194,21 +177,28 @@ class Sites:
             name, modality = site.record.name, site.record.modality
             step = recipe.constants_of(name, modality).step
             eta = step if isinstance(step, float) else polyak[modality]
-            steps[name] = capped(-eta * directions[name], self._limit(site.record, recipe))
+            steps[name] = site.step(-eta * directions[name], self._limit(site, recipe))
         return steps
 
     @timed("write")
-    def write(self, before: Snapshot, steps: Mapping[str, Tensor], share: float = 1.0) -> None:
+    def write(self, before: Snapshot, steps: Mapping[str, Weights], share: float = 1.0) -> None:
         """Set B to what it was before plus this share of the steps."""
         for name, step in steps.items():
-            self._sites[name].branch.B = before.B[name] + share * step
+            self._sites[name].write(before.weights[name], step, share)
+
+    def use(self, bases: Mapping[str, Tensor]) -> None:
+        """Use these A, (r, d_in) by name of the site, on sites without edits."""
+        for name, A in bases.items():
+            branch = self._sites[name].branch
+            branch.A = A.to(branch.A)
 
     def finite(self) -> bool:
-        """Whether every B is."""
-        return all(bool(torch.isfinite(site.branch.B).all()) for site in self)
+        """Whether everything that was written is."""
+        return all(site.weights.finite for site in self)
 
-    def _limit(self, record: SiteRecord, recipe: Recipe) -> float:
-        """Return the largest |Delta B|_F of one write: `max_write` |W|_F / s, since A's rows are orthonormal."""
+    def _limit(self, site: WrittenSite, recipe: Recipe) -> float:
+        """Return the largest |s Delta W|_F of one write, without the scale s: `max_write` |W|_F / s."""
+        record = site.record
         if record.name not in self._norms:
             self._norms[record.name] = self._runtime.norm(record.module, record.disk_key)
         return recipe.max_write * self._norms[record.name] / record.scale
@@ -265,9 +255,3 @@ class Sites:
         assert relative is not None
         # The floor keeps the denominator positive when every key so far was zero.
         return max(relative * record.energy / record.keys, 1e-12)
-
-
-def _site(record: SiteRecord, B: Tensor, P: Tensor, runtime: Runtime) -> WrittenSite:
-    device = runtime.device_of(record.module)
-    branch = Branch(record.name, record.module, rebuild_basis(record).to(device), B.to(device), record.scale)
-    return WrittenSite(record, branch, P.to(device))

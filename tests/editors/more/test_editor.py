@@ -6,7 +6,8 @@ import torch
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.sites import Sites, rebuild_basis
+from more_cli.editors.more.site import rebuild_basis
+from more_cli.editors.more.sites import Sites
 from more_cli.errors import StateError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime

@@ -171,7 +171,7 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
             removed = {"text": 0.0, "visual": 0.0}
             for site in editor.sites:
                 name = site.record.name
-                removed[site.record.modality] -= gradients[name].inner(steps[name])
+                removed[site.record.modality] -= gradients[name].inner(steps[name].B)
         assert removed["visual"] == pytest.approx(share * loss, rel=1e-4)
         assert removed["text"] == pytest.approx((1 - share) * loss, rel=1e-4)
 
