@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from more_cli.bench.run import BenchReport
-from more_cli.bench.scaling import WINDOW, rolling
 from more_cli.errors import UsageError
+from more_cli.evaluation.scaling import WINDOW, rolling
 from more_cli.files import disk_errors, replacing
 
 FORMATS = (".png", ".svg", ".pdf")

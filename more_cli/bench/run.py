@@ -13,11 +13,11 @@ from pathlib import Path
 
 from more_cli.bench.floor import Floor, Peer
 from more_cli.bench.random_edits import write_random_edits
-from more_cli.bench.scaling import Trend, median, trend
 from more_cli.bench.timing import PARTS, Lap, PeakMemory, Stopwatch
 from more_cli.clock import running
 from more_cli.errors import UsageError
 from more_cli.evaluation.metrics import Estimate
+from more_cli.evaluation.scaling import Trend, median, trend
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
 from more_cli.ops.init import Inputs, initialise, plan

@@ -14,6 +14,7 @@ import typer
 
 from more_cli import __version__
 from more_cli.cli import anchors, log, recipes, suites
+from more_cli.cli.analyze import analyze
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
 from more_cli.cli.demo import demo
@@ -45,6 +46,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "compare": compare,
         "reproduce": reproduce,
         "sweep": sweep,
+        "analyze": analyze,
         "bench": bench,
         "suites": suites.app,
     },

@@ -16,7 +16,7 @@ from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.bench.run import BenchReport, Measured
-    from more_cli.bench.scaling import Trend
+    from more_cli.evaluation.scaling import Trend
 
 MIB = 1 << 20
 _RATIOS = {

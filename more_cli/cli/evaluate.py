@@ -55,6 +55,10 @@ def evaluate(
     again: suites.Again = False,
     calibrate: suites.Calibrate = 0,
     anchors: suites.Anchors = None,
+    keep: suites.KeepIn = None,
+    keep_updates: suites.KeepUpdates = False,
+    keep_states: suites.KeepStates = False,
+    keep_answers: suites.KeepAnswers = None,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
@@ -93,8 +97,10 @@ def evaluate(
         "--metrics": metrics,
         "--again": again,
         "--anchors": anchors,
+        "--keep": keep,
     }
     _check_together(suite, probes, [option for option, value in for_suites.items() if value])
+    kept = suites.kept(output, keep, updates=keep_updates, states=keep_states, answers=keep_answers)
     files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
     files.check()
     if suite is not None:
@@ -112,6 +118,7 @@ def evaluate(
             calibrate=calibrate,
             metrics=metrics,
             anchors=anchors,
+            keep=kept,
         )
         machine = opt.machine(device, dtype, device_map, memory)
         loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load(output)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli.options import SUITE
+from more_cli.cli.options import KEPT, SUITE
 from more_cli.cli.output import Output
 from more_cli.errors import StateError, UsageError
 from more_cli.store.target import Target, locate, sidecar_path
 
 if TYPE_CHECKING:
+    from more_cli.experiments.keep import Keep
     from more_cli.experiments.run import RunOptions
     from more_cli.suites.load import EditSuite, Suite
 
@@ -116,6 +117,59 @@ Again = Annotated[
 ]
 
 
+KeepIn = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep",
+        metavar="DIR",
+        help="With --suite: keep the run in this folder, for `more analyze`.",
+        rich_help_panel=KEPT,
+    ),
+]
+KeepUpdates = Annotated[
+    bool, typer.Option("--keep-updates", help="With --keep: each edit's change of every weight.", rich_help_panel=KEPT)
+]
+KeepStates = Annotated[
+    bool,
+    typer.Option(
+        "--keep-states",
+        help="With --keep: hidden states of the locality probes, at --checkpoints.",
+        rich_help_panel=KEPT,
+    ),
+]
+KeepAnswers = Annotated[
+    str | None,
+    typer.Option(
+        "--keep-answers",
+        metavar="NAME[=DIR]",
+        help="With --keep: answers to a yes/no suite, such as mme, at --checkpoints; DIR holds its files.",
+        rich_help_panel=KEPT,
+    ),
+]
+
+
+def kept(output: Output, folder: Path | None, *, updates: bool, states: bool, answers: str | None) -> Keep | None:
+    """Return what a run keeps; None without --keep.
+
+    Raises:
+        UsageError: an option that needs --keep, or a suite that has no yes/no questions.
+        DataError: a file of that suite is missing or bad.
+    """
+    if folder is None:
+        for option, given in {"--keep-updates": updates, "--keep-states": states, "--keep-answers": answers}.items():
+            if given:
+                raise UsageError(f"`{option}` needs `--keep DIR`", f"name a folder: --keep run {option}")
+        return None
+    from more_cli.experiments.keep import Keep
+    from more_cli.suites.load import EditSuite
+
+    name, _, root = (answers or "").partition("=")
+    suite = SuiteSource(name, Path(root) if root else None).load(output) if name else None
+    if isinstance(suite, EditSuite):
+        raise UsageError(f"`--keep-answers {name}`: this suite has edits, not yes/no questions", "for example mme")
+    return Keep(folder, updates, states, suite)
+
+
 @dataclass(frozen=True)
 class SuiteSource:
     """Where a suite and its images are."""
@@ -167,6 +221,7 @@ def run_options(
     metrics: str | None,
     anchors: str | None,
     order: int = 0,
+    keep: Keep | None = None,
     recipe: str | None = None,
     settings: Sequence[str] = (),
     protocols: Sequence[str] = (),
@@ -204,6 +259,7 @@ def run_options(
         calibrate=calibrate,
         preset=preset,
         anchors=AUTO if anchors == AUTO else Path(anchors) if anchors else None,
+        keep=keep,
     )
 
 

@@ -17,6 +17,7 @@ from more_cli.editors.anchors import Anchor
 from more_cli.editors.past import Past
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
+from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
 
@@ -171,6 +172,13 @@ class Editor(ABC):
         state = sum(tensor.numel() * tensor.element_size() for tensor in self.state_dict().values())
         fitted = sum(tensor.numel() for tensor in self.fitted().values())
         return Footprint(0, state, fitted) if self.grows else Footprint(state, 0, fitted)
+
+    def changes(self) -> dict[str, Change]:
+        """Return how each weight that it may change differs from the base's now, by module path; it is attached.
+
+        Always of the same modules. Empty for editors that change no weights: they act on some prompts only.
+        """
+        return {}
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Accept a correction that is written later, together with others; most editors learn it at once."""

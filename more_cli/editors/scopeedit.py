@@ -35,6 +35,7 @@ from more_cli.errors import StateError
 from more_cli.inputs.edits import Probe
 from more_cli.model.batches import Batch, Query
 from more_cli.model.branches import Branch
+from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import find_backbone, own_parameters, text_layers
 
@@ -226,6 +227,10 @@ class ScopeEditor(Editor):
     def fit_constants(self) -> dict[str, Any]:
         """Return the numbers that the keys depend on: lambda is no part of them."""
         return self.tuning.model_dump(mode="json", include={"rank", "shared", "seed", "depth", "locality"})
+
+    def changes(self) -> dict[str, Change]:
+        """Return s B A of every module, both blocks together."""
+        return {scope.branch.module: scope.branch.change for scope in self.working[1]}
 
     def constants(self) -> dict[str, Any]:
         """Return the numbers of the editor."""

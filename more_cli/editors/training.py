@@ -19,6 +19,7 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
+from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.trained import Trained
 
@@ -83,6 +84,10 @@ class TrainedEditor(Editor):
         """The attached model and its trained parts."""
         assert self._attached is not None, "attach the editor first"
         return self._attached
+
+    def changes(self) -> dict[str, Change]:
+        """Return how every trained matrix differs from the base's; vectors, such as biases, are left out."""
+        return {path: change for part in self.working[1] for path, change in part.changes().items()}
 
     def constants(self) -> dict[str, Any]:
         """Return the numbers of the training."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
+from more_cli.model.changes import Change
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
 
@@ -103,6 +104,10 @@ class WeightEditor(Editor):
                 self.deltas[path].value = value
             return refused(first, reason, passes=work.passes, cost=work.cost)
         return outcome(self.runtime, first, last, writes=work.writes, passes=work.passes, cost=work.cost)
+
+    def changes(self) -> dict[str, Change]:
+        """Return every Delta W."""
+        return {path: Change(delta.value) for path, delta in self.deltas.items()}
 
     def reset(self) -> None:
         """Go back to the base's weights."""

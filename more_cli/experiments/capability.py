@@ -97,8 +97,8 @@ def evaluate_capability(
     """
     with _opened(target, machine, progress) as (runtime, edits, replayed):
         with runtime.base():
-            before = _ask(runtime, suite, progress, "asking the base")
-        after = _ask(runtime, suite, progress, "asking the state") if edits is not None else None
+            before = ask_all(runtime, suite, progress, "asking the base")
+        after = ask_all(runtime, suite, progress, "asking the state") if edits is not None else None
     checkpoint = open_checkpoint(target.model)
     return CapabilityReport(
         suite=suite,
@@ -131,7 +131,8 @@ def _opened(target: Target, machine: Machine, progress: Progress) -> Iterator[tu
         yield runtime, None, 0
 
 
-def _ask(runtime: Runtime, suite: YesNoSuite, progress: Progress, text: str) -> Answers:
+def ask_all(runtime: Runtime, suite: YesNoSuite, progress: Progress, text: str) -> Answers:
+    """Return a model's answers to every question of a suite; nothing, or an editor, is attached."""
     total = sum(len(image.questions) for images in suite.categories.values() for image in images)
     answers: dict[str, list[list[str]]] = {}
     done = 0
@@ -152,7 +153,8 @@ def _queries(images: Sequence[AskedImage]) -> list[Query]:
     return [Query((image.image(),), asked.question) for image in images for asked in image.questions]
 
 
-def _pairs(images: Sequence[AskedImage], answers: Sequence[Sequence[str]]) -> list[list[tuple[str, str]]]:
+def pairs_of(images: Sequence[AskedImage], answers: Sequence[Sequence[str]]) -> list[list[tuple[str, str]]]:
+    """Return, per image, each question's expected answer and the one that was given."""
     return [
         [(asked.answer, answer) for asked, answer in zip(image.questions, given, strict=True)]
         for image, given in zip(images, answers, strict=True)
@@ -160,7 +162,7 @@ def _pairs(images: Sequence[AskedImage], answers: Sequence[Sequence[str]]) -> li
 
 
 def _scored(suite: YesNoSuite, answers: Answers) -> Capability:
-    scores = {name: score_category(_pairs(images, answers[name])) for name, images in suite.categories.items()}
+    scores = {name: score_category(pairs_of(images, answers[name])) for name, images in suite.categories.items()}
     return Capability(scores, totals(scores, suite.entry.groups))
 
 
@@ -168,12 +170,13 @@ def _changes(suite: YesNoSuite, before: Answers, after: Answers) -> dict[str, Es
     """Return the mean change of accuracy; an image's questions are kept together."""
     changes, whole = {}, list[float]()
     for name, images in suite.categories.items():
-        pairs = zip(_pairs(images, before[name]), _pairs(images, after[name]), strict=True)
-        differences = [_accuracy(new) - _accuracy(old) for old, new in pairs]
+        pairs = zip(pairs_of(images, before[name]), pairs_of(images, after[name]), strict=True)
+        differences = [accuracy_of(new) - accuracy_of(old) for old, new in pairs]
         changes[name] = change(differences)
         whole += differences
     return changes | {"all": change(whole)}
 
 
-def _accuracy(answers: Sequence[tuple[str, str]]) -> float:
+def accuracy_of(answers: Sequence[tuple[str, str]]) -> float:
+    """Return the share of (expected, given) answers that say the same, in [0, 1]."""
     return sum(parse_answer(given) == parse_answer(expected) for expected, given in answers) / len(answers)

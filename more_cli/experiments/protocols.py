@@ -101,12 +101,14 @@ def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
 
 
 def marks_of(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers such as `1,10,100`.
+    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`.
 
     Raises:
         ValueError: not such a list.
     """
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    parts = [part.partition("-") for part in text.split(",") if part.strip()]
+    ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
+    return tuple(number for first, last in ends for number in range(first, last + 1))
 
 
 def checked(protocols: Sequence[str]) -> tuple[Protocol, ...]:

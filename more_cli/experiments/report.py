@@ -174,7 +174,7 @@ def report(
 
     As for a state, the `SUCCESS_METRICS` of a refused edit's targets are 0.
     """
-    cells = dict(_cells(lines))
+    cells = dict(cells_of(lines))
     readouts = list(schedule.readouts())
     rel = {cell: _rel(scores) for cell, scores in cells.items()}
     lost = forgetting(rel, schedule.edits) if {"final", "online"} <= set(schedule.protocols) else []
@@ -188,7 +188,7 @@ def report(
         available=len(suite.pools["evaluation"]),
         schedule=schedule,
         headline=readouts[0].name,
-        estimates={readout.name: _summary(readout, cells) for readout in readouts},
+        estimates={readout.name: summary(readout, cells) for readout in readouts},
         cells=cells,
         lines=list(lines),
         reproduce=reproduce,
@@ -202,7 +202,7 @@ def report(
     )
 
 
-def _cells(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
+def cells_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:
     """Yield every score by (t, i): what the model says by itself is no success of an edit that was refused."""
     refused = {(line["t"] == SINGLE, line["id"]) for line in lines if line["outcome"]["status"] == "refused"}
     ids = {line["t"]: line["id"] for line in lines if line["t"] != SINGLE}
@@ -221,7 +221,7 @@ def _unsuccessful(score: dict[str, Any]) -> dict[str, Any]:
 def _preset_values(
     preset: Preset, readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]
 ) -> dict[str, Estimate]:
-    columns = preset.pick(_summary(readout, cells))
+    columns = preset.pick(summary(readout, cells))
     averages = [preset.average(_by_name(cells[cell])) for cell in readout.cells]
     whole = [average for average in averages if average is not None]
     return columns | ({"Avg": estimate(whole)} if whole else {})
@@ -239,7 +239,8 @@ def _rel(scores: Sequence[Mapping[str, Any]]) -> float:
     return next(float(score["values"]["gen_exact"]) for score in scores if score["kind"] == "rel")
 
 
-def _summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+def summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    """Return every metric of one readout, by its full name."""
     values = _by_name(score for cell in readout.cells for score in cells[cell])
     order = {group: number for number, group in enumerate(all_groups())}
     return {name: estimate(values[name]) for name in sorted(values, key=lambda name: order[name.partition(".")[0]])}

@@ -13,18 +13,20 @@ from more_cli.editors.base import Editor, EditOutcome, EditRequest
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Yardstick
-from more_cli.evaluation.probes import Probe, ProbeScore, References, probes_of, run_probes
+from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
 from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
 from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import HeldAnchors, without_keys
+from more_cli.experiments.keep import Keep, Keeper
 from more_cli.experiments.presets import Preset
 from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
 from more_cli.experiments.references import BaseAnswers, EarlierAnswers
 from more_cli.experiments.report import SuiteReport, report
-from more_cli.experiments.run_journal import RunJournal
+from more_cli.experiments.run_journal import RunJournal, outcome_values, score_values
 from more_cli.experiments.run_plan import Base, asking_of, base_key, edits_hash, plan_run, run_key, schedule_of
-from more_cli.files import default_cache
+from more_cli.experiments.run_record import claim, record_of
+from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
@@ -34,6 +36,7 @@ from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.session import Every, versions
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite
+from more_cli.text import canonical_json
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
 """How often a run saves its editor; an interrupted run continues there."""
@@ -63,6 +66,8 @@ class RunOptions:
     """Preset of metrics; by default every metric by its full name."""
     anchors: Path | Literal["auto"] | None = None
     """Anchors file, by default the one that the editor's recipe names; or `auto`: made from the calibration pool."""
+    keep: Keep | None = None
+    """What the run keeps, and where; by default its journal alone, in the cache."""
     unscored: frozenset[tuple[str, str]] = frozenset()
     """Identities of anchors of other editors: probes that are one of them are left out as well."""
 
@@ -103,8 +108,13 @@ def run_suite(
         editor = entry.make(settings.with_settings(*calibration["chosen"]))
         reproduce |= {"constants": editor.constants(), "calibration": calibration}
     reproduce |= {"fit": digest} if (digest := fits.digest(editor)) else {}
-    folder = options.folder / "runs" / run_key(reproduce, schedule, options.yardstick)
-    run = _Run(editor, anchors, edits, schedule, options.yardstick, RunJournal(folder), progress)
+    folder, keeper = options.folder / "runs" / run_key(reproduce, schedule, options.yardstick), None
+    if options.keep:
+        key = sha256_bytes(canonical_json([folder.name, options.keep.facts]).encode())
+        record = record_of(key, options.editor, model, suite.name, schedule, edits, reproduce)
+        folder, keeper = options.keep.folder, Keeper(options.keep, record, progress)
+        claim(folder, record)
+    run = _Run(editor, anchors, edits, schedule, options.yardstick, RunJournal(folder), progress, keeper)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
@@ -212,6 +222,7 @@ class _Run:
     yardstick: Yardstick
     journal: RunJournal
     progress: Progress
+    keeper: Keeper | None = None
     asked: int = 0
     """Questions that the base was asked."""
     _save: Every = field(default_factory=lambda: Every(SAVE_EDITS, SAVE_SECONDS))
@@ -253,6 +264,8 @@ class _Run:
         memory = self._memory()
         for line in self.journal.lines[: len(self.edits)]:
             _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
+        if self.keeper:
+            self.keeper.begin(runtime, self.editor, len(self.journal.lines))
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
             edit = self.edits[t - 1]
             self.progress(t - 1, self.steps, f"edit {edit.id}")
@@ -266,6 +279,8 @@ class _Run:
             line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
             line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
             _remember(memory, t, edit, line["outcome"])
+            if self.keeper:
+                self.keeper.after(runtime, self.editor, t)
             self._keep(line)
 
     def _single(self, runtime: Runtime, base: BaseAnswers) -> None:
@@ -289,14 +304,14 @@ class _Run:
             outcome = self.editor.edit(EditRequest.of(edit), memory.context(number, edit.subject, edit.content))
         except DataError as error:  # the edit cannot be turned into a prompt
             outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
-        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": _outcome_values(outcome)}
+        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": outcome_values(outcome)}
 
     def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
         known = self._known() if self.editor.is_base else {}  # it never changes a score
         probes = {i: list(probes_of(self.edits[i - 1])) for i in due if str(i) not in known}
         whole = [probe for group in probes.values() for probe in group]
         scores = iter(run_probes(runtime, self.editor, whole, references=references, yardstick=self.yardstick))
-        fresh = {str(i): [_score_values(next(scores)) for _ in group] for i, group in probes.items()}
+        fresh = {str(i): [score_values(next(scores)) for _ in group] for i, group in probes.items()}
         return {i: fresh.get(i) or known[i] for i in map(str, due)}
 
     def _known(self) -> dict[str, list[dict[str, Any]]]:
@@ -323,27 +338,3 @@ def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) ->
     if outcome["status"] != "refused":
         memory.add(t, edit.subject, edit.content)
     memory.update(t, ((int(number), margin) for number, margin in outcome["looks"].items()))
-
-
-def _outcome_values(outcome: EditOutcome) -> dict[str, Any]:
-    return {
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "nll_before": outcome.nll_before,
-        "nll_after": outcome.nll_after,
-        "answer_before": outcome.forced_before,
-        "answer_after": outcome.forced_after,
-        "writes": outcome.writes,
-        "cost": outcome.cost,
-        "looks": {str(number): margin for number, margin in outcome.looks.items()},
-    }
-
-
-def _score_values(score: ProbeScore) -> dict[str, Any]:
-    return {
-        "kind": score.probe.kind,
-        "hop": score.probe.hop,
-        "values": score.values,
-        "answer": score.answer,
-        "base": score.base_answer,
-    }

@@ -21,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from more_cli.editors.base import Editor
+from more_cli.editors.base import Editor, EditOutcome
+from more_cli.evaluation.probes import ProbeScore
 from more_cli.files import append_line, disk_errors, replacing
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json
@@ -60,7 +61,7 @@ class RunJournal:
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         with writer_lock(self._folder / "lock"):
-            self.lines = list(self._read())
+            self.lines = read_lines(self._folder)
             yield
 
     def forget(self) -> None:
@@ -96,12 +97,6 @@ class RunJournal:
         with disk_errors(self._folder), replacing(self._folder / STATE) as scratch:
             scratch.write_bytes(save(tensors, metadata={"more": canonical_json(header)}))
 
-    def _read(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines before the first one that a crash cut short, which was never acknowledged."""
-        with suppress(FileNotFoundError, jsonlines.InvalidLineError), open(self._folder / LINES, "rb") as file:
-            whole = takewhile(lambda line: line.endswith(b"\n"), file)
-            yield from jsonlines.Reader(whole, loads=json.loads)
-
     def _snapshot(self) -> Snapshot | None:
         try:
             with safe_open(self._folder / STATE, framework="pt") as file:
@@ -111,6 +106,42 @@ class RunJournal:
         except (OSError, SafetensorError, KeyError, ValueError):
             return None
         return Snapshot(header["steps"], tensors, header["notes"]) if header["steps"] <= len(self.lines) else None
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines before the first one that a crash cut short, which was never acknowledged."""
+    lines: list[dict[str, Any]] = []
+    with suppress(FileNotFoundError, jsonlines.InvalidLineError), open(folder / LINES, "rb") as file:
+        whole = takewhile(lambda line: line.endswith(b"\n"), file)
+        for line in jsonlines.Reader(whole, loads=json.loads):
+            lines.append(line)  # one by one: those before a bad line count
+    return lines
+
+
+def outcome_values(outcome: EditOutcome) -> dict[str, Any]:
+    """Return an outcome as the journal has it."""
+    return {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "nll_before": outcome.nll_before,
+        "nll_after": outcome.nll_after,
+        "answer_before": outcome.forced_before,
+        "answer_after": outcome.forced_after,
+        "writes": outcome.writes,
+        "cost": outcome.cost,
+        "looks": {str(number): margin for number, margin in outcome.looks.items()},
+    }
+
+
+def score_values(score: ProbeScore) -> dict[str, Any]:
+    """Return the score of a probe as the journal has it."""
+    return {
+        "kind": score.probe.kind,
+        "hop": score.probe.hop,
+        "values": score.values,
+        "answer": score.answer,
+        "base": score.base_answer,
+    }
 
 
 def _as_lines(*lines: Mapping[str, Any]) -> bytes:

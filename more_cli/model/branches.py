@@ -12,6 +12,7 @@ from torch.autograd.function import FunctionCtx
 
 from more_cli.core.recursion import pool
 from more_cli.core.write import Gradient
+from more_cli.model.changes import Change
 
 
 class Part(Protocol):
@@ -75,6 +76,11 @@ class Branch:
         self._B = value
         self._rounded = value.to(self.dtype)
         self._written = bool(value.any())
+
+    @property
+    def change(self) -> Change:
+        """Delta W, s B A."""
+        return Change(self.scale * self.B, self.A)
 
     def insert(self, model: nn.Module) -> Callable[[], None]:
         """Attach to the Linear."""

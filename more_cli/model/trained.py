@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.errors import StateError, UsageError
+from more_cli.model.changes import Change
 
 
 class Trained(ABC):
@@ -41,6 +42,10 @@ class Trained(ABC):
     @abstractmethod
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return what is trained, by name."""
+
+    @abstractmethod
+    def changes(self) -> dict[str, Change]:
+        """Return how each matrix differs from the model's own, by the path of its module."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -77,6 +82,15 @@ class Copy(Trained):
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the copy's parameters that are trained."""
         return {name: value for name, value in self._copy.named_parameters() if value.requires_grad}
+
+    def changes(self) -> dict[str, Change]:
+        """Return the trained matrices minus the module's own."""
+        own = dict(self._original.named_parameters())
+        return {
+            f"{self.module}.{name}".removesuffix(".weight"): Change(trained.detach() - own[name].detach().float())
+            for name, trained in self.parameters().items()
+            if trained.dim() == 2
+        }
 
     def restart(self) -> None:
         """Reset the copy to the module's weights."""
@@ -131,6 +145,11 @@ class Adapter(Trained):
         for parameter in self.parameters().values():
             parameter.requires_grad_(True)
         return lambda: setattr(parent, self._leaf, self._base)
+
+    def changes(self) -> dict[str, Change]:
+        """Return the scaled B and A."""
+        A, B = (self.parameters()[f"{half}.weight"].detach() for half in ("lora_A", "lora_B"))
+        return {self.module: Change(self._layer.scaling["default"] * B, A)}
 
     def restart(self) -> None:
         """Reset to the first A and B = 0."""

@@ -24,6 +24,7 @@ COMMANDS = (
         "compare",
         "reproduce",
         "sweep",
+        "analyze",
         "bench",
         "suites",
     ),

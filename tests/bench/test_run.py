@@ -12,10 +12,10 @@ from more_cli import clock
 from more_cli.bench import floor
 from more_cli.bench import run as bench
 from more_cli.bench import timing as stopwatch
-from more_cli.bench.scaling import median, rolling, trend
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditRequest
+from more_cli.evaluation.scaling import median, rolling, trend
 from more_cli.inputs.edits import read_edits
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine

@@ -142,7 +142,7 @@ def test_commands_are_grouped_by_what_one_wants() -> None:
     groups = headings(run("--help").out)
     assert groups["Start"] == ["demo", "recipes"]
     assert groups["Correct"] == ["init", "edit", "anchors", "revert"]
-    assert groups["Measure"] == ["eval", "compare", "reproduce", "bench", "suites"]
+    assert groups["Measure"] == ["eval", "compare", "reproduce", "sweep", "analyze", "bench", "suites"]
     assert groups["Ship"] == ["merge", "export"]
     assert groups["Audit"] == ["status", "log", "verify", "gc"]
     assert set(groups) == {"Start", "Correct", "Measure", "Ship", "Audit", "Options"}
@@ -151,7 +151,8 @@ def test_commands_are_grouped_by_what_one_wants() -> None:
 def test_options_of_eval_are_grouped_by_what_they_belong_to() -> None:
     groups = headings(run("eval", "--help").out)
     assert list(groups) == [
-        *("Arguments", "State", "Report and gates", "A suite", "Recipe", "Images", "Where it runs", "Output")
+        *("Arguments", "State", "Report and gates", "A suite", "Recipe", "What a run on a suite keeps"),
+        *("Images", "Where it runs", "Output"),
     ]
     assert groups["State"] == ["--probes", "--state"]
     assert {"--gate", "--report", "--junit"} <= set(groups["Report and gates"])

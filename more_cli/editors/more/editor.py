@@ -31,6 +31,7 @@ from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
+from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
@@ -226,6 +227,10 @@ class MoreEditor(Editor):
         self._P = {record.name: tensors[f"{record.name}.P"] for record in self._records}
         stored = self._records if self.recipe.stores_basis else []
         self._A = {record.name: tensors[f"{record.name}.A"] for record in stored}
+
+    def changes(self) -> dict[str, Change]:
+        """Return s B A of every site."""
+        return {branch.module: branch.change for branch in self.sites.branches}
 
     def constants(self) -> dict[str, Any]:
         """Return the recipe in full."""
