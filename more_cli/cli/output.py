@@ -158,6 +158,10 @@ class Output:
         if not self.quiet:
             _say(text, sys.stderr)
 
+    def prompt(self, text: str) -> None:
+        """Ask a person for a line: print a text on stderr and leave the line open."""
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+
     def replayed(self, edits: int) -> None:
         """Report on stderr how many edits were replayed from the ledger, if any."""
         if edits:

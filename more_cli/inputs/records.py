@@ -142,6 +142,24 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
                 yield Record(name, bounded.number, value)
 
 
+def text_lines(stream: Readable, name: str) -> Iterator[Record]:
+    """Yield the lines of a stream of text as they arrive, each as a record whose value is its text; blank ones are
+    skipped."""
+    bounded = _BoundedLines(stream)
+    while True:
+        try:
+            text = next(bounded).decode("utf-8").removeprefix("\ufeff").strip()
+        except StopIteration:
+            return
+        except _LineTooLong:
+            yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", "")
+        except UnicodeDecodeError as error:
+            yield _bad_line(name, bounded.number, _not_utf8(error), "")
+        else:
+            if text:
+                yield Record(name, bounded.number, text)
+
+
 _BLANK = object()
 """The value of a blank line."""
 

@@ -13,20 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (
-    *(
-        "demo",
-        "recipes",
-        "init",
-        "edit",
-        "anchors",
-        "revert",
-        "eval",
-        "compare",
-        "reproduce",
-        "sweep",
-        "bench",
-        "suites",
-    ),
+    *("demo", "ask", "recipes", "init", "edit", "anchors", "revert"),
+    *("eval", "compare", "reproduce", "sweep", "bench", "suites"),
     *("merge", "export", "status", "log", "verify", "gc"),
 )
 """Listed here so that paging imports nothing; a test compares the list with the real commands."""
