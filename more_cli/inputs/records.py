@@ -22,6 +22,7 @@ LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
 ARRAY_BYTES = 256 * 2**20
 """Largest JSON array that is read as a whole, bytes."""
+UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 
 
@@ -101,8 +102,7 @@ def records(file: BinaryIO, name: str) -> Iterator[Record]:
     head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     file.seek(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        hint = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
-        return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", hint))])
+        return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", UTF16))])
     return _array(file, name) if head.startswith(b"[") else lines(file, name)
 
 
@@ -113,7 +113,7 @@ def _array(file: BinaryIO, name: str) -> Iterator[Record]:
             raise ValueError(f"is a JSON array of more than {ARRAY_BYTES >> 20} MiB")
         values = strict_json(raw.decode("utf-8").removeprefix("\ufeff"))
     except ValueError as error:
-        text = _not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
+        text = not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
         yield Record(name, 0, problem=Problem(name, text, ONE_PER_LINE))
         return
     assert isinstance(values, list)
@@ -154,7 +154,7 @@ def text_lines(stream: Readable, name: str) -> Iterator[Record]:
         except _LineTooLong:
             yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", "")
         except UnicodeDecodeError as error:
-            yield _bad_line(name, bounded.number, _not_utf8(error), "")
+            yield _bad_line(name, bounded.number, not_utf8(error), "")
         else:
             if text:
                 yield Record(name, bounded.number, text)
@@ -203,14 +203,15 @@ def _value(line: str | bytes) -> object:
 
 def _reason(error: jsonlines.InvalidLineError) -> str:
     cause = error.__cause__
-    return _not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
+    return not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
 
 
 def _bad_line(name: str, number: int, text: str, hint: str) -> Record:
     return Record(name, number, problem=Problem(f"{name}:{number}", text, hint, number))
 
 
-def _not_utf8(error: UnicodeDecodeError) -> str:
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Return what is wrong with bytes that are not UTF-8, in words."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte {error.start + 1}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (
-    *("demo", "ask", "recipes", "init", "edit", "anchors", "revert"),
+    *("demo", "ask", "recipes", "convert", "init", "edit", "anchors", "revert"),
     *("eval", "compare", "reproduce", "sweep", "bench", "suites"),
     *("merge", "export", "status", "log", "verify", "gc"),
 )
