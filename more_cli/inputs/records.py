@@ -6,8 +6,9 @@ A bad record does not stop reading: it becomes a problem with its line, and the 
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,16 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
         else:
             if value is not _BLANK:
                 yield Record(name, bounded.number, value)
+
+
+def given(values: Iterable[object], name: str) -> Iterator[Record]:
+    """Yield values of Python as records of a stream of that name; a path becomes its text."""
+    for number, value in enumerate(values, 1):
+        try:
+            record = Record(name, number, strict_json(json.dumps(value, default=os.fspath)))
+        except (TypeError, ValueError) as error:
+            record = Record(name, number, problem=Problem(f"{name}:{number}", f"not JSON: {error}", line=number))
+        yield record
 
 
 def text_lines(stream: Readable, name: str) -> Iterator[Record]:

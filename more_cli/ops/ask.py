@@ -156,8 +156,14 @@ def asking(
         yield asker
 
 
-def load_base(target: Target, machine: Machine, progress: Progress = no_progress) -> Runtime:
-    """Load a checkpoint as its edits are asked.
+def load_base(
+    target: Target,
+    machine: Machine,
+    progress: Progress = no_progress,
+    recipe: str | None = None,
+    settings: Sequence[str] = (),
+) -> Runtime:
+    """Load a checkpoint as its edits are asked; recipe and settings are those of a state that is still to come.
 
     Raises:
         StateError: not a checkpoint, or not the one that its state was made for.
@@ -167,15 +173,15 @@ def load_base(target: Target, machine: Machine, progress: Progress = no_progress
     if target.sidecar.exists():
         checkpoint = open_base(target, State(load_meta(target.sidecar)))
     progress(0, None, "loading the model")
-    return load_runtime(checkpoint, machine, **asked_as(target))
+    return load_runtime(checkpoint, machine, **asked_as(target, recipe, settings))
 
 
-def asked_as(target: Target) -> Asking:
-    """Return how questions are asked: as the state's recipe says or, without a state, the one `init` would choose."""
+def asked_as(target: Target, recipe: str | None = None, settings: Sequence[str] = ()) -> Asking:
+    """Return how questions are asked: as the state's recipe says or, without a state, the one it would be made with."""
     if target.sidecar.exists():
         return load_meta(target.sidecar).recipe.asking
     model_type = str(open_checkpoint(target.model).config.get("model_type", ""))
-    return load_recipe(pick_recipe(model_type)).asking
+    return load_recipe(recipe or pick_recipe(model_type), settings).asking
 
 
 def _picture(spelled: str) -> ImageSource:
