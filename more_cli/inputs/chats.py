@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.errors import DataError
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 
 LLAVA, MESSAGES = "LLaVA conversations", "chat messages"
 _KEYS = {"conversations": LLAVA, "messages": MESSAGES}
@@ -84,7 +84,10 @@ def _place(turns: Sequence[_Turn], named: list[Any]) -> None:
         turns[0].images += named
         return
     if places != len(named):
-        raise DataError(f"{places} places for images, and {len(named)} images", "name one image for each place")
+        raise DataError(
+            f"{counted(places, 'place')} for images, and {counted(len(named), 'image')}",
+            "name one image for each place",
+        )
     images = iter(named)
     for turn in turns:
         turn.images = [next(images) if image is _MISSING else image for image in turn.images]

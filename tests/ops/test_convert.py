@@ -325,7 +325,7 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.json", b'[{"messages": [{"role": "assistant", "content": "x"}]}]', 4, "is of `assistant`, not of `user`"),
         ("a.json", b'[{"messages": [{"role": "user", "content": [{"type": "video"}]}]}]', 4, "no part of type `video`"),
         ("a.json", b'[{"conversations": [{"from": "human", "value": "<image>Q"}, {"from": "gpt", "value": "a"}]}]', 4,
-         "1 places for images, and 0 images"),
+         "1 place for images, and 0 images"),
         ("b.csv", b"", 4, "file not found: `a.csv`\nhint: did you mean `b.csv`?"),
     ],
 )  # fmt: skip
