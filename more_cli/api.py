@@ -22,7 +22,7 @@ from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.model.machine import Machine
-from more_cli.ops.ask import ANSWER_TOKENS, Answers, asking, load_base, pictures
+from more_cli.ops.ask import ANSWER_TOKENS, Answers, asked_as, asking, load_base, pictures
 from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, Format, export
@@ -31,6 +31,7 @@ from more_cli.ops.merge import MergeOptions, MergeReport, merge
 from more_cli.ops.revert import RevertReport, RevertRequest, revert
 from more_cli.ops.status import StatusReport, status
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe_tables import Asking
 from more_cli.store.entry import entry_values
 from more_cli.store.target import locate
 
@@ -124,6 +125,7 @@ class Model:
         self.machine = machine
         self._recipe, self._settings, self._progress = recipe, tuple(settings), progress
         self._runtime: Runtime | None = None
+        self._asked: Asking | None = None
         require_checkpoint(self.target.model)
 
     def __enter__(self) -> Self:
@@ -306,8 +308,10 @@ class Model:
         return revert(self.target, request, self.machine, dry_run=dry_run, progress=self._progress, runtime=loaded)
 
     def _loaded(self) -> Runtime:
-        if self._runtime is None:
+        asked = asked_as(self.target, self._recipe, self._settings)
+        if self._runtime is None or asked != self._asked:  # another process may have made a state with another prompt
             self._runtime = load_base(self.target, self.machine, self._progress, self._recipe, self._settings)
+            self._asked = asked
         return self._runtime
 
 

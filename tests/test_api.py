@@ -15,7 +15,7 @@ from more_cli import errors, open_model
 from more_cli.api import Model
 from more_cli.ops import ask, init, session
 from more_cli.store.lock import writer_lock
-from support.helpers import LEARNING, QUESTION, World, assert_same_state, line, tree
+from support.helpers import LEARNING, QUESTION, World, assert_same_state, line, run, tree
 
 SETTINGS = LEARNING[1::2]
 
@@ -93,6 +93,15 @@ def test_another_process_may_edit_between_two_calls(world: World) -> None:
         assert [row["id"] for row in model.log()] == ["e1", "e2"]
         with writer_lock(world.folder / "lock"), pytest.raises(errors.StateError, match="in use by process"):
             model.edit([line(2)])
+
+
+def test_questions_are_asked_as_a_state_says_that_appears(world: World, loads: list[Any]) -> None:
+    with open_model(world.model) as model:
+        model.ask("what ?")
+        assert run("init", world.model, "--set", "system=be brief").code == 0
+        model.ask("what ?")
+        assert model._runtime is not None
+        assert (model._runtime.prompter.system, len(loads)) == ("be brief", 2)
 
 
 def test_a_dry_run_writes_nothing_and_loads_nothing(world: World, loads: list[Any]) -> None:
