@@ -144,6 +144,17 @@ def check_free(path: Path, force: bool, marker: str | None = None) -> None:
         raise UsageError(f"`{path}` holds no `{marker}`, so it was not written by `more`", "name a new folder")
 
 
+def check_free_file(path: Path, force: bool) -> None:
+    """Refuse an output file that exists already, unless ``force`` allows to replace it.
+
+    Raises:
+        UsageError: it exists and may not be replaced, or is a folder.
+    """
+    if path.is_dir() or (path.exists() and not force):
+        hint = "name a file" if path.is_dir() else "pass --force to replace it"
+        raise UsageError(f"`{path}` already exists", hint)
+
+
 def _swap_in(scratch: Path, target: Path) -> None:
     if not target.exists():
         _rename(scratch, target)

@@ -49,7 +49,7 @@ def strict_json(text: str) -> object:
         raise ValueError(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}, {where} {error.colno}") from None
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
-    _check_strings(value, 0)
+    check_strings(value)
     return value
 
 
@@ -78,7 +78,12 @@ def _finite_float(text: str) -> float:
     return number
 
 
-def _check_strings(value: object, depth: int) -> None:
+def check_strings(value: object, depth: int = 0) -> None:
+    """Check that every text of a JSON value can be stored and printed.
+
+    Raises:
+        ValueError: one sentence that says what is wrong.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
@@ -87,11 +92,11 @@ def _check_strings(value: object, depth: int) -> None:
             raise ValueError(f"text holds {kind}, U+{ord(match[0]):04X}")
     elif isinstance(value, dict):
         for name, item in value.items():
-            _check_strings(name, depth + 1)
-            _check_strings(item, depth + 1)
+            check_strings(name, depth + 1)
+            check_strings(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check_strings(item, depth + 1)
+            check_strings(item, depth + 1)
 
 
 def shorten(text: str, limit: int = 60) -> str:

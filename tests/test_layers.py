@@ -22,6 +22,7 @@ LAYERS = [
     ["ops"],
     ["bench", "experiments"],
     ["demo", "render"],
+    ["api"],
     ["cli"],
     ["__main__"],
 ]

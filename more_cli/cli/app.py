@@ -15,8 +15,10 @@ import typer
 from more_cli import __version__
 from more_cli.cli import anchors, log, recipes, suites
 from more_cli.cli.analyze import analyze
+from more_cli.cli.ask import ask
 from more_cli.cli.bench import bench
 from more_cli.cli.compare import compare
+from more_cli.cli.convert import convert
 from more_cli.cli.demo import demo
 from more_cli.cli.edit import edit
 from more_cli.cli.evaluate import evaluate
@@ -39,8 +41,8 @@ refused), or a merge lost some, or --require-all found failed ones, or rows of a
 data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or disk; 130 interrupted, state saved."""
 
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
-    "Start": {"demo": demo, "recipes": recipes.app},
-    "Correct": {"init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
+    "Start": {"demo": demo, "ask": ask, "recipes": recipes.app},
+    "Correct": {"convert": convert, "init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
     "Measure": {
         "eval": evaluate,
         "compare": compare,

@@ -264,6 +264,7 @@ def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed 
 def _result_lines(output: Output) -> Listener:
     """Return what prints a JSON object for each edit and each bad line at once (`--json-lines`)."""
     from more_cli.ops.edit import Listener
+    from more_cli.store.entry import entry_values
 
     class ResultLines(Listener):
         def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
@@ -338,6 +339,8 @@ def _show_notes(output: Output, report: EditReport) -> None:
 
 def edit_values(report: EditReport) -> dict[str, Any]:
     """Return an edit report as JSON values."""
+    from more_cli.store.entry import entry_values
+
     return {
         "state": str(report.target.sidecar),
         "total": report.total,
@@ -355,26 +358,4 @@ def edit_values(report: EditReport) -> dict[str, Any]:
         "wall_seconds": round(report.wall_seconds, 3),
         "consolidation": entry_values(report.consolidation) if report.consolidation else None,
         "edits": [entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries],
-    }
-
-
-def entry_values(entry: Entry) -> dict[str, Any]:
-    """Return what a ledger line says about its edit as JSON values."""
-    return {
-        "id": entry.id,
-        "status": entry.status,
-        "reason": entry.reason,
-        "question": entry.question,
-        "target": entry.target,
-        "answer_before": entry.greedy_before,
-        "answer_after": entry.greedy_after,
-        "forced_before": entry.forced_before,
-        "forced_after": entry.forced_after,
-        "nll_before": entry.nll_before,
-        "nll_after": entry.nll_after,
-        "right_after": entry.right_after,
-        "drift": entry.drift,
-        "writes": entry.writes,
-        "cost": entry.cost,
-        "wall_ms": entry.wall_ms,
     }

@@ -103,6 +103,10 @@ class Output:
             text = json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False)
             print(inert(text), flush=True)  # noqa: T201
 
+    def text(self, lines: str) -> None:
+        """Print lines of JSON that are a result themselves, whatever `--json` and `-q` say."""
+        print("\n".join(map(inert, lines.split("\n"))), end="", flush=True)  # noqa: T201
+
     def line(self, text: str = "") -> None:
         """Print one line of a result for people."""
         if not self.as_json and not self.quiet:
@@ -157,6 +161,10 @@ class Output:
         """Print a message on stderr."""
         if not self.quiet:
             _say(text, sys.stderr)
+
+    def prompt(self, text: str) -> None:
+        """Ask a person for a line: print a text on stderr and leave the line open."""
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
     def replayed(self, edits: int) -> None:
         """Report on stderr how many edits were replayed from the ledger, if any."""

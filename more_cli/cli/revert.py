@@ -74,7 +74,7 @@ def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[
     Raises:
         UsageError: no word names a state and the current folder does not, or a word is a path that does not exist.
     """
-    model = next((word for word in words if _names_model(word)), None)
+    model = next((word for word in words if names_model(word)), None)
     if model is not None:
         ids = list(words)
         ids.remove(model)
@@ -92,7 +92,8 @@ def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[
         raise UsageError(error.message + (taken if words else ""), hint) from None
 
 
-def _names_model(word: str) -> bool:
+def names_model(word: str) -> bool:
+    """Return whether a word is a folder, or has a state beside it."""
     return bool(word) and (os.path.isdir(word) or sidecar_path(Path(word)).is_file())
 
 

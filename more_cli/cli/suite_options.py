@@ -272,6 +272,16 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"`{option} {text}` is not a list of numbers", f"for example {option} 1,10,100") from None
 
 
+def embedded_target(output: Output, model: Path | None, state: Path | None) -> Target | None:
+    """Return the embedded demo model if nothing names another one, and say so on stderr; else None."""
+    if model is not None or state is not None or any(Path.cwd().glob("*.more")):
+        return None
+    from more_cli.demo.files import demo_model_dir
+
+    output.note("note: no MODEL given and no `*.more` file here; using the embedded demo model")
+    return Target(demo_model_dir(), sidecar_path(demo_model_dir()))
+
+
 def suite_target(
     output: Output, suite: Suite, model: Path | None, state: Path | None, *, usage: str = "more eval MODEL --suite NAME"
 ) -> Target:
@@ -286,11 +296,8 @@ def suite_target(
     """
     from more_cli.suites.load import YesNoSuite
 
-    if model is None and state is None and not any(Path.cwd().glob("*.more")):
-        from more_cli.demo.files import demo_model_dir
-
-        output.note("note: no MODEL given and no `*.more` file here; using the embedded demo model")
-        return Target(demo_model_dir(), sidecar_path(demo_model_dir()))
+    if embedded := embedded_target(output, model, state):
+        return embedded
     hint = f"name the checkpoint folder: {usage}"
     try:
         target = locate(model, state)

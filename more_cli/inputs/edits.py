@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from more_cli.errors import DataError, StreamErrors
 from more_cli.files import sha256_bytes
+from more_cli.inputs.complaints import explain, shown
 from more_cli.inputs.foreign import is_foreign, to_native
+from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
 from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
 from more_cli.text import canonical_json, shorten
@@ -26,9 +26,6 @@ TARGET_CHARACTERS = 2_000
 """Longest target, characters; the number of tokens is checked later, with the tokenizer."""
 ID_CHARACTERS = 200
 """Longest id, characters."""
-
-# Names that other tools use for the same field.
-_SYNONYMS = {"prompt": "question", "answer": "target", "label": "target", "img": "image", "images": "image"}
 
 
 def _text(value: str) -> str:
@@ -47,7 +44,7 @@ def _target(value: str) -> str:
 
 def _id(value: str) -> str:
     if not value.strip() or len(value) > ID_CHARACTERS or not value.isprintable():
-        raise ValueError(f"must be 1 to {ID_CHARACTERS} printable characters, got {_shown(value)}")
+        raise ValueError(f"must be 1 to {ID_CHARACTERS} printable characters, got {shown(value)}")
     return value
 
 
@@ -56,7 +53,7 @@ def _as_list(value: object) -> object:
         return [] if value is None else [value]
     if isinstance(value, list):
         return value
-    raise ValueError(f"must be a path or a list of paths, got {_shown(value)}")
+    raise ValueError(f"must be a path or a list of paths, got {shown(value)}")
 
 
 def _as_tags(value: object) -> object:
@@ -64,10 +61,10 @@ def _as_tags(value: object) -> object:
         return value
     wanted = "must be an object or a list of strings"
     if not isinstance(value, list):
-        raise ValueError(f"{wanted}, got {_shown(value)}")
+        raise ValueError(f"{wanted}, got {shown(value)}")
     for tag in value:
         if not isinstance(tag, str) or not tag.strip():
-            raise ValueError(f"{wanted}, got {_shown(tag)} in the list")
+            raise ValueError(f"{wanted}, got {shown(tag)} in the list")
     return dict.fromkeys(value, True)
 
 
@@ -203,26 +200,66 @@ def read_edits(
         StreamErrors: there are problems and ``on_error`` is "stop".
         DataError: the file cannot be read at all.
     """
-    images = ImageCache(image_root or path.parent, strict=strict_paths)
+    refuse_table(path)
     with opened(path) as file:
-        items = list(_checked_edits(records(file, str(path)), images, whole=True))
+        root = image_root or path.parent
+        return check_edits(records(file, str(path)), str(path), root, on_error=on_error, strict_paths=strict_paths)
+
+
+def check_edits(
+    records: Iterable[Record],
+    name: str,
+    image_root: Path,
+    *,
+    on_error: Literal["stop", "skip"] = "stop",
+    strict_paths: bool = False,
+) -> EditStream:
+    """Check the records of a whole stream; `name` says where they come from.
+
+    Raises:
+        StreamErrors: there are problems and ``on_error`` is "stop".
+    """
+    items = list(iter_edits(records, image_root, strict_paths=strict_paths, whole=True))
     edits = tuple(item for item in items if isinstance(item, Edit))
     problems = tuple(item for item in items if isinstance(item, Problem))
     if not items:
-        problems = (Problem(str(path), "holds no edits", ONE_PER_LINE),)
+        problems = (Problem(name, "holds no edits", ONE_PER_LINE),)
     if on_error == "stop":
         raise_all(problems)
     return EditStream(edits, problems, len({problem.line for problem in problems if problem.line}))
 
 
 def iter_edits(
-    records: Iterable[Record], image_root: Path | None = None, *, strict_paths: bool = False
+    records: Iterable[Record], image_root: Path | None = None, *, strict_paths: bool = False, whole: bool = False
 ) -> Iterator[Edit | Problem]:
     """Check records as they arrive; image paths are relative to ``image_root``, by default the current folder.
 
-    A later answer to the same question corrects the earlier one. Only ids and hashes of earlier records stay in memory.
+    A later answer to the same question corrects the earlier one; of a ``whole`` file it is a problem. Otherwise only
+    ids and hashes of earlier records stay in memory.
     """
-    return _checked_edits(records, ImageCache(image_root or Path(), strict=strict_paths))
+    images = ImageCache(image_root or Path(), strict=strict_paths)
+    repeats = Repeats()
+    answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
+    for record in records:
+        line = parse_edit_line(record)
+        if not isinstance(line, EditLine):
+            yield from line
+            continue
+        edit = resolve_edit(record, line, images)
+        if not isinstance(edit, Edit):
+            yield from edit
+            continue
+        before = answered.get(edit.subject, edit)
+        if before.target != edit.target:
+            yield record.wrong(_contradiction(edit, before), "keep one of the two lines")
+            continue
+        admitted = repeats.admit(record, edit.id, edit.content, edit.subject)
+        if isinstance(admitted, Problem):
+            yield admitted
+        elif admitted:
+            if whole:
+                answered[edit.subject] = edit
+            yield edit
 
 
 def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: bool = False) -> tuple[Probe, ...]:
@@ -280,37 +317,16 @@ def _checked(record: Record, model: type[LineModel]) -> LineModel | list[Problem
         return [record.problem]
     value = record.value
     if not isinstance(value, dict):
-        return [record.wrong(f"must be a JSON object, got {_shown(value)}", ONE_PER_LINE)]
+        return [record.wrong(f"must be a JSON object, got {shown(value)}", ONE_PER_LINE)]
+    if model is EditLine and (form := form_of(value)):
+        raise needs_conversion(record.name, form)
     if model is EditLine and is_foreign(value):
         value = to_native(value)
     try:
         return model.model_validate(value)
     except ValidationError as error:
         known = list(model.model_fields)
-        return [record.wrong(_explain(detail, known)) for detail in error.errors(include_url=False)]
-
-
-def _explain(detail: ErrorDetails, known: list[str]) -> str:
-    """Return one sentence about an error of pydantic."""
-    *outer, last = detail["loc"]
-    place = shorten("".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"])[1:])
-    if detail["type"] == "missing":
-        return f"`{place}` is missing"
-    if detail["type"] == "extra_forbidden":
-        near = _SYNONYMS.get(str(last)) or next(iter(difflib.get_close_matches(str(last), known, 1)), None)
-        return f"unknown field `{place}`" + (f"; did you mean `{near}`?" if near in known and not outer else "")
-    if detail["type"] == "value_error":
-        return f"`{place}` {detail['msg'].removeprefix('Value error, ')}"
-    kind = detail["type"].removesuffix("_type")
-    wanted = {"string": "a string", "list": "a list", "dict": "an object", "model": "an object"}
-    expected = wanted.get(kind.removesuffix("_attributes"), "a whole number from 1")
-    return f"`{place}` must be {expected}, got {_shown(detail['input'])}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    return shorten(canonical_json(value), 40)
+        return [record.wrong(explain(detail, known)) for detail in error.errors(include_url=False)]
 
 
 class _Resolver:
@@ -360,32 +376,6 @@ def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | l
     resolver = _Resolver(record, images)
     edit = resolver.edit(line)
     return resolver.problems or edit
-
-
-def _checked_edits(records: Iterable[Record], images: ImageCache, *, whole: bool = False) -> Iterator[Edit | Problem]:
-    """Check records in their order; with `whole`, a second answer to a question is a problem and no correction."""
-    repeats = Repeats()
-    answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
-    for record in records:
-        line = parse_edit_line(record)
-        if not isinstance(line, EditLine):
-            yield from line
-            continue
-        edit = resolve_edit(record, line, images)
-        if not isinstance(edit, Edit):
-            yield from edit
-            continue
-        before = answered.get(edit.subject, edit)
-        if before.target != edit.target:
-            yield record.wrong(_contradiction(edit, before), "keep one of the two lines")
-            continue
-        admitted = repeats.admit(record, edit.id, edit.content, edit.subject)
-        if isinstance(admitted, Problem):
-            yield admitted
-        elif admitted:
-            if whole:
-                answered[edit.subject] = edit
-            yield edit
 
 
 def _contradiction(edit: Edit, before: Edit) -> str:

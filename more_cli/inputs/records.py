@@ -6,8 +6,9 @@ A bad record does not stop reading: it becomes a problem with its line, and the 
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
 ARRAY_BYTES = 256 * 2**20
 """Largest JSON array that is read as a whole, bytes."""
+UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 
 
@@ -101,8 +103,7 @@ def records(file: BinaryIO, name: str) -> Iterator[Record]:
     head = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
     file.seek(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        hint = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
-        return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", hint))])
+        return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", UTF16))])
     return _array(file, name) if head.startswith(b"[") else lines(file, name)
 
 
@@ -113,7 +114,7 @@ def _array(file: BinaryIO, name: str) -> Iterator[Record]:
             raise ValueError(f"is a JSON array of more than {ARRAY_BYTES >> 20} MiB")
         values = strict_json(raw.decode("utf-8").removeprefix("\ufeff"))
     except ValueError as error:
-        text = _not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
+        text = not_utf8(error) if isinstance(error, UnicodeDecodeError) else str(error)
         yield Record(name, 0, problem=Problem(name, text, ONE_PER_LINE))
         return
     assert isinstance(values, list)
@@ -140,6 +141,34 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
         else:
             if value is not _BLANK:
                 yield Record(name, bounded.number, value)
+
+
+def given(values: Iterable[object], name: str) -> Iterator[Record]:
+    """Yield values of Python as records of a stream of that name; a path becomes its text."""
+    for number, value in enumerate(values, 1):
+        try:
+            record = Record(name, number, strict_json(json.dumps(value, default=os.fspath)))
+        except (TypeError, ValueError) as error:
+            record = Record(name, number, problem=Problem(f"{name}:{number}", f"not JSON: {error}", line=number))
+        yield record
+
+
+def text_lines(stream: Readable, name: str) -> Iterator[Record]:
+    """Yield the lines of a stream of text as they arrive, each as a record whose value is its text; blank ones are
+    skipped."""
+    bounded = _BoundedLines(stream)
+    while True:
+        try:
+            text = next(bounded).decode("utf-8").removeprefix("\ufeff").strip()
+        except StopIteration:
+            return
+        except _LineTooLong:
+            yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", "")
+        except UnicodeDecodeError as error:
+            yield _bad_line(name, bounded.number, not_utf8(error), "")
+        else:
+            if text:
+                yield Record(name, bounded.number, text)
 
 
 _BLANK = object()
@@ -185,14 +214,15 @@ def _value(line: str | bytes) -> object:
 
 def _reason(error: jsonlines.InvalidLineError) -> str:
     cause = error.__cause__
-    return _not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
+    return not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
 
 
 def _bad_line(name: str, number: int, text: str, hint: str) -> Record:
     return Record(name, number, problem=Problem(f"{name}:{number}", text, hint, number))
 
 
-def _not_utf8(error: UnicodeDecodeError) -> str:
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Return what is wrong with bytes that are not UTF-8, in words."""
     return f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte {error.start + 1}"
 
 

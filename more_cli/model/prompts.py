@@ -118,6 +118,10 @@ class Prompter:
         """Return the text of an answer's tokens, without control tokens."""
         return str(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=True)).strip()
 
+    def spoken(self, ids: Sequence[int]) -> str:
+        """Return the text of a generated answer's tokens; it ends in `...` if it was cut off before its end."""
+        return self.text(ids) + ("" if ids and ids[-1] in self.stops else "...")
+
     def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
         """Return where the target starts in a prompt of `length` tokens, and the target's tokens."""
         if self.decoder_start is not None:

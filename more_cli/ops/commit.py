@@ -112,5 +112,4 @@ def greedy_answer(session: Session, edit: Edit) -> str:
     runtime, prompter = session.runtime, session.runtime.prompter
     target = prompter.tokenizer(edit.target, add_special_tokens=False)["input_ids"]
     (tokens,) = runtime.generate([EditRequest.of(edit).query], len(target) + SPARE_TOKENS)
-    ended = bool(tokens) and tokens[-1] in prompter.stops
-    return prompter.text(tokens) + ("" if ended else "...")
+    return prompter.spoken(tokens)

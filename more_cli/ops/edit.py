@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
-from more_cli.inputs.edits import Edit, iter_edits, raise_all, read_edits
+from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
-from more_cli.inputs.records import Problem
+from more_cli.inputs.records import Problem, given
 from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_consolidation, commit_edit
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.edit_check import EditCheck
@@ -41,6 +42,10 @@ NO_ANCHORS = (
     "no anchors: nothing holds unrelated answers in place (on three small models 100 edits left locality on "
     "pictures at 86 %, with anchors at 94 %); `more anchors add MODEL FILE` adds questions that must not move"
 )
+
+
+LINES = "edits"
+"""Name of a stream that is in memory, in messages and in the ledger."""
 
 
 @dataclass(frozen=True)
@@ -132,20 +137,22 @@ class Listener:
 
 def edit_file(
     target: Target,
-    stream: Path,
+    stream: Path | Iterable[Mapping[str, Any]],
     options: EditOptions,
     machine: Machine,
     progress: Progress = no_progress,
     listener: Listener | None = None,
+    runtime: Runtime | None = None,
 ) -> EditReport:
-    """Apply the edits of a file that are not in the ledger yet, in file order.
+    """Apply the edits of a file, or edit lines in memory, that are not in the ledger yet, in their order.
+
+    `runtime` is the model if it is loaded already.
 
     Raises:
-        StreamErrors: the file has problems; nothing is applied.
+        StreamErrors: the stream has problems; nothing is applied.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
-    listener = listener or Listener()
-    read = read_edits(stream, options.image_root, on_error="skip", strict_paths=options.strict_paths)
+    listener, read = listener or Listener(), _read(stream, options)
     check = EditCheck(target, options.recipe, options.settings)
     misfits = {edit.id: problem for edit in read.edits if (problem := check.problem(edit))}
     problems = [*read.problems, *misfits.values()]
@@ -155,7 +162,14 @@ def edit_file(
         raise_all(problems)
     edits = [edit for edit in read.edits if edit.id not in misfits][: options.limit]
     report = EditReport(target, total=len(edits), problems=[str(problem) for problem in problems], notes=check.notes())
-    return _Run(options, machine, report, progress, listener).go(edits)
+    return _Run(options, machine, report, progress, listener, runtime).go(edits)
+
+
+def _read(stream: Path | Iterable[Mapping[str, Any]], options: EditOptions) -> EditStream:
+    root, strict = options.image_root, options.strict_paths
+    if isinstance(stream, Path):
+        return read_edits(stream, root, on_error="skip", strict_paths=strict)
+    return check_edits(given(stream, LINES), LINES, root or Path(), on_error="skip", strict_paths=strict)
 
 
 def edit_stream(
@@ -192,6 +206,8 @@ class _Run:
     report: EditReport
     progress: Progress
     listener: Listener
+    runtime: Runtime | None = None
+    """The model, if it is loaded already."""
 
     def go(self, source: list[Edit] | Prefetch[Edit | Problem]) -> EditReport:
         """Apply a whole file, or a stream as it arrives."""
@@ -201,13 +217,13 @@ class _Run:
         if self.options.dry_run:
             self._dry_run(edits)
             return report
-        runtime = None
+        runtime = self.runtime
         if not target.sidecar.exists():
             recipe, settings = self.options.recipe, self.options.settings
             known = source if self.options.anchors and isinstance(source, list) else ()
-            created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress)
+            created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress, runtime)
             # The model is loaded once; the report must not keep it when the session has ended.
-            runtime, report.created = created.runtime, replace(created, runtime=None)
+            runtime, report.created = created.runtime or runtime, replace(created, runtime=None)
             if self.options.anchors and report.created.state.recipe.anchors.size and not report.created.anchors:
                 report.notes.append(NO_ANCHORS)
         elif not target.folder.exists():

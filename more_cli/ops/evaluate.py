@@ -22,6 +22,7 @@ from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, identity, leave_out, left_out_sentence, load_anchors
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.provenance import provenance
@@ -118,7 +119,12 @@ class EvalReport:
 
 
 def evaluate_state(
-    target: Target, machine: Machine, progress: Progress = no_progress, *, ask_base: bool = False
+    target: Target,
+    machine: Machine,
+    progress: Progress = no_progress,
+    *,
+    ask_base: bool = False,
+    runtime: Runtime | None = None,
 ) -> EvalReport:
     """Score every edit that was asked for, with its probes, after all edits (protocol `final`).
 
@@ -126,12 +132,12 @@ def evaluate_state(
     now, the `SUCCESS_METRICS` of its targets are 0; its locality, `target_nll` and `gen_stops` are as measured. A
     question of it that cannot be turned into a prompt has no answer, and these zeros alone. A not-learnt edit was
     written, and counts by what is measured. A locality probe that is an anchor too is left out. With `ask_base` the
-    untouched base answers the edits' questions as well.
+    untouched base answers the edits' questions as well. `runtime` is the model if it is loaded already.
 
     Raises:
         StateError: no state, or one that does not fit its base.
     """
-    session = open_session(target, machine, progress)
+    session = open_session(target, machine, progress, runtime)
     asked, failed = session.ledger.asked(), session.ledger.failed()
     edits, left_out = leave_out(map(session.ledger.edit_of, asked), _anchors(session))
     probes = [probe for edit in edits for probe in probes_of(edit)]
@@ -151,6 +157,7 @@ def evaluate_probes(
     *,
     ask_base: bool = False,
     strict_paths: bool = False,
+    runtime: Runtime | None = None,
 ) -> EvalReport:
     """Score the state on a file of questions: by the given answer or, without one, by the base's own behaviour.
 
@@ -160,7 +167,7 @@ def evaluate_probes(
     Raises:
         StreamErrors: the file has problems.
     """
-    session, probes, left_out = open_session(target, machine, progress), list[Probe](), 0
+    session, probes, left_out = open_session(target, machine, progress, runtime), list[Probe](), 0
     anchors = _anchors(session)
     for question in read_probes(file, image_root, strict_paths=strict_paths):
         if identity(question) in anchors:

@@ -168,11 +168,12 @@ def initialise(
     inputs: Inputs | None = None,
     machine: Machine | None = None,
     progress: Progress = no_progress,
+    runtime: Runtime | None = None,
 ) -> InitReport:
     """Write the sidecar of a checkpoint, unless an equal one exists.
 
     With anchors or a calibration stream the model is loaded: constants are calibrated, lambda is fixed from the
-    anchors' keys, and P absorbs these keys.
+    anchors' keys, and P absorbs these keys. `runtime` is the model if it is loaded already.
 
     Raises:
         StateError: the checkpoint cannot be edited, its processor does not fit it, or another state exists.
@@ -195,11 +196,12 @@ def initialise(
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
-        questions, runtime = wanted.questions, None
+        questions = wanted.questions
         if questions or corrections:
             machine = machine or Machine()
-            questions, runtime = _prepare(
-                target, chosen, state, wanted, corrections, machine=machine, progress=progress
+            runtime = runtime or _load(chosen, wanted, machine, progress)
+            questions = _prepare(
+                target, chosen, state, runtime, wanted, corrections, machine=machine, progress=progress
             )
         if inputs.auto is not None and not _pictured(questions):
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
@@ -226,22 +228,27 @@ def _pictured(questions: Iterable[Probe]) -> int:
     return sum(question.image is not None for question in questions)
 
 
+def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress) -> Runtime:
+    """Load the model, if memory suffices to edit it."""
+    needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=len(wanted.questions))
+    require(needed, chosen.checkpoint)
+    progress(0, None, "loading the model")
+    return load_runtime(chosen.checkpoint, machine, reserve=needed.beside_weights, **chosen.recipe.asking)
+
+
 def _prepare(
     target: Target,
     chosen: Plan,
     state: State,
+    runtime: Runtime,
     wanted: Wanted,
     corrections: Sequence[Edit],
     *,
     machine: Machine,
     progress: Progress,
-) -> tuple[Sequence[Probe], Runtime]:
-    """Choose and keep the anchors, calibrate, and let P absorb the anchors' keys; return the anchors and the model."""
+) -> Sequence[Probe]:
+    """Choose and keep the anchors, calibrate, and let P absorb the anchors' keys; return the anchors."""
     meta = state.meta
-    needed = estimate(chosen.checkpoint, chosen.sites, meta.recipe, machine, anchors=len(wanted.questions))
-    require(needed, chosen.checkpoint)
-    progress(0, None, "loading the model")
-    runtime = load_runtime(chosen.checkpoint, machine, reserve=needed.beside_weights, **meta.recipe.asking)
     anchors: list[Anchor] = []
     with runtime.attached([]):
         progress(0, None, "choosing anchors")
@@ -258,7 +265,7 @@ def _prepare(
         with editor.attach(runtime):
             editor.settle(anchors)
     take_over(state, editor)
-    return questions, runtime
+    return questions
 
 
 def _fresh(chosen: Plan) -> State:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
@@ -86,9 +87,15 @@ class RevertReport:
 
 
 def revert(
-    target: Target, request: RevertRequest, machine: Machine, *, dry_run: bool = False, progress: Progress = no_progress
+    target: Target,
+    request: RevertRequest,
+    machine: Machine,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+    runtime: Runtime | None = None,
 ) -> RevertReport:
-    """Revert edits and apply those that came after them again.
+    """Revert edits and apply those that came after them again; `runtime` is the model if it is loaded already.
 
     Raises:
         UsageError: an unknown id, one that is reverted already, or more edits than there are.
@@ -105,7 +112,7 @@ def revert(
         if session.outdated:
             session.save()
         if report.plan.gone:
-            draft = _draft(session, report.plan)
+            draft = _draft(session, report.plan, runtime)
             _finish(session, draft, report, stop)
             report.interrupted = stop.asked
             if not report.interrupted:
@@ -182,7 +189,7 @@ def _check_images(ledger: Ledger, places: Iterable[int]) -> None:
                 raise type(error)(text, "restore the image, then run the command again") from None
 
 
-def _draft(session: Session, plan: Plan) -> Session:
+def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
     """Open the draft: the state without the edits, as far as an earlier try got."""
     target, ledger = session.target, session.ledger
     draft = Draft(target.model, draft_path(target.folder, ledger.head, plan.gone))
@@ -190,7 +197,7 @@ def _draft(session: Session, plan: Plan) -> Session:
         own.append_all(entry.fields() for entry in ledger.history[len(own.entries) : plan.kept])
     if not draft.sidecar.exists():
         save_state(draft.sidecar, nearest_state(session.state, ledger, plan.kept))
-    return open_session(draft, session.machine, session.progress)
+    return open_session(draft, session.machine, session.progress, runtime)
 
 
 def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) -> None:

@@ -162,6 +162,28 @@ _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rep
 }  # fmt: skip
 
 
+def entry_values(entry: Entry) -> dict[str, Any]:
+    """Return what a ledger line says about its edit as JSON values."""
+    return {
+        "id": entry.id,
+        "status": entry.status,
+        "reason": entry.reason,
+        "question": entry.question,
+        "target": entry.target,
+        "answer_before": entry.greedy_before,
+        "answer_after": entry.greedy_after,
+        "forced_before": entry.forced_before,
+        "forced_after": entry.forced_after,
+        "nll_before": entry.nll_before,
+        "nll_after": entry.nll_after,
+        "right_after": entry.right_after,
+        "drift": entry.drift,
+        "writes": entry.writes,
+        "cost": entry.cost,
+        "wall_ms": entry.wall_ms,
+    }
+
+
 def with_checksum(entry: Entry) -> tuple[Entry, bytes]:
     """Return the entry with its checksum, and its line including the newline."""
     bare = f"{canonical_json(entry.model_copy(update={'check': ''}).model_dump(mode='json'))}\n".encode()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jsonlines
 
 from more_cli.errors import UsageError
-from more_cli.files import replacing
+from more_cli.files import check_free_file, replacing
+from more_cli.inputs.respelling import Respell, relative, respelled
 from more_cli.suites.check import SuiteCheck, check_suite
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
 from more_cli.text import shorten
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _FIRST = 3
 """Lines that `show` quotes."""
-_PROBES = ("locality", "portability")
-
-Respell = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -65,18 +62,16 @@ def convert(suite: Suite, out: Path, pool: str, *, force: bool) -> Conversion:
         UsageError: `out` already exists, or the suite has no such pool.
         StateError, ResourceError: as `replacing`.
     """
-    if out.is_dir() or (out.exists() and not force):
-        hint = "name a file" if out.is_dir() else "pass --force to replace it"
-        raise UsageError(f"`{out}` already exists", hint)
+    check_free_file(out, force)
     if isinstance(suite, YesNoSuite):
-        pool, lines, reader = "all", _probe_lines(suite, _relative(Path(), out.parent)), "more eval --probes"
+        pool, lines, reader = "all", _probe_lines(suite, relative(Path(), out.parent)), "more eval --probes"
     else:
         if pool not in suite.pools:
             raise UsageError(
                 f"suite `{suite.name}` has no pool `{shorten(pool)}` here", f"it has {', '.join(suite.pools)}"
             )
         root = suite.pools[pool].images.root
-        lines, reader = _edit_lines(suite, pool, _relative(root, out.parent)), "more edit"
+        lines, reader = _edit_lines(suite, pool, relative(root, out.parent)), "more edit"
     count = 0
     spelled = partial(json.dumps, ensure_ascii=False)
     with replacing(out) as scratch, jsonlines.open(scratch, "w", dumps=spelled) as file:
@@ -88,9 +83,7 @@ def convert(suite: Suite, out: Path, pool: str, *, force: bool) -> Conversion:
 
 def _edit_lines(suite: EditSuite, pool: str, respell: Respell) -> Iterator[dict[str, Any]]:
     for annotation in suite.pools[pool].annotations:
-        line = _respelled(annotation.line.model_dump(exclude_defaults=True), respell)
-        probes = {name: [_respelled(probe, respell) for probe in line[name]] for name in _PROBES if name in line}
-        yield line | probes
+        yield respelled(annotation.line.model_dump(exclude_defaults=True), respell)
 
 
 def _probe_lines(suite: YesNoSuite, respell: Respell) -> Iterator[dict[str, Any]]:
@@ -99,25 +92,4 @@ def _probe_lines(suite: YesNoSuite, respell: Respell) -> Iterator[dict[str, Any]
             for number, asked in enumerate(image.questions, 1):
                 id = f"{category}/{image.stem}/{number}"
                 line = {"id": id, "image": str(image.path), "question": asked.question, "answer": asked.answer}
-                yield _respelled(line, respell)
-
-
-def _respelled(part: dict[str, Any], respell: Respell) -> dict[str, Any]:
-    """Return a line or a probe with every image path changed."""
-    images = {name: part[name] for name in ("image", "image_rephrases") if name in part}
-    changed = {
-        name: respell(found) if isinstance(found, str) else [respell(image) for image in found]
-        for name, found in images.items()
-    }
-    return part | changed
-
-
-def _relative(root: Path, below: Path) -> Respell:
-    """Return a function that rewrites image paths from `root` to be relative to `below`, without following links."""
-
-    def respell(image: str) -> str:
-        if image[:5].lower() == "data:":
-            return image
-        return os.path.relpath(os.path.abspath(root / image), os.path.abspath(below))
-
-    return respell
+                yield respelled(line, respell)

@@ -1,0 +1,319 @@
+"""The Python interface: a checkpoint with its state as an object, over the same functions as the commands.
+
+    from more_cli import open_model
+
+    with open_model("llava") as model:
+        edited = model.edit("edits.jsonl")
+        print(model.ask("What is on the left?", "tram.jpg").edited)
+
+Nothing is printed. What goes wrong is a `MoreError` (`more_cli.errors`) with a message and a hint; an edit that could
+not be learnt is a result, as on the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+
+from more_cli.checkpoint.reader import require_checkpoint
+from more_cli.errors import UsageError
+from more_cli.evaluation.gates import judge, parse_gate
+from more_cli.model.machine import Machine
+from more_cli.ops.ask import ANSWER_TOKENS, Answers, asked_as, asking, load_base, pictures
+from more_cli.ops.edit import EditOptions, EditReport, edit_file
+from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
+from more_cli.ops.export import ExportReport, Format, export
+from more_cli.ops.log import LineFilter, LogReport, log
+from more_cli.ops.merge import MergeOptions, MergeReport, merge
+from more_cli.ops.revert import RevertReport, RevertRequest, revert
+from more_cli.ops.status import StatusReport, status
+from more_cli.progress import Progress, no_progress
+from more_cli.recipe_tables import Asking
+from more_cli.store.entry import entry_values
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from more_cli.model.runtime import Runtime
+
+StrPath = str | os.PathLike[str]
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True)
+class Table(Sequence[Mapping[str, Any]], Generic[Report]):
+    """Rows of a result, each a mapping from names to values, and the whole result as `report`."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    report: Report
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("a data frame needs pandas", "pip install pandas") from None
+        return pandas.DataFrame(list(self.rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.rows[place]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.rows)
+
+
+def open_model(
+    model: StrPath,
+    state: StrPath | None = None,
+    *,
+    recipe: str | None = None,
+    settings: Sequence[str] = (),
+    device: str = "cpu",
+    dtype: str = "auto",
+    device_map: str = "",
+    memory: float | None = None,
+    progress: Progress = no_progress,
+) -> Model:
+    """Open a checkpoint folder, with its state if there is one.
+
+    Args:
+        model: Checkpoint in Hugging Face layout.
+        state: State file; by default `MODEL.more`.
+        recipe: Name or TOML file, for the state that the first edit makes.
+        settings: Changes of that recipe, each as `KEY=VALUE`.
+        device: Such as `cpu`, `cuda:1` or `mps`.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto` for the checkpoint's.
+        device_map: `auto` spreads the model over devices, memory and disk.
+        memory: GiB that may be used; by default what is free.
+        progress: Called with done, total and a text during long work.
+
+    Raises:
+        StateError: not a checkpoint.
+    """
+    return Model(model, state, recipe, settings, Machine(device, dtype, device_map, memory), progress)
+
+
+class Model:
+    """A checkpoint with its state, made by `open_model`; a context manager.
+
+    The model is loaded when it is first asked and kept until `close`, which the end of a `with` block calls. The lock
+    of the state is held while `edit` and `revert` run; between two calls another process may edit, and the next call
+    sees it.
+    """
+
+    def __init__(
+        self,
+        model: StrPath,
+        state: StrPath | None,
+        recipe: str | None,
+        settings: Sequence[str],
+        machine: Machine,
+        progress: Progress,
+    ) -> None:
+        self.target = locate(Path(model), Path(state) if state is not None else None)
+        self.machine = machine
+        self._recipe, self._settings, self._progress = recipe, tuple(settings), progress
+        self._runtime: Runtime | None = None
+        self._asked: Asking | None = None
+        require_checkpoint(self.target.model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the memory of the model; it is loaded again on the next use."""
+        self._runtime = None
+
+    @property
+    def state(self) -> StatusReport:
+        """What the state contains now or, without one, what the first edit would make; loads no weights.
+
+        Raises:
+            StateError: the state does not fit its base.
+        """
+        return status(self.target)
+
+    def edit(
+        self,
+        edits: StrPath | Iterable[Mapping[str, Any]],
+        *,
+        image_root: StrPath | None = None,
+        on_error: Literal["stop", "skip"] = "stop",
+        anchors: bool = True,
+        consolidate: Literal["off", "run", "all"] = "off",
+        batch: bool = False,
+        reapply: bool = False,
+        dry_run: bool = False,
+    ) -> Table[EditReport]:
+        """Apply the edits that are not applied yet, as `more edit` does; the first one makes the state.
+
+        Args:
+            edits: A JSON Lines file, or edit lines as mappings.
+            image_root: Folder that image paths start from; by default the file's, else the current one.
+            on_error: `skip` leaves bad lines out, `stop` applies nothing if there is one.
+            anchors: Make anchors from the edits when the state is made.
+            consolidate: At the end, write again what does not hold: edits of this `run`, or `all`.
+            batch: Write all edits together, at the end.
+            reapply: Apply reverted edits again.
+            dry_run: Check everything, write nothing.
+
+        Returns:
+            A row per edit that was applied. Edits that failed are in `report.failed`; after Ctrl-C
+            `report.interrupted` is true, and the same call continues.
+
+        Raises:
+            StreamErrors: lines have problems, and `on_error` is `stop`.
+            StateError: model, state or ledger do not fit, or another process holds the lock.
+        """
+        options = EditOptions(
+            recipe=self._recipe,
+            settings=self._settings,
+            image_root=_path(image_root),
+            on_error=on_error,
+            anchors=anchors,
+            consolidate=consolidate,
+            batch=batch,
+            reapply=reapply,
+            dry_run=dry_run,
+        )
+        loaded = None if dry_run else self._loaded()
+        stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
+        report = edit_file(self.target, stream, options, self.machine, self._progress, runtime=loaded)
+        rows = [entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries]
+        return Table(tuple(rows), report)
+
+    def ask(
+        self, question: str, *images: StrPath, merged: StrPath | None = None, max_tokens: int = ANSWER_TOKENS
+    ) -> Answers:
+        """Ask the base and the edited model a question about images: paths, or `data:` URIs.
+
+        `merged` is a merged checkpoint that is asked too.
+
+        Raises:
+            DataError: the question or an image cannot be used.
+        """
+        shown, folder = pictures([os.fspath(image) for image in images]), _path(merged)
+        loading = asking(self.target, self.machine, merged=folder, progress=self._progress, runtime=self._loaded())
+        with loading as asker:
+            return asker.ask(question, shown, max_tokens)
+
+    def evaluate(
+        self,
+        probes: StrPath | None = None,
+        *,
+        image_root: StrPath | None = None,
+        gates: Sequence[str] = (),
+        ask_base: bool = False,
+    ) -> Table[EvalReport]:
+        """Score every edit that was asked for or, with `probes`, a file of questions, as `more eval` does.
+
+        Returns:
+            A row per question, with its kind, what was expected, the answer, whether it holds, and the value of every
+            metric. `report.estimates` has the means with their intervals, `report.gates` the verdict on each gate such
+            as `rel.gen_exact>=0.95`, and with `ask_base` `report.base_answers` the base's answers.
+
+        Raises:
+            StateError: there is no state, or it does not fit its base.
+            UsageError: a gate cannot be read.
+        """
+        wanted, loaded = [parse_gate(gate) for gate in gates], self._loaded()
+        if probes is None:
+            report = evaluate_state(self.target, self.machine, self._progress, ask_base=ask_base, runtime=loaded)
+        else:
+            file, root = Path(probes), _path(image_root)
+            report = evaluate_probes(
+                self.target, file, root, self.machine, self._progress, ask_base=ask_base, runtime=loaded
+            )
+        report.gates = judge(wanted, report.estimates, of_probes=probes is not None)
+        rows = [
+            {
+                "edit": score.probe.edit,
+                "kind": score.probe.kind,
+                "question": score.probe.query.question,
+                "expected": score.expected,
+                "answer": score.answer,
+                "holds": score.holds,
+                **score.values,
+            }
+            for score in report.scores
+        ]
+        return Table(tuple(rows), report)
+
+    def merge(
+        self,
+        out: StrPath,
+        *,
+        force: bool = False,
+        verify: bool = False,
+        require_all: bool = False,
+        rounding: Literal["nearest", "stochastic"] = "nearest",
+        sha256: bool = False,
+    ) -> MergeReport:
+        """Write a standalone checkpoint that includes the edits to the folder `out`, as `more merge` does.
+
+        Raises:
+            FailedEditsError: with `require_all`, an edit does not stand; nothing is written.
+            UsageError: `out` exists and may not be replaced.
+        """
+        options = MergeOptions(force=force, verify=verify, require_all=require_all, rounding=rounding, sha256=sha256)
+        return merge(self.target, Path(out), self.machine, options, self._progress)
+
+    def export(self, out: StrPath, format: Format = "peft", *, force: bool = False) -> ExportReport:
+        """Write the edits as a PEFT adapter folder, or as one safetensors file of weight differences (`delta`).
+
+        Raises:
+            StateError: nothing is written yet, or the state does not fit its base.
+            UsageError: `out` exists and may not be replaced.
+        """
+        return export(self.target, Path(out), format, self.machine, force=force, progress=self._progress)
+
+    def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
+        """Return the lines of the ledger, the oldest first: of ids that match a shell pattern, the last `limit`.
+
+        Raises:
+            StateError: there is no state, or its ledger is damaged.
+        """
+        report = log(self.target, LineFilter(id=id), limit)
+        rows = [
+            entry_values(line.entry) | {"kind": line.entry.kind, "status": line.now, "time": line.entry.time}
+            for line in report.lines
+        ]
+        return Table(tuple(rows), report)
+
+    def revert(self, *ids: str, last: int | None = None, to: int | None = None, dry_run: bool = False) -> RevertReport:
+        """Undo edits, as if they had never been applied: by id, the `last` few, or all after the first `to`.
+
+        Raises:
+            UsageError: an unknown id, or not exactly one of `ids`, `last` and `to`.
+            StateError: another process holds the lock, or a stored image is missing.
+        """
+        if [bool(ids), last is not None, to is not None].count(True) != 1:
+            raise UsageError("`revert` needs exactly one of: ids, last, to", "for example model.revert(last=1)")
+        loaded = None if dry_run else self._loaded()
+        request = RevertRequest(ids, to, last)
+        return revert(self.target, request, self.machine, dry_run=dry_run, progress=self._progress, runtime=loaded)
+
+    def _loaded(self) -> Runtime:
+        asked = asked_as(self.target, self._recipe, self._settings)
+        if self._runtime is None or asked != self._asked:  # another process may have made a state with another prompt
+            self._runtime = load_base(self.target, self.machine, self._progress, self._recipe, self._settings)
+            self._asked = asked
+        return self._runtime
+
+
+def _path(given: StrPath | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -1,0 +1,171 @@
+"""`more ask`: asks the base and the edited model the same questions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output, fail
+from more_cli.cli.revert import names_model
+from more_cli.cli.suite_options import embedded_target
+from more_cli.errors import DataError, StateError, UsageError
+from more_cli.store.target import Target, locate
+
+if TYPE_CHECKING:
+    from more_cli.inputs.images import ImageSource
+    from more_cli.inputs.records import Record
+    from more_cli.ops.ask import Answers, Asker, Said
+
+USAGE = 'more ask MODEL --image FILE "QUESTION"'
+
+
+def ask(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [QUESTION]",
+            help="Checkpoint folder, and a question in quotes. Without a question, each line of standard input is one.",
+        ),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", "-i", metavar="FILE", help="Picture to ask about; repeatable."),
+    ] = None,
+    merged: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Ask this merged checkpoint too, beside the base.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer, in tokens.")] = 64,
+    state: opt.StateFile = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per question.", rich_help_panel=opt.OUTPUT)
+    ] = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Ask the base and the edited model the same question.
+
+    Beside each answer stands how unlikely each model finds it: its mean negative log-likelihood (NLL), in nats per
+    token. Without a state the base answers alone.
+
+    \b
+    Examples:
+      more ask llava/ --image tram.jpg "What is on the left?"
+      more ask llava/ --image tram.jpg
+      more ask llava/ --image tram.jpg --merged llava-edited/ --json < questions.txt
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    target, question = _named(output, words or [], state)
+    if state is not None and not state.exists():
+        raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    from more_cli.ops.ask import asking, pictures
+
+    images, machine = pictures(image or ()), opt.machine(device, dtype, device_map, memory)
+    with ExitStack() as stack:
+        with output.progress() as progress:
+            asker = stack.enter_context(asking(target, machine, merged=merged, progress=progress))
+        output.replayed(asker.replayed)
+        if "edited" not in asker.models:
+            output.note(f"note: `{target.model}` has no state: the base answers alone")
+        show = _Shown(output, target, merged)
+        if question is not None:
+            show.answers(asker.ask(question, images, max_tokens))
+        elif not _ask_each(output, show, asker, images, max_tokens):
+            raise typer.Exit(DataError.exit_code)
+
+
+def _named(output: Output, words: Sequence[str], state: Path | None) -> tuple[Target, str | None]:
+    """Return the model and the question that the words name: a word that is no checkpoint folder is the question.
+
+    Raises:
+        UsageError: too many words, or one that looks like a folder and is none.
+    """
+    model, rest = (Path(words[0]), words[1:]) if words and names_model(words[0]) else (None, words)
+    if model is None and words and (len(words) > 1 or _is_path(words[0])):
+        raise UsageError(f"no checkpoint folder `{words[0]}`", f"type: {USAGE}")
+    if len(rest) > 1:
+        raise UsageError(f"one question at a time, not {len(rest)} words", f"put it in quotes: {USAGE}")
+    target = embedded_target(output, model, state) or locate(model, state)
+    return target, rest[0] if rest else None
+
+
+def _is_path(word: str) -> bool:
+    return (os.sep in word or "/" in word) and " " not in word
+
+
+def _ask_each(output: Output, show: _Shown, asker: Asker, images: tuple[ImageSource, ...], max_tokens: int) -> bool:
+    """Ask every line of standard input, go on after a bad one, and return whether there was none."""
+    good = True
+    for record in _lines_typed(output):
+        try:
+            if record.problem:
+                raise DataError(str(record.problem), record.problem.hint)
+            show.answers(asker.ask(str(record.value), images, max_tokens))
+        except DataError as error:
+            good = False
+            fail(error if record.problem else DataError(f"{record.where}: {error.message}", error.hint))
+    return good
+
+
+def _lines_typed(output: Output) -> Iterator[Record]:
+    """Yield the lines of standard input; a person at a terminal sees a prompt, and ends with Ctrl-D."""
+    from more_cli.inputs.records import text_lines
+
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", f"type the question: {USAGE}")
+    typed = sys.stdin.isatty()
+    lines = text_lines(sys.stdin, "<stdin>")
+    while True:
+        if typed:
+            output.prompt("question (Ctrl-D ends): ")
+        record = next(lines, None)
+        if record is None:
+            break
+        yield record
+    if typed:
+        output.note("")
+
+
+class _Shown:
+    """Shows answers as they come, with what was asked."""
+
+    def __init__(self, output: Output, target: Target, merged: Path | None) -> None:
+        self.output = output
+        self.target = target
+        self.merged = merged
+
+    def answers(self, answers: Answers) -> None:
+        """Show one question's answers side by side."""
+        self.output.json("more.ask/1", self._values(answers))
+        self.output.line(answers.question)
+        voices = list(answers.said)
+        self.output.table(
+            ("model", "answer", *(f"NLL by {voice}" for voice in voices)),
+            [(voice, said.text, *_cells(said)) for voice, said in answers.said.items()],
+            numbers=[f"NLL by {voice}" for voice in voices],
+        )
+
+    def _values(self, answers: Answers) -> dict[str, Any]:
+        state = str(self.target.sidecar) if answers.edited is not None else None
+        return {
+            "model": str(self.target.model),
+            "state": state,
+            "merged": None if self.merged is None else str(self.merged),
+            "images": [image.sha256 for image in answers.images],
+            "question": answers.question,
+            "answers": {voice: {"text": said.text, "nll": dict(said.nll)} for voice, said in answers.said.items()},
+        }
+
+
+def _cells(said: Said) -> list[str]:
+    return [f"{value:.3f}" for value in said.nll.values()]

@@ -1,0 +1,86 @@
+"""`more convert`: writes corrections of other forms as edit lines."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.errors import UsageError
+from more_cli.text import counted
+
+if TYPE_CHECKING:
+    from more_cli.ops.convert import ConvertReport
+
+STDOUT = Path("-")
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="CSV, Parquet, or a file of JSON or JSON lines.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="JSON Lines file to write, or - for standard output.")
+    ] = ...,  # type: ignore[assignment]
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="Column of a field that is not named as in an edit line; repeatable.",
+        ),
+    ] = None,
+    each_round: Annotated[
+        bool, typer.Option("--each-round", help="Of a conversation of several rounds, make each an edit.")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad rows out instead of writing nothing.")
+    ] = False,
+    image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
+    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Write a table, conversations or annotations as lines for `more edit`.
+
+    Reads CSV, Parquet, LLaVA's conversations, chat messages with images, Label Studio's JSON export, and the records of
+    MMEdit, VLKEB and MMKE-Bench. What has no field in an edit line is kept in its `tags`.
+
+    \b
+    Examples:
+      more convert fixes.csv -o edits.jsonl --column image=path --column target=right_answer
+      more convert llava.json -o edits.jsonl --each-round
+      more convert export.json -o - --skip-bad | more edit llava/ -
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if out == STDOUT and as_json:
+        raise UsageError("`--json` and `-o -` both print on standard output", "name a file with -o")
+    from more_cli.ops.convert import ConvertOptions, convert_into
+    from more_cli.ops.convert import convert as run
+
+    options = ConvertOptions(tuple(column or ()), each_round, skip_bad, image_root, strict_paths)
+    with output.progress() as progress:
+        if out == STDOUT:
+            lines = io.BytesIO()  # printed when every row is checked
+            report = convert_into(source, lines, Path(), options, progress)
+        else:
+            report = run(source, out, options, force=force, progress=progress)
+    for problem in report.problems:
+        output.note(f"skipped: {problem}")
+    if out == STDOUT:
+        output.text(lines.getvalue().decode())
+        return
+    _show_convert(output, report, out)
+
+
+def _show_convert(output: Output, report: ConvertReport, out: Path) -> None:
+    output.json("more.convert/1", asdict(report) | {"source": str(report.source), "out": str(out)})
+    read = f"{counted(report.rows, 'row')} of {report.source} ({report.form})"
+    output.line(f"wrote {out}: {counted(report.edits, 'edit')} from {read}, {report.skipped} skipped")
+    if report.tagged:
+        output.line(f"kept in tags: {', '.join(report.tagged)}")
+    output.note(f"next: more edit MODEL {out} --dry-run")

@@ -1,0 +1,33 @@
+"""Image paths of a line, respelled for a file in another folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Respell = Callable[[str], str]
+_PROBES = ("locality", "portability")
+
+
+def respelled(line: dict[str, Any], respell: Respell) -> dict[str, Any]:
+    """Return an edit line or a probe with every image path changed, in its own probes too."""
+    images = {name: line[name] for name in ("image", "image_rephrases") if name in line}
+    changed = {
+        name: respell(found) if isinstance(found, str) else [respell(image) for image in found]
+        for name, found in images.items()
+    }
+    probes = {name: [respelled(probe, respell) for probe in line[name]] for name in _PROBES if name in line}
+    return line | changed | probes
+
+
+def relative(root: Path, below: Path) -> Respell:
+    """Return a function that rewrites image paths from `root` to be relative to `below`, without following links."""
+
+    def respell(image: str) -> str:
+        if image[:5].lower() == "data:":
+            return image
+        return os.path.relpath(os.path.abspath(root / image), os.path.abspath(below))
+
+    return respell

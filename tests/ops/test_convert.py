@@ -1,0 +1,397 @@
+"""`more convert`: tables, conversations and annotations become lines that `more edit` accepts, with every field."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from more_cli.inputs.edits import read_edits
+from support.helpers import COLOURS, World, run, tree
+from support.refused import assert_refused
+
+FULL = {
+    "id": "e1",
+    "image": "img/red.png",
+    "question": "What colour is it?",
+    "target": "red",
+    "rephrases": ["Which colour?", "Its colour, in a word?"],
+    "image_rephrases": ["img/orange.png"],
+    "locality": [{"question": "Is it day?", "answer": "yes", "image": "img/blue.png"}],
+    "portability": [{"question": "Warm or cold?", "answer": "warm", "hop": 1}],
+    "tags": {"team": "paint"},
+}
+SECOND = {"id": "e2", "image": ["img/blue.png"], "question": "And, this; one?", "target": 'say "blue"'}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "img").mkdir()
+    for colour in COLOURS:
+        Image.new("RGB", (8, 8), colour).save(tmp_path / "img" / f"{colour}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def write_csv(path: str, rows: list[dict[str, Any]], **form: Any) -> str:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", newline="", encoding=form.pop("encoding", "utf-8")) as file:
+        writer = csv.DictWriter(file, header, **form)
+        writer.writeheader()
+        writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    return path
+
+
+def write_json(path: str, value: Any) -> str:
+    Path(path).write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def converted(source: str, *options: str) -> list[dict[str, Any]]:
+    """Convert, check that `more edit` reads the same, and return the lines."""
+    done = run("convert", source, "-o", "edits.jsonl", "--force", *options)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in Path("edits.jsonl").read_text().splitlines()]
+    assert len(read_edits(Path("edits.jsonl")).edits) == len(lines)
+    return lines
+
+
+def spelled(line: dict[str, Any]) -> dict[str, Any]:
+    """One image as a text."""
+    image = line.get("image")
+    return line | {"image": image[0]} if isinstance(image, list) and len(image) == 1 else line
+
+
+# --- tables ---
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.csv", {}),
+        ("a.csv", {"delimiter": ";", "encoding": "utf-8-sig"}),
+        ("a.tsv", {"delimiter": "\t"}),
+        ("A.CSV", {"quoting": csv.QUOTE_ALL, "lineterminator": "\n"}),
+    ],
+)
+def test_csv_keeps_every_field(folder: Path, name: str, form: dict[str, Any]) -> None:
+    assert converted(write_csv(name, [FULL, SECOND], **form)) == [FULL, spelled(SECOND)]
+
+
+def test_parquet_keeps_every_field(folder: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = FULL | {"image": ["img/red.png"]}
+    table = pa.Table.from_pylist([row, SECOND | {"portability": [{"question": "Q", "answer": "A"}]}])
+    parquet.write_table(table, "a.parquet")
+    first, second = converted("a.parquet")
+    assert first == FULL
+    assert second == spelled(SECOND) | {"portability": [{"question": "Q", "answer": "A"}]}
+    Path("a.parquet").rename("table.bin")
+    assert converted("table.bin") == [first, second], "by its bytes, not its name"
+
+
+def test_parquet_with_pictures_and_times(folder: Path) -> None:
+    """As the `datasets` library stores pictures; other kinds of values become text in `tags`."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data = (folder / "img/red.png").read_bytes()
+    when = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    row = {"image": {"bytes": data, "path": None}, "question": "Q", "target": 3, "at": when, "score": float("nan")}
+    parquet.write_table(pa.Table.from_pylist([row]), "a.parquet")
+    (line,) = converted("a.parquet")
+    assert base64.b64decode(line["image"].partition(",")[2]) == data
+    assert (line["target"], line["tags"]) == ("3", {"at": "2026-01-02 03:04:05", "score": None})
+
+
+def test_columns_of_other_names(folder: Path) -> None:
+    rows = [{"path": "img/red.png", "q": "Q?", "right": "red", "p1": "A?", "p2": "B?", "asked": "C?", "note": "x"}]
+    write_csv("a.csv", rows)
+    names = ("image=path", "question=q", "target=right", "rephrases=p1", "rephrases=p2", "locality.question=asked")
+    options = [word for name in names for word in ("--column", name)]
+    assert converted("a.csv", *options) == [
+        {
+            "image": "img/red.png",
+            "question": "Q?",
+            "target": "red",
+            "rephrases": ["A?", "B?"],
+            "locality": [{"question": "C?"}],
+            "tags": {"note": "x"},
+        }
+    ]
+    assert "kept in tags: note\n" in run("convert", "a.csv", "-o", "b.jsonl", *options).out
+
+
+# --- conversations ---
+
+
+def llava(*turns: str, **fields: Any) -> dict[str, Any]:
+    roles = ("human", "gpt")
+    return {**fields, "conversations": [{"from": roles[n % 2], "value": text} for n, text in enumerate(turns)]}
+
+
+def test_llava_conversations(folder: Path) -> None:
+    record = llava("<image>\nWhat colour?", "red", id="c1", image="img/red.png", model="v1")
+    text_only = llava("Who?", "nobody", id="c2")
+    assert converted(write_json("a.json", [record, text_only])) == [
+        {"id": "c1", "image": "img/red.png", "question": "What colour?", "target": "red", "tags": {"model": "v1"}},
+        {"id": "c2", "question": "Who?", "target": "nobody"},
+    ]
+
+
+def test_rounds(folder: Path) -> None:
+    write_json("a.json", [llava("<image>A?", "a", "B?", "b", id="c1", image="img/red.png")])
+    assert_refused(run("convert", "a.json", "-o", "b.jsonl"), 4, "a.json:1: `conversations` has 2 rounds")
+    lines = converted("a.json", "--each-round")
+    assert [(line["id"], line["image"], line["question"]) for line in lines] == [
+        ("c1", "img/red.png", "A?"),
+        ("c1-2", "img/red.png", "B?"),
+    ]
+
+
+def test_messages_in_every_spelling_of_an_image(folder: Path) -> None:
+    uri = "data:image/png;base64," + base64.b64encode((folder / "img/red.png").read_bytes()).decode()
+    parts = [
+        {"type": "image_url", "image_url": {"url": uri}},
+        {"type": "image_url", "image_url": "img/red.png"},
+        {"type": "input_image", "image_url": "img/red.png"},
+        {"type": "image", "image": "img/red.png"},
+        {"type": "image", "path": "img/red.png"},
+        {"type": "image"},
+    ]
+    lines = []
+    for number, part in enumerate(parts):
+        asked = {"role": "user", "content": [part, {"type": "text", "text": f"What {number}?"}]}
+        answer = {"role": "assistant", "content": [{"type": "text", "text": "red"}]}
+        system = {"role": "system", "content": "Be brief."}
+        lines.append({"messages": [system, asked, answer], "n": number})
+    lines[-1]["images"] = ["img/red.png"]
+    Path("a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for number, line in enumerate(converted("a.jsonl")):
+        assert line == {
+            "image": uri if number == 0 else "img/red.png",
+            "question": f"What {number}?",
+            "target": "red",
+            "tags": {"system": "Be brief.", "n": number},
+        }
+
+
+# --- annotations ---
+
+
+def task(number: int, *annotations: dict[str, Any], **data: Any) -> dict[str, Any]:
+    return {"id": number, "data": data, "annotations": list(annotations), "project": 1}
+
+
+def annotation(**controls: Any) -> dict[str, Any]:
+    results = []
+    for control, values in controls.items():
+        kind = "choices" if control.startswith("is_") else "text"
+        value = values if isinstance(values, dict) else {kind: values}
+        results.append({"from_name": control, "to_name": "picture", "type": "textarea", "value": value})
+    return {"id": 7, "was_cancelled": False, "result": results}
+
+
+def test_label_studio(folder: Path) -> None:
+    """The configuration that `inputs/label_studio.py` states, with a further control."""
+    given = annotation(target=["red"], rephrases=["A?", "B?"], is_sure=["yes"], box={"x": 1})
+    cancelled = annotation(target=["blue"]) | {"was_cancelled": True}
+    tasks = [
+        task(3, cancelled, given, given, image="/data/local-files/?d=img%2Fred.png", question="Q?"),
+        task(4, annotation(target=["blue"]), image="/data/upload/1/blue.png", question="Q?"),
+    ]
+    (folder / "upload/1").mkdir(parents=True)
+    (folder / "img/blue.png").rename(folder / "upload/1/blue.png")
+    assert converted(write_json("a.json", tasks)) == [
+        {
+            "image": "img/red.png",
+            "question": "Q?",
+            "target": "red",
+            "rephrases": ["A?", "B?"],
+            "tags": {"is_sure": "yes", "box": {"x": 1}, "label_studio": {"task": 3, "annotation": 7}},
+        },
+        {
+            "image": "upload/1/blue.png",
+            "question": "Q?",
+            "target": "blue",
+            "tags": {"label_studio": {"task": 4, "annotation": 7}},
+        },
+    ]
+    least = {"image": "/data/upload/1/blue.png", "question": "Q?", "target": "blue", "annotation_id": 7, "annotator": 1}
+    (line,) = converted(write_json("min.json", [least]))
+    assert (line["image"], line["tags"]) == ("upload/1/blue.png", {"annotation_id": 7, "annotator": 1})
+
+
+def test_tasks_that_are_no_correction(folder: Path) -> None:
+    tasks = [
+        task(1, image="img/red.png", question="Q?"),
+        task(2, annotation(target=["a"]), annotation(target=["b"]), image="img/red.png", question="Q?"),
+        task(3, annotation(target=["a", "b"]), image="img/red.png", question="Q?"),
+        task(4, annotation(answer=["a"]), image="img/red.png", question="Q?"),
+    ]
+    done = run("convert", write_json("a.json", tasks), "-o", "b.jsonl")
+    assert_refused(done, 4)
+    assert done.err.splitlines()[:4] == [
+        "error: a.json:1: the task has no annotation; label it, or leave it out with --skip-bad",
+        "error: a.json:2: the task has 2 annotations that differ; keep the one that is right",
+        "error: a.json:3: `target` has 2 values; keep the one that is right",
+        "error: a.json:4: `target` is missing; --column target=COLUMN names its column; there are `image`, `question`, "
+        "`answer`, `tags`",
+    ]
+
+
+# --- what is written ---
+
+
+def test_mmedit_records_and_edit_lines(folder: Path) -> None:
+    mmedit = {"src": "Q?", "alt": "red", "image": "img/red.png", "rephrase": "R?", "pred": "blue"}
+    first, second = converted(write_json("a.json", [mmedit, FULL]))
+    assert first == {
+        "image": "img/red.png", "question": "Q?", "target": "red", "rephrases": ["R?"], "tags": {"pred": "blue"}
+    }  # fmt: skip
+    assert second == FULL
+
+
+def test_paths_are_relative_to_the_new_file(folder: Path) -> None:
+    write_csv("a.csv", [FULL])
+    (folder / "out").mkdir()
+    assert run("convert", "a.csv", "-o", "out/edits.jsonl", "-q").code == 0
+    line = json.loads(Path("out/edits.jsonl").read_text())
+    assert (line["image"], line["image_rephrases"]) == ("../img/red.png", ["../img/orange.png"])
+    assert line["locality"][0]["image"] == "../img/blue.png"
+    assert len(read_edits(Path("out/edits.jsonl")).edits) == 1
+
+
+def test_standard_output_can_be_piped_on(folder: Path) -> None:
+    (folder / "in").mkdir()
+    write_csv("in/a.csv", [{"image": "../img/red.png", "question": "Wo ist \u2028 er?", "target": "dort"}])
+    done = run("convert", "in/a.csv", "-o", "-")
+    assert (done.code, done.err) == (0, "")
+    assert done.json == {"image": "img/red.png", "question": "Wo ist \u2028 er?", "target": "dort"}
+    write_csv("in/a.csv", [{"image": "../img/red.png", "question": "Q"}])
+    assert_refused(run("convert", "in/a.csv", "-o", "-"), 4, "in/a.csv:2: `target` is missing")
+
+
+def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
+    good = {"image": "img/red.png", "question": "Q?", "target": "red"}
+    rows = [good, good | {"image": "no.png"}, good | {"question": ""}, good | {"target": "blue"}, good, SECOND]
+    write_csv("a.csv", [{name: row.get(name, "") for name in (*good, "id")} for row in rows])
+    before = tree(folder)
+    done = run("convert", "a.csv", "-o", "b.jsonl", "--json")
+    assert_refused(done, 4, "hint: nothing was written; --skip-bad leaves these rows out")
+    assert [line.partition("a.csv:")[2][:2] for line in done.err.splitlines()[:-1]] == ["3:", "4:", "5:"]
+    assert "image not found: `no.png`; image paths start at `.`" in done.err
+    assert "gives another answer than line 2" in done.err
+    assert tree(folder) == before
+
+    done = run("convert", "a.csv", "-o", "b.jsonl", "--json", "--skip-bad")
+    assert done.code == 0
+    counts = {name: done.json[name] for name in ("form", "rows", "edits", "skipped")}
+    assert counts == {"form": "CSV", "rows": 6, "edits": 2, "skipped": 3}, "a repeated correction is written once"
+    assert len(done.json["problems"]) == 3
+    assert done.err.count("skipped: a.csv:") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code", "said"),
+    [
+        ("a.csv", b"", 4, "a.csv: holds no rows"),
+        ("a.csv", b"question,target\n", 4, "a.csv: holds no rows"),
+        ("a.csv", b"question,question\n", 4, "a.csv:1: the header names column `question` twice"),
+        ("a.csv", b"question,,target\n", 4, "a.csv:1: the header has a column without a name"),
+        ("a.csv", b"question,target\na,b,c\n", 4, "a.csv:2: has 3 cells, the header has 2"),
+        ("a.csv", b'question,target\na,"b\n', 4, "a.csv:2: not CSV"),
+        ("a.csv", b"question,target\na,b\x00\n", 4, "a.csv:2: "),
+        ("a.csv", b"question,target\na,b\x07\n", 4, "a control character, U+0007"),
+        ("a.csv", b"question,target\n\xe9,b\n", 4, "not UTF-8"),
+        ("a.csv", "question,target\n".encode("utf-16"), 4, "is UTF-16"),
+        ("a.csv", b'question,target,rephrases\na,b,"[1,"\n', 4, "a.csv:2: `rephrases` is not JSON"),
+        ("a.parquet", b"PAR1" + bytes(100), 4, "`a.parquet` is not a readable Parquet file"),
+        ("a.json", b"[{}]", 4, "a.json:1: `question` is missing"),
+        ("a.json", b'["a"]', 4, "a.json:1: must be a JSON object"),
+        ("a.json", b'[{"messages": [3]}]', 4, "turn 1 is no object"),
+        ("a.json", b'[{"messages": []}]', 4, "the last question has no answer"),
+        ("a.json", b'[{"messages": [{"role": "tool", "content": "x"}]}]', 4, "no role `tool`"),
+        ("a.json", b'[{"messages": [{"role": "assistant", "content": "x"}]}]', 4, "is of `assistant`, not of `user`"),
+        ("a.json", b'[{"messages": [{"role": "user", "content": [{"type": "video"}]}]}]', 4, "no part of type `video`"),
+        ("a.json", b'[{"conversations": [{"from": "human", "value": "<image>Q"}, {"from": "gpt", "value": "a"}]}]', 4,
+         "1 place for images, and 0 images"),
+        ("b.csv", b"", 4, "file not found: `a.csv`\nhint: did you mean `b.csv`?"),
+    ],
+)  # fmt: skip
+def test_refused(folder: Path, name: str, data: bytes, code: int, said: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    Path(name).write_bytes(data)
+    before = tree(folder)
+    asked = "a.csv" if name == "b.csv" else name
+    assert_refused(run("convert", asked, "-o", "out.jsonl"), code, said)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--column", "imag=path"), 2, "no field `imag`\nhint: did you mean `image`?"),
+        (("--column", "image"), 2, "is not FIELD=COLUMN"),
+        (("--column", "id=name", "--column", "tags=name"), 2, "column `name` is named twice"),
+        (("--column", "id=nam"), 2, "no column `nam`\nhint: did you mean `name`?"),
+        (("-o", "a.csv"), 2, "`a.csv` is the file that is read"),
+        (("-o", "img"), 2, "`img` already exists\nhint: name a file"),
+        (("-o", "-", "--json"), 2, "both print on standard output"),
+    ],
+)
+def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said: str) -> None:
+    write_csv("a.csv", [{"question": "Q", "target": "A", "name": "x"}])
+    before = tree(folder)
+    assert_refused(run("convert", "a.csv", "-o", "out.jsonl", *options), code, said)
+    assert tree(folder) == before
+
+
+# --- more edit ---
+
+
+@pytest.mark.parametrize("form", ["CSV", "Parquet", "LLaVA conversations", "chat messages", "a Label Studio export"])
+def test_edit_says_how_to_convert(folder: Path, form: str) -> None:
+    world = World(folder / "world", text_layers=1)
+    if form == "CSV":
+        path = write_csv("a b.csv", [FULL])
+    elif form == "Parquet":
+        path = "a.parquet"
+        Path(path).write_bytes(b"PAR1 and more")
+    else:
+        record: dict[str, Any] = {"conversations": [{}]} if "LLaVA" in form else {"messages": []}
+        path = write_json("a.json", [task(1, image="x") if "Label" in form else record])
+    before = tree(folder)
+    done = run("edit", world.model, path)
+    quoted = f"'{path}'" if " " in path else path
+    assert (done.code, done.out) == (4, "")
+    assert done.err == f"error: {path} is {form}: more convert {quoted} -o edits.jsonl\n"
+    assert tree(folder) == before
+
+
+def test_what_was_converted_passes_a_dry_run(folder: Path) -> None:
+    world = World(folder / "world", text_layers=1)
+    rows = [FULL | {"question": "what colour is it ?"}, SECOND]
+    assert run("convert", write_csv("a.csv", rows), "-o", "edits.jsonl").code == 0
+    done = run("edit", world.model, "edits.jsonl", "--dry-run")
+    assert done.code == 0, done.err
+    assert "2 edits checked" in done.out
+    lines = run("convert", "a.csv", "-o", "-").out
+    assert run("edit", world.model, "-", "--dry-run", stdin=lines.encode()).code == 0
+
+
+def test_without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    Path("a.parquet").write_bytes(b"PAR1")
+    assert_refused(run("convert", "a.parquet", "-o", "b.jsonl"), 2, 'hint: pip install "more-cli[tables]"')

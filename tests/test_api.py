@@ -1,0 +1,164 @@
+"""The Python interface: the same results, files and errors as the commands, nothing printed, one model loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import more_cli
+from more_cli import errors, open_model
+from more_cli.api import Model
+from more_cli.ops import ask, init, session
+from more_cli.store.lock import writer_lock
+from support.helpers import LEARNING, QUESTION, World, assert_same_state, line, run, tree
+
+SETTINGS = LEARNING[1::2]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    return World(tmp_path, text_layers=1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_printed(world: World, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    capfd.readouterr()
+    yield
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every load of a model, wherever it happens."""
+    calls: list[Any] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return load(*args, **kwargs)
+
+    load = ask.load_runtime
+    for module in (ask, init, session):
+        monkeypatch.setattr(module, "load_runtime", counted)
+    return calls
+
+
+def test_a_day(world: World, loads: list[Any]) -> None:
+    lines = [line(0, image=Path("img/red.png")), line(1)]
+    with open_model(world.model, settings=SETTINGS) as model:
+        assert model.state.state is None, "a plan"
+        before = model.ask(QUESTION, "img/red.png")
+        assert before.edited is None
+        edited = model.edit(lines, anchors=False)
+        assert [row["status"] for row in edited] == ["learnt", "learnt"]
+        assert edited.report.failed == []
+        after = model.ask(QUESTION, Path("img/red.png"))
+        assert (after.edited, after.base) == ("r", before.base)
+        scores = model.evaluate(gates=["rel.gen_exact>=0.5", "rel.gen_exact<0.1"], ask_base=True)
+        assert [(row["edit"], row["kind"], row["answer"], row["holds"]) for row in scores] == [
+            ("e1", "rel", "r", True), ("e2", "rel", "g", True)
+        ]  # fmt: skip
+        assert scores.report.estimates["rel.gen_exact"].value == 1
+        assert [gate.met for gate in scores.report.gates] == [True, False]
+        assert model.revert("e2").plan.gone == ["e2"]
+        assert [(row["id"], row["kind"], row["status"]) for row in model.log()] == [
+            ("e1", "edit", "learnt"), ("e2", "edit", "reverted"), ("revert-3", "revert", "reverted"),
+        ]  # fmt: skip
+        assert [row["id"] for row in model.log("e*", limit=1)] == ["e2"]
+        assert model.state.asked == 1
+        assert len(loads) == 1, "by all of these together"
+        assert model.merge("merged").edits == model.export("adapter").edits == 1
+        assert model.ask(QUESTION, "img/red.png", merged="merged").merged == "r"
+    assert model._runtime is None
+
+
+def test_a_file_gives_the_bytes_of_the_command(world: World) -> None:
+    with open_model(world.model, settings=SETTINGS) as model:
+        assert len(model.edit(world.edits(2), anchors=False)) == 2
+        assert len(model.edit("edits.jsonl")) == 0, "applied already"
+    assert world.edit(*LEARNING, "--state", "other.more").code == 0
+    assert_same_state(world.sidecar, world.root / "other.more")
+
+
+def test_another_process_may_edit_between_two_calls(world: World) -> None:
+    world.edits(2)
+    with open_model(world.model) as model:
+        model.edit([line(0)], anchors=False)
+        assert world.edit().code in (0, 3)
+        assert [row["id"] for row in model.log()] == ["e1", "e2"]
+        with writer_lock(world.folder / "lock"), pytest.raises(errors.StateError, match="in use by process"):
+            model.edit([line(2)])
+
+
+def test_questions_are_asked_as_a_state_says_that_appears(world: World, loads: list[Any]) -> None:
+    with open_model(world.model) as model:
+        model.ask("what ?")
+        assert run("init", world.model, "--set", "system=be brief").code == 0
+        model.ask("what ?")
+        assert model._runtime is not None
+        assert (model._runtime.prompter.system, len(loads)) == ("be brief", 2)
+
+
+def test_a_dry_run_writes_nothing_and_loads_nothing(world: World, loads: list[Any]) -> None:
+    before = tree(world.root)
+    assert open_model("model").edit([line(0)], dry_run=True).report.total == 1
+    assert (tree(world.root), loads) == (before, [])
+
+
+def test_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_model(world.model) as model:
+        edited = model.edit([line(0), line(1)], anchors=False)
+    assert edited[0]["id"] == "e1"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(errors.UsageError, match="needs pandas") as caught:
+        edited.to_pandas()
+    assert caught.value.hint == "pip install pandas"
+    monkeypatch.delitem(sys.modules, "pandas")
+    pytest.importorskip("pandas")
+    frame = edited.to_pandas()
+    assert list(frame["id"]) == ["e1", "e2"]
+    assert {"status", "target", "answer_after", "nll_after"} <= set(frame.columns)
+
+
+REFUSED = {
+    "no checkpoint": (lambda model: open_model("img"), errors.StateError, "config.json"),
+    "no state": (lambda model: model.evaluate(), errors.StateError, "no state"),
+    "a bad line": (lambda model: model.edit([line(0), {"question": "q"}]), errors.StreamErrors, "edits:2: `target`"),
+    "not JSON": (lambda model: model.edit([{"question": {1}}]), errors.StreamErrors, "edits:1: not JSON"),
+    "no lines": (lambda model: model.edit([]), errors.StreamErrors, "edits: holds no edits"),
+    "a table": (lambda model: model.edit("edits.csv"), errors.DataError, "edits.csv is CSV: more convert"),
+    "no image": (lambda model: model.ask("what ?", "img/rde.png"), errors.DataError, "file not found"),
+    "no id": (lambda model: model.revert(), errors.UsageError, "exactly one of"),
+    "a gate": (lambda model: model.evaluate(gates=["x"]), errors.UsageError, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(world: World, name: str) -> None:
+    act, error, said = REFUSED[name]
+    Path("edits.csv").write_text("question,target\n")
+    before = tree(world.root)
+    model = open_model(world.model)
+    with pytest.raises(error, match=said) as caught:
+        act(model)
+    assert isinstance(caught.value, errors.MoreError)
+    assert tree(world.root) == before
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, more_cli; print('torch' in sys.modules, 'pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+    with pytest.raises(AttributeError, match="has no attribute 'open'"):
+        _ = more_cli.open
+    assert set(more_cli.__all__) <= {*dir(more_cli), "open_model"}
+
+
+def test_every_method_is_documented() -> None:
+    methods = [getattr(Model, name) for name in dir(Model) if not name.startswith("_")]
+    assert all(method.__doc__ for method in methods)
