@@ -102,9 +102,10 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
     show_notices(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
     anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
+    stored = "A, B and P" if plan.recipe.stores_basis else "B and P"
     output.line(
         f"{state}: recipe {plan.recipe.name}, {counted(len(plan.sites), 'site')}, "
-        f"{report.parameters:,} parameters in B and P, {counted(report.state.edits, 'edit')}{anchors}"
+        f"{report.parameters:,} parameters in {stored}, {counted(report.state.edits, 'edit')}{anchors}"
     )
     if source is not None:
         text_only = report.anchors - report.pictured

@@ -66,6 +66,16 @@ def orthonormal(X: Tensor) -> Tensor:
     return X
 
 
+def orthonormal_again(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Return L (r, r), lower triangular with a positive diagonal, and Q (r, d_in) with orthonormal rows, of A = L Q.
+
+    Householder's algorithm, which takes any A: one that training has spoilt gives a result that is not finite.
+    """
+    V, R = torch.linalg.qr(A.T)
+    signs = torch.where(R.diagonal() < 0, -1.0, 1.0).to(A)
+    return (signs[:, None] * R).T, (V * signs).T
+
+
 VARIES = 1e-6
 """Part of the largest singular value of a site's inputs below which they do not vary in a direction."""
 

@@ -70,7 +70,7 @@ class InitReport:
     target: Target
     plan: Plan
     parameters: int
-    """Numbers in B and P."""
+    """Numbers in B, P and a stored A."""
     created: bool
     state: StateMeta
     anchors: int = 0

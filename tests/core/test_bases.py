@@ -47,6 +47,19 @@ def test_a_pca_of_few_inputs_is_filled_up_with_drawn_directions(count: int) -> N
     torch.testing.assert_close(centred @ A[: count - 1].T @ A[: count - 1], centred, atol=1e-5, rtol=0)
 
 
+def test_rows_are_made_orthonormal_again_in_their_order_and_with_their_signs() -> None:
+    """A moved A gets the rows that are nearest to where they were, so P still speaks of about the same coordinates."""
+    before = basis.draw_basis(6, 30, seed=0).double()
+    moved = before + 1e-3 * inputs(6, 30)
+    L, Q = basis.orthonormal_again(moved)
+    torch.testing.assert_close(L @ Q, moved)
+    torch.testing.assert_close(Q @ Q.T, torch.eye(6).double())
+    assert torch.equal(L, L.tril())
+    assert float((Q - before).abs().max()) < 5e-3
+    torch.testing.assert_close(Q, basis.orthonormal(moved))
+    assert not basis.orthonormal_again(moved / 0)[1].isfinite().all(), "no error: the edit is refused"
+
+
 def test_stretch_bounds_the_length_of_a_product() -> None:
     A = basis.draw_basis(20, 90, 0, "gaussian")
     longest = basis.stretch(A)

@@ -255,6 +255,17 @@ def test_recipes_show_describes_every_switch() -> None:
     assert all(key in shown for key in SWITCHES)
 
 
+def test_recipes_that_differ_in_a_switch_are_compared(world: World, tmp_path: Path) -> None:
+    recipe = tmp_path / "after.toml"
+    recipe.write_text('extends = "llava"\nmax_steps = 2\nkey_taken = "after"\nstatistics = "shared"\n')
+    where = "--suite", world.root / "edits.jsonl", "--model", world.model, "--cache", tmp_path / "cache"
+    done = run("compare", "more", f"more@{recipe}", *where, "--set", "more:max_steps=2", "--limit", 2, "--json")
+    assert done.code == 0, done.err
+    plain, switched = (each["reproduce"]["constants"] for each in done.json["editors"].values())
+    assert not set(SWITCHES) & set(plain)
+    assert (switched["key_taken"], switched["statistics"]) == ("after", "shared")
+
+
 @forks
 @pytest.mark.parametrize("name", ["none", "trained"])
 def test_a_suite_run_resumes_to_the_same_state(

@@ -37,8 +37,8 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) 
     new, sites = passes.context.number, passes.sites
     passes.encoded.put(new, request)
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
-    # because it must describe the edit to a model that has not drifted yet. The paper takes it after the write:
-    # `key_taken`.
+    # because it must describe the edit to a model that has not drifted yet. The paper absorbs it as it is after the
+    # write (`key_taken`).
     passes.begin()
     first, keys = passes.scores[new], sites.keys(passes.batch([new]))
     watch = Watch.over(watched, passes, keys) if watched else None

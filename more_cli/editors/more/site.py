@@ -133,9 +133,8 @@ class MovingSite(WrittenSite):
         assert step.A is not None
         B, A = before.B + share * step.B, before.A + share * step.A
         if self.orthonormal:
-            Q = basis.orthonormal(A.double())
-            # A = L Q with L = A Q^T: the model stays the same to the rounding.
-            B, A = (B.double() @ (A.double() @ Q.T)).to(B), Q.to(A)
+            L, Q = basis.orthonormal_again(A.double())
+            B, A = (B.double() @ L).to(B), Q.to(A)  # B A = (B L) Q: the model stays the same
         # Row by row, as they are stored: after a restart a product must round as it does now.
         self.branch.B, self.branch.basis = B.contiguous(), A.contiguous()
 

@@ -197,7 +197,7 @@ class Sites:
         return all(site.weights.finite for site in self)
 
     def _limit(self, site: WrittenSite, recipe: Recipe) -> float:
-        """Return the largest |s Delta W|_F of one write, without the scale s: `max_write` |W|_F / s."""
+        """Return the largest |Delta B A|_F of one write: `max_write` |W|_F / s."""
         record = site.record
         if record.name not in self._norms:
             self._norms[record.name] = self._runtime.norm(record.module, record.disk_key)

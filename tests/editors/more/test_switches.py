@@ -261,9 +261,10 @@ def test_rows_that_are_made_orthonormal_again_leave_the_model_as_it_is(
         torch.testing.assert_close(products[1][name], product, atol=1e-5, rtol=1e-3)
 
 
-def test_a_refused_edit_leaves_a_as_it_was(runtime: Runtime, sites: list[Site], tmp_path) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_refused_edit_leaves_a_as_it_was(runtime: Runtime, sites: list[Site], tmp_path, again: bool) -> None:
     edits = requests(tmp_path)
-    editor = MoreEditor.fresh(recipe(**TRAINED), sites)
+    editor = MoreEditor.fresh(recipe(basis_orthonormal=again, **TRAINED), sites)
     run(editor, runtime, edits[:2])
     before = editor.state_dict()
     assert any(not torch.equal(editor.basis(record), rebuild_basis(record)) for record in editor.records)
