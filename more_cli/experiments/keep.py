@@ -1,6 +1,7 @@
 """`--keep DIR`: what a run keeps for `more analyze` beside its journal.
 
 updates/00003.safetensors   edit 3's change of every weight that it wrote, `<module>.left` and `<module>.right`
+                            or `<module>.delta`, the change itself
 right.safetensors           right factors before the first edit, such as M-ORE's A; updates that lack one share it
 states/00010.safetensors    after 10 edits, of every locality probe: hidden state, margin, probability of the answer
 answers/00010.json          after 10 edits, the answers to a suite of yes/no questions
@@ -97,7 +98,7 @@ class Keeper:
             if not bool(change.left.any()):
                 continue
             small = change.compact()
-            tensors[f"{path}.left"] = small.left
+            tensors[f"{path}.{'delta' if small.right is None else 'left'}"] = small.left
             if small.right is not None and (change.right is None or change.right is not self._shared.get(path)):
                 tensors[f"{path}.right"] = small.right
         return tensors

@@ -228,6 +228,10 @@ def test_files_that_do_not_fit_together_are_named(world: World, tmp_path: Path) 
     save_file({name: value[1:].clone() for name, value in first.items()}, folder / "updates" / "00002.safetensors")
     result = analyze(copy, "cosine", "more")
     assert (result.code, "has another shape than before" in result.err) == (4, True)
+    save_file(first, folder / "updates" / "00002.safetensors")
+    (folder / "right.safetensors").unlink()
+    result = analyze(copy, "cosine", "more")
+    assert (result.code, "do not fit" in result.err) == (4, True), "half of a product is no change"
 
 
 @pytest.mark.slow

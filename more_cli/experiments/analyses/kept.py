@@ -180,10 +180,11 @@ class KeptRun:
         found, changes = read_tensors(path), dict[str, Change]()
         for name, left in found.items():
             module, _, side = name.rpartition(".")
-            if side != "left":
+            if side == "right":
                 continue
-            right = found.get(f"{module}.right", shared.get(module))
-            if left.dim() != 2 or (right is not None and (right.dim() != 2 or len(right) != left.shape[1])):
+            right = found.get(f"{module}.right", shared.get(module)) if side == "left" else None
+            fits = right is None or (right.dim() == 2 and len(right) == left.shape[-1])
+            if left.dim() != 2 or not fits or (right is None) != (side == "delta"):
                 raise DataError(f"`{path}`: the factors of `{module}` do not fit", "keep the run again")
             changes[module] = Change(left, right)
         return changes
