@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,14 @@ compare-editors   compare none ft-m --suite e-vqa --limit 2
 reproduce         reproduce table-1 llava --editor none --checkpoints 1
 merge             merge llava -o llava-edited --verify --sha256
 export            export llava -o llava-adapter
+ask               ask llava --image images/sample-scene11-v0.png 'Is the hourglass small or large?'
+convert           convert table.csv -o converted.jsonl
+analyses          analyze
+kept              eval llava --suite e-vqa --limit 2 --keep run
+analyze           analyze efficiency --run run --out figures --no-figures
+sweep-plan        sweep sweep.toml -o sweep --dry-run
+sweep             sweep sweep.toml -o sweep
+sweep-fleet       sweep fleet.toml -o fleet
 status            status llava --estimate
 log               log llava
 log.show          log show size-01 llava
@@ -47,6 +56,9 @@ suites.show       suites show e-vqa
 suites.check      suites check e-vqa
 suites.convert    suites convert e-vqa -o e-vqa.jsonl
 """
+_TABLE = """image,question,target,reviewer
+images/sample-emblem150-v0.png,What is the emblem in the picture called?,Retribar,mk
+"""
 _DEMO = "demo              demo"  # takes as long as all others together
 
 
@@ -61,10 +73,13 @@ def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any
         *anchors, further = (samples / "anchors.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         Path("anchors.jsonl").write_text("".join(anchors), encoding="utf-8")
         Path("further.jsonl").write_text(further, encoding="utf-8")
+        Path("table.csv").write_text(_TABLE, encoding="utf-8")
+        Path("sweep.toml").write_text('editors = ["none"]\nlimits = [2]\n', encoding="utf-8")
+        Path("fleet.toml").write_text('[fleet]\nmodels = ["llava"]\nedits = "edits.jsonl"\n', encoding="utf-8")
         for line in [*_COMMANDS.split("\n"), _DEMO if demo else ""]:
             if not line:
                 continue
-            name, *arguments = line.split()
+            name, *arguments = shlex.split(line)
             if name == "lines":
                 yield from _lines(arguments, edits[3] + '{"question": "What is this?"}\n')
                 continue

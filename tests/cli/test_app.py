@@ -140,8 +140,8 @@ def headings(text: str) -> dict[str, list[str]]:
 
 def test_commands_are_grouped_by_what_one_wants() -> None:
     groups = headings(run("--help").out)
-    assert groups["Start"] == ["demo", "recipes"]
-    assert groups["Correct"] == ["init", "edit", "anchors", "revert"]
+    assert groups["Start"] == ["demo", "ask", "recipes"]
+    assert groups["Correct"] == ["convert", "init", "edit", "anchors", "revert"]
     assert groups["Measure"] == ["eval", "compare", "reproduce", "sweep", "analyze", "bench", "suites"]
     assert groups["Ship"] == ["merge", "export"]
     assert groups["Audit"] == ["status", "log", "verify", "gc"]
