@@ -204,13 +204,16 @@ class Runtime:
 
         Nowhere in the decoder of an encoder-decoder, which reads them in its cross-attention.
         """
-        config, ids = self.model.config, batch.inputs["input_ids"]
-        token = getattr(config, "image_token_id", None)
-        token = getattr(config, "image_token_index", None) if token is None else token
-        if token is None or "decoder_input_ids" in batch.inputs:
+        if self._image_token is None or "decoder_input_ids" in batch.inputs:
             return torch.zeros_like(batch.answer)
-        places: Tensor = ids == token
+        places: Tensor = batch.inputs["input_ids"] == self._image_token
         return places
+
+    @property
+    def _image_token(self) -> int | None:
+        config = self.model.config
+        token: int | None = getattr(config, "image_token_id", None)
+        return getattr(config, "image_token_index", None) if token is None else token
 
     def parts(self, samples: Iterable[Encoded], kind: Pass) -> Iterator[list[Encoded]]:
         """Split samples, in order, into passes that fit into memory."""
@@ -345,6 +348,8 @@ class Runtime:
                 max_new_tokens=max_new_tokens,
                 eos_token_id=list(self.prompter.stops),
                 pad_token_id=self.prompter.eos,
+                # No answer: it stands for features of an image that there is not.
+                suppress_tokens=None if self._image_token is None else [self._image_token],
             )
         begun = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
         return [self._until_end(row) for row in tokens[:, begun.shape[1] :].tolist()]

@@ -259,3 +259,22 @@ def test_generation_stops_at_the_end_of_sequence_and_follows_the_branches(runtim
         assert 1 <= len(ids[0]) <= 6
         batch = runtime.batch([runtime.encode(query).followed_by(ids[0])])
         assert runtime.score(batch).predicted()[0].tolist() == ids[0]
+
+
+def test_an_answer_holds_no_image_token(runtime: Runtime, tmp_path: Path) -> None:
+    token = runtime.model.config.image_token_id
+    head = runtime.model.get_output_embeddings()
+    before = head.weight.detach().clone()
+    try:
+        with torch.no_grad():  # whatever is asked, the image token or the one after it is the most likely
+            head.weight[token] = 100 * runtime.model.get_input_embeddings().weight.mean(dim=0).sign()
+            head.weight[token + 1 :] = -head.weight[token]
+        with runtime.attached([]):
+            (answer,) = runtime.generate([Query((picture(tmp_path),), "what colour is it ?")], 6)
+            scored = runtime.score(runtime.batch([runtime.encode(Query((), "a"), "b")]))
+        assert (scored.logits.argmax(-1) == token).any()
+        assert answer
+        assert token not in answer
+    finally:
+        with torch.no_grad():
+            head.weight.copy_(before)
