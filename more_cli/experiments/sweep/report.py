@@ -67,17 +67,29 @@ class SweepReport:
         return dict(self._compared())
 
     def _compared(self) -> Iterator[tuple[str, Comparison | str]]:
-        firsts = dict[tuple[object, ...], tuple[str, Run]]()
+        firsts = dict[tuple[object, ...], Trial]()
+        for trial in self.trials:
+            firsts.setdefault(_group(trial), trial)
+        runs = {label: self._run(trial) for label, trial in self.finished.items()}
         for label, trial in self.finished.items():
-            names = trial.names
-            run = Run.model_validate_json(canonical_json(finite(self.done.values[trial.key])))
-            first = firsts.setdefault((names.model, names.suite, names.limit), (label, run))
-            if first[0] == label:
+            first = firsts[_group(trial)]
+            if first.key == trial.key:
+                continue
+            if first.label not in runs:
+                yield label, f"the first trial, {first.label}, has no result"
                 continue
             try:
-                yield label, paired(*first, label, run)
+                yield label, paired(first.label, runs[first.label], label, runs[label])
             except DataError as error:
                 yield label, error.message
+
+    def _run(self, trial: Trial) -> Run:
+        return Run.model_validate_json(canonical_json(finite(self.done.values[trial.key])))
+
+
+def _group(trial: Trial) -> tuple[object, ...]:
+    """What trials have in common that are compared."""
+    return trial.names.model, trial.names.suite, trial.names.limit
 
 
 def names_of(trial: Trial) -> dict[str, Any]:

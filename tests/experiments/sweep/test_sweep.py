@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from generator.schemas import variants
+from more_cli.errors import StateError
 from more_cli.experiments import run as runs
+from more_cli.experiments.sweep.trials import Trial
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, stopped_at
 
 GRID = """
@@ -103,6 +105,23 @@ def test_the_page_has_the_trials_and_paired_differences_from_the_first(world: Wo
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_without_the_first_trial_there_are_no_differences(world: World) -> None:
+    def stopped(trial: Trial, *rest: Any) -> tuple[dict[str, Any], bool]:
+        if trial.names.editor == "none":
+            raise StateError("the first one fails")
+        return run_trial(trial, *rest)
+
+    run_trial = Trial.run
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trial, "run", stopped)
+        result = sweep(world, GRID, "without")
+    assert result.code == 3
+    assert "failed: none: the first one fails" in result.out
+    page = (world.root / "without" / "report.md").read_text()
+    assert page.count("the first trial, none, has no result") == 2
+    assert "rel.tf_exact |" not in page.partition("#### Differences")[2].partition("####")[0]
+
+
 def test_the_figure_is_drawn_where_matplotlib_is(world: World) -> None:
     assert (world.root / "whole" / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert b"ft-l" in (world.root / "whole" / "figure.svg").read_bytes()
