@@ -32,6 +32,8 @@ from more_cli.text import canonical_json
 RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")
 """Runs without calibration: `more eval --suite e-vqa --editor EDITOR --protocol final`."""
+NINE = RESULTS.with_name("nine.jsonl")
+"""Runs with `--calibrate 9`, of six editors so far; those of RESULTS had five settings each."""
 BACKBONE = "LLaVA-v1.5"
 """The paper's model that the embedded one is shaped like."""
 FIVE = {
@@ -118,16 +120,23 @@ def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
 def show() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield (Path(__file__).parent / "editors_head.md").read_text(encoding="utf-8")
-    results = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    yield from sections(NINE, " (nine settings each)", whole=False)
+    yield from sections(RESULTS, "", whole=True)
+    yield from rivals([json.loads(line) for line in RIVALS.read_text(encoding="utf-8").splitlines()])
+
+
+def sections(path: Path, what: str, *, whole: bool) -> Iterator[str]:
+    """Yield the tables of a file of runs, suite by suite; `whole` names the pairs of the paper that it lacks."""
+    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for suite in dict.fromkeys(run["suite"] for run in results):
         runs = sorted((run for run in results if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"]))
-        yield from ordering(suite, runs)
+        title = suite + what
+        yield from ordering(title, suite, runs, whole=whole)
         for mark in MARKS:
             for protocol in ("final", "online"):
-                yield from table(f"{suite}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
-        yield from differences(suite, runs)
-        yield from budget(suite, runs)
-    yield from rivals([json.loads(line) for line in RIVALS.read_text(encoding="utf-8").splitlines()])
+                yield from table(f"{title}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
+        yield from differences(title, runs)
+        yield from budget(title, runs)
 
 
 def rivals(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -163,10 +172,10 @@ def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterat
         yield row(run["editor"], *cells, f"{100 * mean([one[0] for one in found]):.1f}")
 
 
-def differences(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def differences(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield each editor's difference from `more`, edit by edit, in points with the 95 % interval of the mean."""
     (first,) = [run for run in runs if run["editor"] == "more"]
-    yield from head(f"{suite}, final@100 minus `more`", ("editor", *FIVE, "mean of five"))
+    yield from head(f"{title}, final@100 minus `more`", ("editor", *FIVE, "mean of five"))
     for run in runs:
         if run is not first:
             assert run["edits"] == first["edits"], "the same edits in the same order"
@@ -179,7 +188,7 @@ def differences(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
-def ordering(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def ordering(title: str, suite: str, runs: Sequence[Mapping[str, Any]], *, whole: bool) -> Iterator[str]:
     """Yield the order of the paper's editors at t = 100: each pair of neighbours there, and M-ORE with every other."""
     ours = {run["editor"]: run for run in runs}
     printed = {
@@ -190,7 +199,8 @@ def ordering(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     ranked = sorted(printed, key=lambda editor: -printed[editor])
     pairs = [("more:paper", other) for other in ranked if other != "more:paper"]
     pairs += [pair for pair in pairwise(ranked) if "more:paper" not in pair]
-    yield from head(f"{suite}: the paper's order at t = 100", ("pair", "printed", "final", "", "online", ""))
+    pairs = [pair for pair in pairs if whole or set(pair) <= set(ours)]
+    yield from head(f"{title}: the paper's order at t = 100", ("pair", "printed", "final", "", "online", ""))
     for first, second in pairs:
         gap = printed[first] - printed[second]
         cells = [cell for name in ("per_edit", "online_per_edit") for cell in verdict(ours, first, second, gap, name)]
@@ -212,10 +222,10 @@ def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, na
     return shown, "undecided" if found.low <= 0 <= found.high else "confirmed" if same else "refuted"
 
 
-def budget(suite: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def budget(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the calibrated settings, the fit, the cost of an edit and what is kept."""
     columns = "editor", "tried", "chosen", "at the edge", "learns alone", "cost per edit", "kB fixed", "kB per edit"
-    yield from head(f"{suite}, calibration, cost and memory", columns)
+    yield from head(f"{title}, calibration, cost and memory", columns)
     for run in runs:
         chosen = f"`{run['chosen']}`" if run["chosen"] else "default settings"
         fit = f"{run['fit']['right']} of {run['fit']['held_out']}" if run.get("fit") else ""
