@@ -140,7 +140,7 @@ def require(judgements: Sequence[Judgement]) -> None:
 
 def _judge(gate: Gate, found: Estimate | None, of_probes: bool) -> Judgement:
     if found is None:
-        return Judgement(gate, None, False, f"nothing was measured: {missing(gate.metric, of_probes)}")
+        return Judgement(gate, None, False, f"nothing was measured: {_missing(gate.metric, of_probes)}")
     actual = {"value": found.value, "low": found.low, "high": found.high}[gate.bound]
     warning = ""
     if gate.bound != "value" and found.n < FEW:
@@ -151,8 +151,8 @@ def _judge(gate: Gate, found: Estimate | None, of_probes: bool) -> Judgement:
     return Judgement(gate, actual, met, f"{reason}; warning: {warning}" if warning else reason, warning)
 
 
-def missing(metric: str, of_probes: bool) -> str:
-    """Return which field was missing, so that a metric, by its full name, was not measured."""
+def _missing(metric: str, of_probes: bool) -> str:
+    """Return which field was missing, so that a metric was not measured."""
     kind, _, name = metric.partition("@")[0].partition(".")
     if name in EVERYWHERE_METRICS:
         return "`--suite` with `--metrics all` measures it"

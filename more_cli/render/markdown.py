@@ -14,21 +14,24 @@ ABOVE = 46
 """Most lines above the tables, for which lists are cut."""
 SHOWN = (20, 10, 5, 3)
 """Most items of a list: the first of these with which the lines above the tables are few enough."""
-_LENGTH = 120
 QUOTED = 300
 """Most characters of a text in a sentence."""
+_LENGTH = 120
 
 
 def markdown(page: Page) -> str:
     """Return the report: what a reviewer needs first, the gates, the tables, and folded tables while there is room."""
-    tried = ("\n\n".join(_above(page, shown)) for shown in SHOWN)
-    above = next((text for text in tried if _lines(text) <= ABOVE), None) or "\n\n".join(_above(page, SHOWN[-1]))
-    open_tables = [part for part in page.tables if not part.folded]
-    text = "\n\n".join([above, *(piece for part in open_tables for piece in _part(part, len(page.tables) > 1))])
-    left = list[str]()
+    tried = ["\n\n".join(_above(page, shown)) for shown in SHOWN]
+    pieces = [next((text for text in tried if _lines(text) <= ABOVE), tried[-1])]
+    for part in page.tables:
+        if not part.folded:
+            pieces += _part(part, titled=len(page.tables) > 1)
+    text, left = "\n\n".join(pieces), list[str]()
     for part in page.tables:
         if part.folded:
-            longer = "\n\n".join([text, f"<details><summary>{part.title}</summary>", *_part(part), "</details>"])
+            longer = "\n\n".join(
+                [text, f"<details><summary>{part.title}</summary>", *_part(part, titled=False), "</details>"]
+            )
             # Two lines are kept for the sentence about those that do not fit.
             if _lines(longer) <= LINES - 2:
                 text = longer
@@ -71,7 +74,7 @@ def _phrase(parts: Phrase) -> str:
     return "".join(span(part) if isinstance(part, Quoted) else part for part in parts)
 
 
-def _part(part: Table, titled: bool = False) -> Iterator[str]:
+def _part(part: Table, *, titled: bool) -> Iterator[str]:
     if titled:
         yield f"#### {part.title}"
     if part.note:
@@ -83,11 +86,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def code(text: str, limit: int = _LENGTH) -> str:
+def code(text: str) -> str:
     """Return text as a code span that fits a table: nothing in it is markup, a link, a mention or an image."""
     # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
     # space, as parsers differ in what two backslashes mean.
-    return span(text, limit).replace("\\|", "\\ |").replace("|", "\\|")
+    return span(text, _LENGTH).replace("\\|", "\\ |").replace("|", "\\|")
 
 
 def span(text: str, limit: int = QUOTED) -> str:

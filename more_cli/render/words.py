@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from more_cli.evaluation.gates import Judgement, missing
+from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.per_edit import UNRELATED, EditScores, carried_over, held_by_kind, moved
 from more_cli.evaluation.probes import ProbeScore
@@ -14,15 +14,22 @@ from more_cli.render.page import Phrase, Quoted, Sentence, Table
 from more_cli.text import counted
 
 _MEASURES = {
-    "rel": ("its own question", "Asked the question of a correction, the edited model gives the wanted answer."),
-    "gen_text": ("other words", "Asked the same in other words, it gives the wanted answer as well."),
-    "gen_image": ("other pictures", "Asked the same about another picture, it gives the wanted answer as well."),
-    "portability": ("what follows", "Asked what follows from a correction, it gives the answer that follows."),
-    UNRELATED: ("unrelated answers", "Asked what no correction is about, it answers as the model did before."),
+    "rel": ("its own question", "", "Asked the question of a correction, the edited model gives the wanted answer."),
+    "gen_text": ("other words", "rephrases", "Asked the same in other words, it gives the wanted answer as well."),
+    "gen_image": (
+        *("other pictures", "image_rephrases"),
+        "Asked the same about another picture, it gives the wanted answer as well.",
+    ),
+    "portability": (
+        *("what follows", "portability"),
+        "Asked what follows from a correction, it gives the answer that follows.",
+    ),
+    UNRELATED: (
+        *("unrelated answers", "locality"),
+        "Asked what no correction is about, it answers as the model did before.",
+    ),
 }
-"""Name of each plain measure and what it says, by kind."""
-_METRIC = {UNRELATED: "loc_text.loc_gen_same"}
-"""Metric that says why a kind was not measured, where it is not `gen_exact` of that kind."""
+"""Name of each plain measure, the field of a correction that it needs, and what it says; by kind."""
 
 
 def of_state(report: EvalReport) -> list[Sentence]:
@@ -72,19 +79,20 @@ def of_gates(gates: Sequence[Judgement]) -> Sentence:
     return Sentence((said,), good=not missed)
 
 
-def measures(edits: Sequence[EditScores], *, of_probes: bool = False) -> Table:
-    """Return the plain measures, each with what it says; one that was not measured says what it needs."""
+def measures(report: EvalReport) -> Table:
+    """Return the plain measures, each with what it says; a state's that was not measured says what it needs."""
+    edits = report.per_edit
     held = held_by_kind(edits) | {"rel": [scores.good for scores in edits if scores.rel]}
     rows = []
-    for kind, (name, says) in _MEASURES.items():
+    for kind, (name, needs, says) in _MEASURES.items():
         if right := held.get(kind):
             share = estimate([float(one) for one in right])
             interval = f"{share.low:.1%} to {share.high:.1%}"
             rows.append((name, f"{share.value:.1%}", interval, f"{sum(right):,} of {len(right):,}", says))
-        else:
-            why = missing(_METRIC.get(kind, f"{kind}.gen_exact"), of_probes).replace("`", "")
+        elif report.source == STATE:
+            why = f"no correction has {needs}" if needs else "there is no correction"
             rows.append((name, "", "", "", f"Not measured: {why}."))
-    return Table("In five measures", ("measure", "share", "95 % interval", "count", "what it says"), rows)
+    return Table("In plain measures", ("measure", "share", "95 % interval", "count", "what it says"), rows)
 
 
 def _own(own: Sequence[EditScores], before: Mapping[str, str], noun: str) -> Sentence:
@@ -118,7 +126,9 @@ def _asked(score: ProbeScore) -> Phrase:
 
 def _unrelated(edits: Iterable[EditScores], kept: Sequence[bool]) -> Sentence:
     if not kept:
-        return Sentence(("No unrelated question was asked, so nothing is known about other answers.",))
+        asked = any(score.probe.is_locality for scores in edits for score in scores.scores)
+        why = "No unrelated answer was generated" if asked else "No unrelated question was asked"
+        return Sentence((f"{why}, so nothing is known about other answers.",))
     of = counted(len(kept), "unrelated answer")
     if all(kept):
         return Sentence((f"None of {of} changed.",))

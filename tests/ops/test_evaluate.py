@@ -298,7 +298,13 @@ def test_a_question_without_an_answer_that_changed_is_shown(world: World) -> Non
     file = world.write(
         [{"question": "what ?"}, {"question": QUESTION, "image": "img/red.png", "answer": "r"}], "p.jsonl"
     )
-    shown = run("eval", world.model, "--probes", file).out.splitlines()
+    shown = run("eval", world.model, "--probes", file, "--report", world.root / "p.md").out.splitlines()
+    report = text(world, "p.md").split("\n\n")
+    assert report[1] == "1 answer was asked for; it holds."
+    assert re.match(
+        r"\*\*1 of 1 unrelated answer changed:\*\*\n- `\w+`, unrelated; asked `what \?`, before `", report[2]
+    )
+    assert "Not measured" not in "".join(report), "a file of questions has no corrections that could lack fields"
     assert shown[0] == "1 of 1 hold; 1 of 1 unrelated answer changed"
     assert shown[1].endswith("2 questions of p.jsonl")
     assert "1 of 2 does not hold:" in shown
@@ -446,7 +452,7 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     for sentence in ("2 corrections were asked for; 1 holds. 1 failed:", "2 of 2 unrelated answers changed:"):
         assert raw.count(f'<p class="bad">{sentence}</p><ul><li><code>') == 1
         assert sentence in first
-    assert "<h2>In five measures</h2>" in first
+    assert "<h2>In plain measures</h2>" in first
     assert not re.search("<svg|<article|<code>rel.tf_exact</code>", first), "the full metrics have to be opened"
     assert "<code>rel.tf_exact</code>" in rest
     assert "1 of 2 hold" in raw

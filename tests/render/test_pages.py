@@ -102,7 +102,7 @@ def test_the_first_screen_says_that_all_is_well(tmp_path: Path) -> None:
         "No unrelated question was asked, so nothing is known about other answers.",
         "No gate was set.",
     ]
-    assert "| `other words` |  |  |  | Not measured: no edit has rephrases. |" in one
+    assert "| `other words` |  |  |  | Not measured: no correction has rephrases. |" in one
     assert "No correction was asked for.\n" in markdown(of_state(made_up(tmp_path, [])))
 
 
