@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,8 @@ from more_cli.files import sha256_bytes
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.text import canonical_json, counted
 
+UNRELATED = "unrelated"
+"""Both kinds of locality questions together."""
 _PHRASES: dict[Kind, str] = {
     "gen_text": "in other words",
     "gen_image": "with other pictures",
@@ -120,13 +122,27 @@ def headline(edits: Sequence[EditScores]) -> str:
 
 def variants(edits: Iterable[EditScores]) -> str:
     """Return how many other questions have the expected answer, such as `47 of 48 in other words`; empty for none."""
+    held = held_by_kind(edits)
+    kept = held.get(UNRELATED, [])
+    changed = f"{kept.count(False):,} of {counted(len(kept), 'unrelated answer')} changed" if kept else ""
+    return ", ".join(filter(None, [carried_over(held), changed]))
+
+
+def carried_over(held: Mapping[str, Sequence[bool]]) -> str:
+    """Return how many questions that should have the target do; `held` is that of `held_by_kind`."""
+    found = {words: held[kind] for kind, words in _PHRASES.items() if kind in held}
+    return ", ".join(f"{sum(right):,} of {len(right):,} {words}" for words, right in found.items())
+
+
+def held_by_kind(edits: Iterable[EditScores]) -> dict[str, list[bool]]:
+    """Return which answers are as expected by the probe's kind, both kinds of locality as `UNRELATED`.
+
+    What could not be asked counts nowhere. The edits' own answers are under `rel`.
+    """
     held: dict[str, list[bool]] = {}
     for score in (score for scores in edits for score in scores.scores if score.holds is not None):
-        held.setdefault("locality" if score.probe.is_locality else score.probe.kind, []).append(bool(score.holds))
-    parts = [f"{sum(held[kind]):,} of {len(held[kind]):,} {words}" for kind, words in _PHRASES.items() if kind in held]
-    if kept := held.get("locality"):
-        parts.append(f"{kept.count(False):,} of {counted(len(kept), 'unrelated answer')} changed")
-    return ", ".join(parts)
+        held.setdefault(UNRELATED if score.probe.is_locality else score.probe.kind, []).append(bool(score.holds))
+    return held
 
 
 def moved(edits: Iterable[EditScores]) -> list[tuple[EditScores, ProbeScore]]:

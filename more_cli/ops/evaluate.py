@@ -53,6 +53,8 @@ class EvalReport:
     """Locality probes, or questions of the file, that are anchors too: they were not scored."""
     drift: Drift | None = None
     """Of the watched anchors, as the ledger knows it; None without any."""
+    changed: str = ""
+    """When the ledger's last line was written: UTC, ISO 8601; empty without one."""
     replayed: int = 0
     protocol: str = "final"
     baseline: str = "base"
@@ -200,6 +202,8 @@ def _run(
 ) -> EvalReport:
     drift = known_drift(session.ledger, session.state.meta)
     report = EvalReport(session.target, source, drift=drift, reproduce=_reproduce(session))
+    if session.ledger.entries:
+        report.changed = session.ledger.entries[-1].time
     if not probes:
         return report
     started = time.monotonic()

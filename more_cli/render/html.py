@@ -9,11 +9,13 @@ from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.per_edit import EditScores, variants
 from more_cli.evaluation.probes import ProbeScore
 from more_cli.render.markup import Markup, element, joined
-from more_cli.render.page import Page, Table
+from more_cli.render.page import Page, Phrase, Quoted, Sentence, Table
 from more_cli.render.style import STYLE
 from more_cli.render.thumbnails import Thumbnails
 from more_cli.text import counted
 
+NAMED = 20
+"""Most items of a sentence; the gallery has every edit and answer that the sentences cut."""
 GALLERY = 200
 """Most edits shown; those that do not hold, or whose other answers moved, come first."""
 PICTURES = 4
@@ -42,20 +44,37 @@ def html(page: Page) -> str:
 
 def _sections(page: Page) -> Iterator[Markup]:
     yield element("p", page.headline, class_="lead")
-    if page.failed:
-        yield element("p", page.failed, class_="lead bad")
+    for sentence in page.sentences:
+        yield from _sentence(sentence)
     yield element("p", f"{page.scope}, {page.reading}, 95 % intervals")
     if page.left_out:
         yield element("p", page.left_out)
     if page.gates:
         yield _section("Gates", _gates(page.gates))
     for part in page.tables:
-        yield _section(part.title, *_part(part))
+        if not part.folded:
+            yield _section(part.title, *_part(part))
+    if folded := [part for part in page.tables if part.folded]:
+        summary = element("summary", ", ".join(part.title for part in folded))
+        yield element("details", summary, *(_section(part.title, *_part(part)) for part in folded))
     if page.edits:
         yield _gallery(page)
     details = json.dumps(page.reproduce, indent=2, sort_keys=True, ensure_ascii=False)
     lines = [joined(line, Markup("\n")) for line in details.splitlines()]
     yield element("details", element("summary", "How to reproduce these numbers"), element("pre", *lines))
+
+
+def _sentence(sentence: Sentence) -> Iterator[Markup]:
+    yield element("p", _phrase(sentence.words), class_=None if sentence.good else "bad")
+    items = [element("li", _phrase(item)) for item in sentence.items[:NAMED]]
+    if len(sentence.items) > NAMED:
+        items.append(element("li", f"and {len(sentence.items) - NAMED:,} more"))
+    if items:
+        yield element("ul", *items)
+
+
+def _phrase(parts: Phrase) -> Markup:
+    return joined(*(element("code", part) if isinstance(part, Quoted) else part for part in parts))
 
 
 def _part(part: Table) -> Iterator[Markup]:

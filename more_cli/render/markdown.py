@@ -5,41 +5,73 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from more_cli.evaluation.per_edit import EditScores, moved
-from more_cli.evaluation.probes import ProbeScore
-from more_cli.render.page import Page, Table
+from more_cli.render.page import Page, Phrase, Quoted, Sentence, Table
 from more_cli.text import plain, shorten
 
-SHOWN = 20
-"""Most edits shown that do not hold, and most other answers that are not as expected."""
+LINES = 60
+"""Most lines of a report whose long tables are folded."""
+ABOVE = 46
+"""Most lines above the tables, for which lists are cut."""
+SHOWN = (20, 10, 5, 3)
+"""Most items of a list: the first of these with which the lines above the tables are few enough."""
+QUOTED = 300
+"""Most characters of a text in a sentence."""
 _LENGTH = 120
-_SENTENCE = 1000
 
 
 def markdown(page: Page) -> str:
-    """Return the report: the gates, every table, the edits that do not hold, and what else is not as expected."""
-    return "\n\n".join(_parts(page)) + "\n"
+    """Return the report: what a reviewer needs first, the gates, the tables, and folded tables while there is room."""
+    tried = ["\n\n".join(_above(page, shown)) for shown in SHOWN]
+    pieces = [next((text for text in tried if _lines(text) <= ABOVE), tried[-1])]
+    for part in page.tables:
+        if not part.folded:
+            pieces += _part(part, titled=len(page.tables) > 1)
+    text, left = "\n\n".join(pieces), list[str]()
+    for part in page.tables:
+        if part.folded:
+            longer = "\n\n".join(
+                [text, f"<details><summary>{part.title}</summary>", *_part(part, titled=False), "</details>"]
+            )
+            # Two lines are kept for the sentence about those that do not fit.
+            if _lines(longer) <= LINES - 2:
+                text = longer
+            else:
+                left.append(part.title)
+    rest = f"\n\nNot shown here, but in the HTML report and `--json`: {', '.join(left)}." if left else ""
+    return f"{text}{rest}\n"
 
 
-def _parts(page: Page) -> Iterator[str]:
+def _lines(text: str) -> int:
+    return text.count("\n") + 1
+
+
+def _above(page: Page, shown: int) -> Iterator[str]:
+    """Yield what comes before the tables, every list cut to so many items."""
     yield f"### {page.command}: {page.headline}"
+    for sentence in page.sentences:
+        yield _sentence(sentence, shown)
     yield f"{code(page.scope)}, {page.reading}."
-    if page.failed:
-        yield code(page.failed, _SENTENCE)
     if page.left_out:
         yield f"{page.left_out}."
     if page.gates:
-        yield _table(
-            ("gate", "", "measured"),
-            [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in page.gates],
-        )
-    for part in page.tables:
-        yield from _part(part, titled=len(page.tables) > 1)
-    bad = [scores for scores in page.edits if not scores.good]
-    if bad:
-        yield from _bad(page, bad)
-    if others := moved(page.edits):
-        yield from _moved(others)
+        gates = sorted(page.gates, key=lambda found: found.met)
+        rows = [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in gates[:shown]]
+        yield _table(("gate", "", "measured"), rows)
+        if len(gates) > shown:
+            yield f"and {len(gates) - shown} more"
+
+
+def _sentence(sentence: Sentence, shown: int) -> str:
+    words = _phrase(sentence.words)
+    lines = [words if sentence.good else f"**{words}**"]
+    lines += [f"- {_phrase(item)}" for item in sentence.items[:shown]]
+    if len(sentence.items) > shown:
+        lines.append(f"- and {len(sentence.items) - shown:,} more")
+    return "\n".join(lines)
+
+
+def _phrase(parts: Phrase) -> str:
+    return "".join(span(part) if isinstance(part, Quoted) else part for part in parts)
 
 
 def _part(part: Table, *, titled: bool) -> Iterator[str]:
@@ -50,38 +82,22 @@ def _part(part: Table, *, titled: bool) -> Iterator[str]:
     yield _table(part.columns, [(code(str(row[0])), *map(str, row[1:])) for row in part.rows])
 
 
-def _bad(page: Page, bad: Sequence[EditScores]) -> Iterator[str]:
-    rows = []
-    for scores in bad[:SHOWN]:
-        question, before = scores.shown.probe.query.question, page.before.get(scores.id, "")
-        cells = scores.id, question, before, scores.wanted, scores.shown.answer or "", scores.why
-        rows.append([code(text) for text in cells])
-    yield _table(("does not hold", "question", "before", "wanted", "answer", "why"), rows)
-    if len(bad) > SHOWN:
-        yield f"and {len(bad) - SHOWN} more"
-
-
-def _moved(others: Sequence[tuple[EditScores, ProbeScore]]) -> Iterator[str]:
-    rows = []
-    for scores, score in others[:SHOWN]:
-        texts = score.probe.query.question, score.expected, score.answer or ""
-        rows.append([code(scores.id), scores.words(score), *map(code, texts)])
-    yield _table(("not as expected", "asked", "question", "expected", "answer"), rows)
-    if len(others) > SHOWN:
-        yield f"and {len(others) - SHOWN} more"
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def code(text: str, limit: int = _LENGTH) -> str:
+def code(text: str) -> str:
     """Return text as a code span that fits a table: nothing in it is markup, a link, a mention or an image."""
+    # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
+    # space, as parsers differ in what two backslashes mean.
+    return span(text, _LENGTH).replace("\\|", "\\ |").replace("|", "\\|")
+
+
+def span(text: str, limit: int = QUOTED) -> str:
+    """Return text as a code span for a line that is no table; empty for text without a visible character."""
     shown = shorten(plain(text), limit).strip()
     if not shown:
         return ""
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence, pad = "`" * (longest + 1), " " if longest else ""
-    # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
-    # space, as parsers differ in what two backslashes mean.
-    return f"{fence}{pad}{shown}{pad}{fence}".replace("\\|", "\\ |").replace("|", "\\|")
+    return f"{fence}{pad}{shown}{pad}{fence}"

@@ -1,7 +1,7 @@
 """The content of a report: the only thing that renderers know.
 
-Text from users and models is in `subject`, `scope`, `failed`, `edits`, `before`, `properties` and the first cell of a
-row; all other text is ours.
+Text from users and models is in `subject`, `scope`, `edits`, `before`, `properties`, the first cell of a row, and what
+is `Quoted` in a sentence; all other text is ours.
 """
 
 from __future__ import annotations
@@ -15,6 +15,27 @@ from more_cli.evaluation.per_edit import EditScores
 from more_cli.render.plots import Plot
 
 
+class Quoted(str):
+    """Text of a user, a model or a file, in a sentence of ours."""
+
+    __slots__ = ()
+
+
+Phrase = Sequence[str]
+"""Parts of a text, in order."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the first screen."""
+
+    words: Phrase
+    items: Sequence[Phrase] = ()
+    """What it names, the most important first; renderers cut a long list."""
+    good: bool = True
+    """Whether it says that all is well."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A section: a table, and plots of it for formats that can show them."""
@@ -25,6 +46,8 @@ class Table:
     """The first cell names the row."""
     note: str = ""
     plots: Sequence[Plot] = ()
+    folded: bool = False
+    """Whether it has to be opened."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +62,8 @@ class Page:
     """How much of it was measured."""
     reading: str
     """How to read the numbers: protocol and baseline."""
-    failed: str = ""
-    """Which edits that were asked for do not stand, in one sentence; empty if all do."""
+    sentences: Sequence[Sentence] = ()
+    """What a reviewer needs to know first, in words."""
     left_out: str = ""
     """How many probes were left out because they are anchors too, in one sentence; empty for none."""
     gates: Sequence[Judgement] = ()

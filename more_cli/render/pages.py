@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
@@ -13,34 +14,38 @@ from more_cli.experiments.compare_editors import EditorComparison
 from more_cli.experiments.report import SuiteReport
 from more_cli.ops.drift import Drift
 from more_cli.ops.evaluate import EvalReport, by_age
+from more_cli.render import words
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Course, Curve, marks
 from more_cli.suites.yes_no import YesNoScore
-from more_cli.text import counted, nats
+from more_cli.text import counted
 
 _ESTIMATE = ("value", "95 % interval", "kind", "n")
 _AGES = "rel.gen_exact, grouped by how many edits came after"
-FAR = 20
-"""Most anchors above the limit that a report lists."""
 
 
 def of_state(report: EvalReport) -> Page:
     """Return the page of a state, or of a file of questions."""
-    tables = [_metrics("Metrics", report.listed)] if report.estimates else []
+    full = []
+    if report.estimates:
+        full.append(_metrics(f"All {counted(len(report.listed), 'metric')}", report.listed))
     if len(report.retention) > 1:
-        tables.append(_retention(report.retention))
+        full.append(_retention(report.retention))
     if report.drift and report.drift.curve:
-        tables += _drift(report.drift)
+        full.append(_drift(report.drift))
     return Page(
         command="more eval",
         subject=report.target.model.resolve().name,
         headline=report.headline,
         scope=report.scope,
         reading=f"protocol {report.protocol}, locality against {report.baseline}",
-        failed=report.failed_sentence,
+        sentences=words.of_state(report),
         left_out=report.left_out_sentence,
         gates=report.gates,
-        tables=tables,
+        tables=[
+            words.measures(report),
+            *(replace(table, folded=True) for table in full),
+        ],
         edits=report.per_edit,
         before=report.base_answers,
         reproduce=report.reproduce,
@@ -64,6 +69,7 @@ def of_suite(report: SuiteReport) -> Page:
         headline=headline(edits),
         scope=f"{report.suite.name}, editor {report.editor}, {counted(len(edits), 'edit')}",
         reading=f"{report.headline} unless noted otherwise, {report.locality}",
+        sentences=[*words.of_edits(edits, report.base_answers, "correction"), words.of_gates(report.gates)],
         left_out=report.left_out_sentence,
         gates=report.gates,
         tables=[*_suite_tables(report), *_notices({report.editor: report})],
@@ -231,19 +237,14 @@ def _retention(ages: Mapping[str, Estimate]) -> Table:
     return Table("Retention by age", ("edits since", *_ESTIMATE), _estimates(ages), _AGES, [plot])
 
 
-def _drift(drift: Drift) -> Iterator[Table]:
+def _drift(drift: Drift) -> Table:
     shown = {after.edits: after for after in drift.curve}
     chosen = [shown[edits] for edits in marks(drift.curve[-1].edits) if edits in shown]
     rows = [(f"{edits:,}", f"{mean:.4f}", f"{largest:.4f}") for edits, mean, largest in chosen]
     plot = Course(
         "Drift in nats per token: largest (thick), mean (thin) and limit (dashed)", drift.curve, drift.max_drift
     )
-    yield Table("Drift of watched anchors", ("edits", "mean", "largest"), rows, f"{drift.summary}.", [plot])
-    if drift.above:
-        far = [(drift.questions[at], f"{drift.seen[at]:.4f}") for at in drift.above[:FAR]]
-        rest = len(drift.above) - FAR
-        note = f"{counted(len(far), 'anchor')}, the farthest first" + (f"; {rest:,} more" if rest > 0 else "")
-        yield Table(f"Anchors above {nats(drift.max_drift)}", ("question", "drift"), far, f"{note}.")
+    return Table("Drift of watched anchors", ("edits", "mean", "largest"), rows, f"{drift.summary}.", [plot])
 
 
 def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:

@@ -14,11 +14,14 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: .5rem 0 0; }
 p { margin: .25rem 0; }
 .lead { font-size: 1.25rem; }
-.lead.bad, .why { color: var(--bad); }
+p.bad, .why { color: var(--bad); }
+ul { margin: 0 0 .5rem; padding-left: 1.5rem; }
+li { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
+td:last-child { white-space: normal; }
 th, .tick, .variants, dt { color: var(--faint); font-weight: normal; }
 code, pre { font-family: ui-monospace, monospace; font-size: .875em; }
 pre { overflow-x: auto; padding: 1rem; background: var(--card); }

@@ -13,7 +13,7 @@ from more_cli.experiments.sweep.fleet import FleetReport, metrics_of
 from more_cli.experiments.sweep.report import SweepReport
 from more_cli.experiments.sweep.trials import Trial
 from more_cli.files import disk_errors, replacing
-from more_cli.render.page import Page, Table
+from more_cli.render.page import Page, Quoted, Sentence, Table
 from more_cli.render.pages import difference_cells
 from more_cli.render.plots import Bars
 from more_cli.text import counted
@@ -97,7 +97,10 @@ def of_fleet(found: FleetReport) -> Page:
         headline=f"{len(rows)} of {counted(len(found.members), 'checkpoint')} done",
         scope=f"{found.file.path.name}, {found.members[0].stream.name}",
         reading="protocol final, locality against each checkpoint without its edits",
-        failed="; ".join(f"{label}: {', '.join(ids)}" for label, ids in found.failed_edits.items()),
+        sentences=[
+            Sentence((Quoted(label), ": edits that do not stand:"), [(Quoted(id),) for id in ids], good=False)
+            for label, ids in found.failed_edits.items()
+        ],
         tables=[Table("Checkpoints", FLEET, rows), *_problems(found.done.problems)],
         reproduce={line["model"]: key for key, line in found.lines.items()},
     )

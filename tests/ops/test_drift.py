@@ -242,7 +242,9 @@ def test_a_report_draws_any_course_and_quotes_questions(tmp_path: Path, points: 
     assert len(set(heights)) > 1, "the axis fits the values"
     assert not page.all("script")
     text = markdown(of_state(report))
-    assert "20 anchors, the farthest first; 4 more." in text
+    assert text.count(" nats\n- ") == 20
+    assert "\n- and 4 more\n" in text
+    assert text.count(", 0.4800 nats") == 1, "the farthest is named"
     assert "<script>" not in re.sub(r"`+[^\n]*?`+", "", text)
     assert ", 24 above 0.019: " in drift.sentence
     assert drift.sentence.endswith(" and 22 more")

@@ -17,6 +17,7 @@ from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.names import SUCCESS_METRICS, full_names
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_edits
+from more_cli.render.markdown import LINES, span
 from more_cli.render.markup import element
 from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
@@ -179,14 +180,14 @@ def test_refused_edits_fail_and_are_named_in_every_output(refusing: World) -> No
     assert lines[-1] == "3 of 4 edits do not stand: e2 (refused), e3 (refused), e4 (refused)"
     pages = {name: text(refusing, name) for name in ("x.html", "x.md", "x.xml")}
     for name in ("x.html", "x.md"):
-        assert lines[-1] in pages[name]
+        assert "4 corrections were asked for; 1 holds. 3 failed:" in pages[name]
         assert "1 of 4 hold; " in pages[name]
     failures = ElementTree.fromstring(pages["x.xml"])[0].findall("testcase/failure")
     assert [failure.get("type") for failure in failures] == ["refused"] * 3
     for failure, (id, reason) in zip(failures, reasons(refusing).items(), strict=True):
         assert failure.get("message").endswith(f"; refused: {reason}")
         assert f"refused: {escape(reason)}" in pages["x.html"]
-        assert f"refused: {reason}" in pages["x.md"]
+        assert re.search(rf"^- `{id}` \(refused\), `+ ?{re.escape(reason)} ?`+; asked `", pages["x.md"], re.MULTILINE)
         place = next(number for number, row in enumerate(lines) if re.match(rf"{id} +refused +", row))
         assert lines[place + 1].strip() == reason
     assert [row.split("  ")[0] for row in lines if "other words, refused" in row] == ["e2", "e3", "e4", "e4"]
@@ -297,7 +298,13 @@ def test_a_question_without_an_answer_that_changed_is_shown(world: World) -> Non
     file = world.write(
         [{"question": "what ?"}, {"question": QUESTION, "image": "img/red.png", "answer": "r"}], "p.jsonl"
     )
-    shown = run("eval", world.model, "--probes", file).out.splitlines()
+    shown = run("eval", world.model, "--probes", file, "--report", world.root / "p.md").out.splitlines()
+    report = text(world, "p.md").split("\n\n")
+    assert report[1] == "1 answer was asked for; it holds."
+    assert re.match(
+        r"\*\*1 of 1 unrelated answer changed:\*\*\n- `\w+`, unrelated; asked `what \?`, before `", report[2]
+    )
+    assert "Not measured" not in "".join(report), "a file of questions has no corrections that could lack fields"
     assert shown[0] == "1 of 1 hold; 1 of 1 unrelated answer changed"
     assert shown[1].endswith("2 questions of p.jsonl")
     assert "1 of 2 does not hold:" in shown
@@ -341,8 +348,8 @@ def test_portability_is_reported_by_hop(world: World, scored: Result) -> None:
         == 'error: gate missed: port_4.gen_exact>=0: nothing was measured: no edit has `portability` with `"hop": 4`'
     )
     assert "3 of 3 that follow" in text(world, "out.html")
-    assert "portability.gen_exact" in text(world, "out.md")
-    assert "loc_flip" not in text(world, "out.md"), "1 - loc_gen_same is listed once"
+    assert "<code>portability.gen_exact</code>" in text(world, "out.html")
+    assert "loc_flip" not in text(world, "out.html"), "1 - loc_gen_same is listed once"
 
 
 def test_the_values_of_each_edit_give_the_metrics(scored: Result) -> None:
@@ -427,7 +434,7 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
             "path",
             "article",
         ),
-        *("img", "dl", "dt", "dd", "details", "summary", "pre"),
+        *("img", "dl", "dt", "dd", "ul", "li", "details", "summary", "pre"),
     }
     assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert not any({"href", "srcset", "action"} & attributes.keys() for _, attributes in page.elements)
@@ -441,6 +448,13 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
 def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Result) -> None:
     raw = text(world, "out.html")
     page = Page(raw)
+    first, rest = raw.split("<summary>All 36 metrics</summary>")
+    for sentence in ("2 corrections were asked for; 1 holds. 1 failed:", "2 of 2 unrelated answers changed:"):
+        assert raw.count(f'<p class="bad">{sentence}</p><ul><li><code>') == 1
+        assert sentence in first
+    assert "<h2>In plain measures</h2>" in first
+    assert not re.search("<svg|<article|<code>rel.tf_exact</code>", first), "the full metrics have to be opened"
+    assert "<code>rel.tf_exact</code>" in rest
     assert "1 of 2 hold" in raw
     assert len(page.all("svg")) == 1, "two edits are of one age"
     assert "rel.gen_exact.low&gt;=0.9" in raw
@@ -465,15 +479,26 @@ def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, sc
         "### more eval: 1 of 2 hold; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
         "2 of 2 unrelated answers changed\n"
     )
-    assert re.search(r"^\| `e1` \| unrelated, picture \| `what colour is it \?` \| `", raw, re.MULTILINE)
+    assert "**2 corrections were asked for; 1 holds. 1 failed:**\n" in raw
+    assert "\n\nBeyond their own questions they hold for 2 of 2 in other words, 1 of 1 with other pictures, " in raw
+    assert "\n\n**2 of 3 gates are missed.**\n" in raw
+    (changed,) = re.findall(r"\*\*2 of 2 unrelated answers changed:\*\*\n- (.*)\n- (.*)\n\n", raw)
+    for item, said in zip(changed, scored.json["per_edit"][0]["answers"][-2:], strict=True):
+        assert item.startswith("`e1`, unrelated")
+        assert item.endswith(f", before {span(said['expected'])}, now {span(said['answer'])}")
+    recipe, changed_at = scored.json["reproduce"]["recipe"]["name"], world.entries()[-1]["time"]
+    assert f", recipe `{recipe}`, last changed `{changed_at}`.\n" in raw
     assert "| `rel.gen_exact.low>=0.9` | **missed** | 0.5, 95 %" in raw
     assert len(raw) < 4000
     assert CODE.sub("", raw).isascii()
     tables = [block.splitlines() for block in raw.split("\n\n") if block.startswith("|")]
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", row)) for row in table}) == 1, table
-    (row,) = [row for row in tables[-2] if EVIL in row]
-    assert not set(CODE.sub("", row)) - {"|", " "}
+    (failed,) = [line for line in raw.splitlines() if EVIL in line]
+    assert CODE.sub("", failed) == "-  (not-learnt), ; asked , wanted , answers , before "
+    assert [row.split(" | ")[1] for row in tables[-1][2:]] == ["50.0%", "100.0%", "100.0%", "100.0%", "0.0%"]
+    assert raw.endswith("Not shown here, but in the HTML report and `--json`: All 36 metrics.\n")
+    assert len(raw.splitlines()) <= LINES
 
 
 # --- files ---

@@ -20,14 +20,15 @@ from more_cli.cli.evaluate import eval_values
 from more_cli.cli.output import finite
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
-from more_cli.evaluation.names import Kind
+from more_cli.evaluation.names import Kind, full_names
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.inputs.images import locate_image
 from more_cli.model.batches import Query
+from more_cli.ops.drift import Drift, DriftAfter
 from more_cli.ops.evaluate import EvalReport
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
-from more_cli.render.markdown import code, markdown
+from more_cli.render.markdown import LINES, code, markdown
 from more_cli.render.pages import of_state
 from more_cli.render.thumbnails import Thumbnails
 from more_cli.store.entry import FailedEdit, Status
@@ -73,6 +74,82 @@ def test_the_headline_never_leaves_out_variants_that_were_measured(tmp_path: Pat
     assert made_up(tmp_path, unanswered).headline == "1 of 2 unrelated answers changed"
 
 
+def said(page: str) -> list[str]:
+    """The bold and plain sentences of a report in Markdown, without what they name."""
+    blocks = page.split("\n\n")[1:]
+    return [
+        block.splitlines()[0].strip("*") for block in blocks[: next(i for i, b in enumerate(blocks) if "Base" in b)]
+    ]
+
+
+def test_the_first_screen_says_that_all_is_well(tmp_path: Path) -> None:
+    scores = [score("e1", True), score("e2", True), asked("gen_text", "e1", True), asked("loc_text", "e1", True)]
+    report = made_up(tmp_path, scores, gates=judge([parse_gate("rel.gen_exact>=0.9")], NINETEEN_OF_TWENTY))
+    sentences = [
+        "2 corrections were asked for; all hold.",
+        "Beyond their own questions they hold for 1 of 1 in other words.",
+        "None of 1 unrelated answer changed.",
+        "The gate is met.",
+    ]
+    text, page = markdown(of_state(report)), html(of_state(report))
+    assert said(text) == sentences
+    assert [page.count(f"<p>{sentence}</p>") for sentence in sentences] == [1] * 4
+    assert "**" not in text
+    assert 'class="bad"' not in page
+    one = markdown(of_state(made_up(tmp_path, [score("e1", True)])))
+    assert said(one) == [
+        "1 correction was asked for; it holds.",
+        "No unrelated question was asked, so nothing is known about other answers.",
+        "No gate was set.",
+    ]
+    assert "| `other words` |  |  |  | Not measured: no correction has rephrases. |" in one
+    assert "No correction was asked for.\n" in markdown(of_state(made_up(tmp_path, [])))
+
+
+def test_the_first_screen_says_why_an_edit_failed(tmp_path: Path) -> None:
+    """One was refused, one is another by now though it was learnt, and one holds though it was not learnt."""
+    failed = [FailedEdit("e1", Status.REFUSED, "too far"), FailedEdit("e3", Status.NOT_LEARNT, "")]
+    scores = [score("e1", False), score("e2", False, answer=""), score("e3", True)]
+    text = markdown(of_state(made_up(tmp_path, scores, failed=failed, base_answers={"e1": "z"})))
+    assert (
+        "**3 corrections were asked for; 1 holds. 2 failed:**\n"
+        "- `e1` (refused), `too far`; asked `what ?`, wanted `a`, answers `a`, before `z`\n"
+        "- `e2` has another answer now; asked `what ?`, wanted `a`, answers `(nothing)`\n\n"
+        "**1 of those that hold is recorded as not learnt:**\n- `e3`\n\n"
+    ) in text
+    none = markdown(of_state(made_up(tmp_path, scores[:2])))
+    assert said(none)[0] == "2 corrections were asked for; none holds. 2 failed:"
+
+
+@pytest.mark.parametrize("edits", [1, 12, 300])
+def test_markdown_has_at_most_sixty_lines(tmp_path: Path, edits: int) -> None:
+    """Whatever the size: every list is long, every gate is missed, and the full tables do not fit."""
+    kinds: list[Kind] = ["gen_text", "gen_image", "portability", "loc_text", "loc_image"]
+    scores = [score(f"e{number}", number < edits // 3) for number in range(edits)]
+    scores += [asked(kind, f"e{number}", False) for kind in kinds for number in range(edits)]
+    failed = [FailedEdit(f"e{number}", Status.NOT_LEARNT, "no") for number in range(edits)]
+    gates = judge([parse_gate(f"rel.gen_exact>0.{number}") for number in range(95, 99)] * edits, NINETEEN_OF_TWENTY)
+    curve = [DriftAfter(number, 0.1, 0.2) for number in range(1, edits + 1)]
+    report = made_up(
+        tmp_path,
+        scores,
+        failed=failed,
+        gates=gates,
+        left_out=edits,
+        estimates=dict.fromkeys(full_names(), NINETEEN_OF_TWENTY["rel.gen_exact"]),
+        retention=dict.fromkeys(["0-9", "10-99", "100-299"], NINETEEN_OF_TWENTY["rel.gen_exact"]),
+        drift=Drift(dict.fromkeys(range(edits), "q ?"), dict.fromkeys(range(edits), 0.2), curve, 0.1),
+    )
+    text = markdown(of_state(report))
+    assert len(text.splitlines()) <= LINES
+    if edits == 300:
+        assert "300 corrections were asked for; 100 hold. 200 failed:" in text
+        assert "\n- and 197 more\n" in text
+        assert "600 of 600 unrelated answers changed:" in text
+        assert "1,200 of 1,200 gates are missed." in text
+        assert len(re.findall(r"<li>and \d+ more</li>", html(of_state(report)))) == 5, "HTML shows twenty of each"
+
+
 def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> None:
     others = [
         *(asked("gen_text", "e1", False, "moved ?", "b"), asked("gen_text", "e1", True, "kept ?")),
@@ -97,15 +174,16 @@ def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> 
 def test_a_long_list_of_what_moved_is_cut(tmp_path: Path) -> None:
     moved = [asked("gen_text", "e1", False, f"question {number} ?", "b") for number in range(25)]
     raw = markdown(of_state(made_up(tmp_path, [score("e1", True), *moved])))
-    assert raw.count("other words |") == 20
-    assert raw.endswith("\n\nand 5 more\n")
+    assert raw.count("`e1`, other words; asked `question ") == 20
+    assert "\n- and 5 more\n" in raw
 
 
 def test_refused_edits_come_last_among_what_moved(tmp_path: Path) -> None:
     failed = [FailedEdit("e1", Status.REFUSED, "no")]
     scores = [score("e1", False), asked("gen_text", "e1", False), score("e2", True), asked("gen_text", "e2", False)]
-    rows = markdown(of_state(made_up(tmp_path, scores, failed=failed))).splitlines()[-2:]
-    assert [row.split(" | ")[:2] for row in rows] == [["| `e2`", "other words"], ["| `e1`", "other words, refused"]]
+    lines = markdown(of_state(made_up(tmp_path, scores, failed=failed))).splitlines()
+    named = [line.partition(";")[0] for line in lines if "other words" in line and line.startswith("- ")]
+    assert named == ["- `e2`, other words", "- `e1`, other words, refused"]
 
 
 def test_a_report_without_edits_is_whole(tmp_path: Path) -> None:
@@ -161,12 +239,9 @@ def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
     assert Page(html(of_state(report))).shape() == Page(html(of_state(usual))).shape()
     (case,) = ElementTree.fromstring(junit_xml(of_state(report))).iter("testcase")
     assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
-    lines = markdown(of_state(report)).splitlines()
-    failed, bad, moved = lines[4], lines[8], lines[-1]
-    assert not CODE.sub("", failed)
-    assert [len(re.split(r"(?<!\\)\|", row)) for row in (bad, moved)] == [8, 7]
-    assert not set(CODE.sub("", bad)) - {"|", " "}
-    assert not set(CODE.sub("", moved).replace("other words", "")) - {"|", " "}
+    bad, varied = [line for line in markdown(of_state(report)).splitlines() if line.startswith("- ")]
+    assert CODE.sub("", bad) == "-  (not-learnt), ; asked , wanted , answers , before "
+    assert CODE.sub("", varied) == "- , other words; asked , wanted , answers "
 
 
 @pytest.mark.parametrize(
