@@ -13,7 +13,7 @@ from more_cli.experiments.capability import CapabilityReport
 from more_cli.experiments.compare_editors import EditorComparison
 from more_cli.experiments.report import SuiteReport
 from more_cli.ops.drift import Drift
-from more_cli.ops.evaluate import EvalReport, by_age
+from more_cli.ops.evaluate import STATE, EvalReport, by_age
 from more_cli.render import words
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Course, Curve, marks
@@ -43,7 +43,7 @@ def of_state(report: EvalReport) -> Page:
         left_out=report.left_out_sentence,
         gates=report.gates,
         tables=[
-            words.measures(report),
+            *([words.measures(report)] if report.scores or report.source == STATE else []),
             *(replace(table, folded=True) for table in full),
         ],
         edits=report.per_edit,
