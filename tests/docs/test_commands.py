@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from more_cli.cli.app import main
+from more_cli.experiments.sweep.file import read_sweep
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe import load_recipe
 from support.documents import PAGES, ROOT, Block, blocks, prepare, programs
@@ -21,6 +22,7 @@ CHECKED = {"json", "yaml", "toml"}
 EXECUTED = {"bash", "python"}
 UNCHECKED = {"text", "sh"}
 """Output, and scripts that workflows run."""
+_SWEEP = re.compile(r"^(editors =|\[fleet\])", re.MULTILINE)
 _EXIT = re.compile(r"# exit (\d+)\s*$")
 _SHELL_WORD = re.compile(r"^\s*(cd|export|if|for|while|function|set|source|\w+=|\w+\(\))\b", re.MULTILINE)
 _PUNCTUATION = set("();<>|&")
@@ -48,8 +50,12 @@ def check(block: Block, folder: Path) -> None:
     if block.language == "yaml":
         assert yaml.safe_load(block.text), block
     elif block.language == "toml":
-        (folder / "recipe.toml").write_text(block.text, encoding="utf-8")
-        load_recipe(str(folder / "recipe.toml"))
+        path = folder / "block.toml"
+        path.write_text(block.text, encoding="utf-8")
+        if _SWEEP.search(block.text):
+            read_sweep(path)
+        else:
+            load_recipe(str(path))
     else:
         for value in json_values(block.text):
             keys = set(value) if isinstance(value, dict) else set()
