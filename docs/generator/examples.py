@@ -34,7 +34,7 @@ export            export llava -o llava-adapter
 ask               ask llava --image images/sample-scene11-v0.png 'Is the hourglass small or large?'
 convert           convert table.csv -o converted.jsonl
 analyses          analyze
-kept              eval llava --suite e-vqa --limit 2 --keep run
+-                 eval llava --suite e-vqa --limit 2 --keep run
 analyze           analyze efficiency --run run --out figures --no-figures
 sweep-plan        sweep sweep.toml -o sweep --dry-run
 sweep             sweep sweep.toml -o sweep
@@ -84,6 +84,8 @@ def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any
                 yield from _lines(arguments, edits[3] + '{"question": "What is this?"}\n')
                 continue
             (value,) = _output([*arguments, "--json"])
+            if name == "-":  # for its files
+                continue
             yield name, value
             if name == "merge":
                 yield "provenance", json.loads(Path("llava-edited/more.json").read_text(encoding="utf-8"))
