@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -22,6 +22,7 @@ from more_cli.inputs import images, records
 from more_cli.inputs.edits import Edit, EditLine, iter_edits, read_edits, read_probes
 from more_cli.inputs.foreign import to_native
 from more_cli.inputs.records import Problem
+from more_cli.inputs.tables import table_form
 from more_cli.text import canonical_json
 from support.paths import MMEDIT
 
@@ -478,9 +479,14 @@ TEXT = st.sampled_from(["img", "data:,", "x", "", "http://a", "{}", "\0"])
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([b"PAR1"])
 @given(st.lists(st.binary(max_size=80) | st.dictionaries(FIELD, JSON | TEXT).map(lambda v: json.dumps(v).encode())))
 def test_any_bytes_give_edits_or_listed_problems(tmp_path: Path, lines: list[bytes]) -> None:
     path = stream(tmp_path, *lines)
+    if table_form(path):  # what begins as Parquet does
+        with pytest.raises(DataError, match="is Parquet: more convert "):
+            read_edits(path)
+        return
     for read in (read_edits, read_probes):
         with contextlib.suppress(StreamErrors):
             read(path)
