@@ -272,14 +272,18 @@ class Model:
         options = MergeOptions(force=force, verify=verify, require_all=require_all, rounding=rounding, sha256=sha256)
         return merge(self.target, Path(out), self.machine, options, self._progress)
 
-    def export(self, out: StrPath, format: Format = "peft", *, force: bool = False) -> ExportReport:
+    def export(
+        self, out: StrPath, format: Format = "peft", *, rank: int | None = None, force: bool = False
+    ) -> ExportReport:
         """Write the edits as a PEFT adapter folder, or as one safetensors file of weight differences (`delta`).
+
+        With `rank` every module of an adapter has this rank; `kept` in the report says what is left of each update.
 
         Raises:
             StateError: nothing is written yet, or the state does not fit its base.
             UsageError: `out` exists and may not be replaced.
         """
-        return export(self.target, Path(out), format, self.machine, force=force, progress=self._progress)
+        return export(self.target, Path(out), format, self.machine, rank=rank, force=force, progress=self._progress)
 
     def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
         """Return the lines of the ledger, the oldest first: of ids that match a shell pattern, the last `limit`.

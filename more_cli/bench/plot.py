@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from more_cli.bench.run import BenchReport
 from more_cli.errors import UsageError
+from more_cli.evaluation.figures import STAMPS, save_figure
 from more_cli.evaluation.scaling import WINDOW, rolling
-from more_cli.files import disk_errors, replacing
 
-FORMATS = (".png", ".svg", ".pdf")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MIB = 1 << 20
 
 
@@ -20,8 +23,8 @@ def check_plot(path: Path) -> None:
     Raises:
         UsageError: an unknown format, no such folder, or matplotlib is not installed.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"`--plot {path}`: a plot is {', '.join(FORMATS)}", "name a file such as bench.png")
+    if path.suffix.lower() not in STAMPS:
+        raise UsageError(f"`--plot {path}`: a plot is {', '.join(STAMPS)}", "name a file such as bench.png")
     if not path.parent.is_dir():
         raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
     if find_spec("matplotlib") is None:
@@ -35,9 +38,10 @@ def draw_plot(report: BenchReport, path: Path) -> None:
         StateError: not writable.
         ResourceError: no space.
     """
-    from matplotlib.figure import Figure
+    save_figure(path, (7, 5), lambda figure: _draw(figure, report))
 
-    figure = Figure(figsize=(7, 5), layout="constrained")
+
+def _draw(figure: Figure, report: BenchReport) -> None:
     latency, memory = figure.subplots(2, sharex=True)
     t = range(1, len(report.edits) + 1)
     seconds = [edit.lap.seconds for edit in report.edits]
@@ -49,9 +53,3 @@ def draw_plot(report: BenchReport, path: Path) -> None:
     latency.legend()
     memory.plot(t, [float("nan") if edit.lap.peak is None else edit.lap.peak / MIB for edit in report.edits])
     memory.set(xlabel="edit", ylabel="peak memory above the model, MiB", ylim=(0, None))
-    with replacing(path) as scratch, disk_errors(path):
-        # No date: the same numbers give the same file.
-        figure.savefig(scratch, format=path.suffix[1:].lower(), metadata={_DATES[path.suffix.lower()]: None})
-
-
-_DATES = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}

@@ -37,8 +37,9 @@ from more_cli.cli.verify import verify
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, no edit failed; 1 bug; 2 usage or recipe; 3 some edits failed (not learnt or
-refused), or a merge lost some, or --require-all found failed ones, or rows of a table were not measured; 4 bad input
-data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or disk; 130 interrupted, state saved."""
+refused), or a merge lost some, or --require-all found failed ones, or rows of a table were not measured, or parts of a
+sweep failed; 4 bad input data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or disk; 130
+interrupted, state saved."""
 
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "ask": ask, "recipes": recipes.app},

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from more_cli.evaluation.figures import save_figure
 from more_cli.evaluation.metrics import Estimate
 from more_cli.experiments.compare_results import Comparison
 from more_cli.experiments.sweep.fleet import FleetReport, metrics_of
 from more_cli.experiments.sweep.report import SweepReport
 from more_cli.experiments.sweep.trials import Trial
-from more_cli.files import disk_errors, replacing
 from more_cli.render.page import Page, Quoted, Sentence, Table
 from more_cli.render.pages import difference_cells
 from more_cli.render.plots import Bars
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DIFFERENCE = ("difference", "95 % interval", "up", "down", "same", "p")
-FIGURES = {".png": "Software", ".svg": "Date"}
-"""Formats of the figure, each with the metadata that would differ between two runs."""
-_SVG = {"svg.hashsalt": "more", "svg.fonttype": "none"}
-"""The same names of parts in every run, and text as text."""
+FIGURES = (".png", ".svg")
 
 
 def of_sweep(found: SweepReport) -> Page:
@@ -149,17 +146,9 @@ def draw_figures(found: SweepReport, stem: Path) -> list[Path]:
     names = shown_metrics(found)
     if find_spec("matplotlib") is None or not names:
         return []
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-    from matplotlib.style import context
-
-    with context("tableau-colorblind10"), rc_context(_SVG):
-        figure = Figure(figsize=(7, 2.2 * len(names)), layout="constrained")
-        _draw(figure, found, names)
-        files = [stem.with_suffix(suffix) for suffix in FIGURES]
-        for path in files:
-            with replacing(path) as scratch, disk_errors(path):
-                figure.savefig(scratch, format=path.suffix[1:], metadata={FIGURES[path.suffix]: None})
+    files = [stem.with_suffix(suffix) for suffix in FIGURES]
+    for path in files:
+        save_figure(path, (7, 2.2 * len(names)), lambda figure: _draw(figure, found, names))
     return files
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec as real_find_spec
 from pathlib import Path
 
@@ -147,16 +145,24 @@ def test_tables_have_what_the_run_measured(world: World) -> None:
 
 
 def test_json_has_the_scalars_and_files(world: World) -> None:
-    command = [sys.executable, "-m", "more_cli", "analyze", "efficiency", "--run", str(world.root / "more"), "--out"]
-    # In a process of its own.
-    done = subprocess.run([*command, str(world.root / "j"), "--json", "--no-figures"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = analyze(world, "efficiency", "more", out="j", options=("--json", "--no-figures")).json
     assert found["schema"] == "more.analyze/1"
     (made,) = found["analyses"]
     assert made["files"] == [str(world.root / "j" / "efficiency.csv")]
     assert [scalar["run"] for scalar in made["scalars"]] == ["more", "more"]
     assert (found["page"], found["skipped"]) == (None, {})
+    lags = analyze(world, "horizon", "more", out="j", options=("--json", "--no-figures")).json["analyses"][0]["scalars"]
+    assert {"overlap, first lag below 0.1", "cosine, first lag below 0.1"} <= {scalar["name"] for scalar in lags}
+    assert run("analyze", "--json").json["schema"] == "more.analyses/1"
+
+
+def test_runs_that_were_scored_only_right_after_each_edit_are_not_compared(world: World) -> None:
+    for steps in (1, 2):
+        options = "--editor", "ft-l", "--set", f"steps={steps}", "--protocol", "online", "--checkpoints", "1"
+        assert keep(world, f"online-{steps}", *options).code == 0
+    refused = analyze(world, "sensitivity", "online-1", "online-2")
+    said = "error: no run was scored after its last edit\nhint: run them with --protocol final\n"
+    assert (refused.code, refused.err) == (2, said)
 
 
 def test_what_was_not_kept_is_said_and_skipped_in_all(world: World) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from more_cli.evaluation.figures import PALETTE
 from more_cli.evaluation.metrics import change
-from more_cli.experiments.analyses.figures import PALETTE, Floats, density
+from more_cli.experiments.analyses.figures import Floats, density
 from more_cli.experiments.analyses.kept import KeptRun, NotKept
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 

@@ -1,4 +1,4 @@
-"""Parts of figures that several analyses draw, and colours that colour-blind readers can tell apart."""
+"""Parts of figures that several analyses draw."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from more_cli.evaluation.figures import PALETTE
+
 Floats = npt.NDArray[np.float64]
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, without yellow: on white it is too faint for a line."""
 MARKERS = "os^Dvp*"
 GREY = "0.6"
 LABELS = 12

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from more_cli.evaluation.figures import PALETTE
 from more_cli.evaluation.metrics import RESAMPLES, SEED, estimate
 from more_cli.evaluation.names import is_locality
-from more_cli.experiments.analyses.figures import PALETTE, Floats
+from more_cli.experiments.analyses.figures import Floats
 from more_cli.experiments.analyses.kept import KeptRun, NotKept
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 

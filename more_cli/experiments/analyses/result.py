@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from more_cli.evaluation.figures import Draw, save_figure
 from more_cli.evaluation.metrics import Estimate
 from more_cli.files import disk_errors, replacing
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 FORMATS = ("png", "svg")
 Cell = str | int | float | None
-Draw = Callable[["Figure"], None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,6 @@ class Result:
     rows: Sequence[Sequence[Cell]]
     scalars: Sequence[Scalar]
     draw: Draw
-    """Draws into an empty figure."""
     size: tuple[float, float] = (6.0, 3.6)
     """Of the figure, in inches."""
     note: str = ""
@@ -82,14 +77,4 @@ class Result:
             StateError: not writable.
             ResourceError: no space.
         """
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        style = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
-        with matplotlib.rc_context(style | {"axes.spines.right": False, "font.family": ["DejaVu Sans"]}):
-            figure = Figure(figsize=self.size, layout="constrained")
-            self.draw(figure)
-            kind = path.suffix[1:]
-            with disk_errors(path), replacing(path) as scratch:
-                stamp = {"png": "Software", "svg": "Date"}[kind]
-                figure.savefig(scratch, format=kind, dpi=110, metadata={stamp: None})
+        save_figure(path, self.size, self.draw)

@@ -19,6 +19,7 @@ from torch import Tensor
 from more_cli.errors import StateError
 from more_cli.evaluation.metrics import change
 from more_cli.experiments.analyses.figures import Floats
+from more_cli.experiments.analyses.flips import cosine
 from more_cli.experiments.analyses.kept import KeptRun, NotKept
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 from more_cli.experiments.analyses.scales import load_base
@@ -52,9 +53,9 @@ def rollout(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Re
             for layer in _shown(len(one.before)):
                 before, after = one.before[layer], one.after[layer]
                 shares = float(before.sum()), float(after.sum())
-                rows.append((label, asked[number, what].edit, what, layer + 1, *shares, _cosine(before, after)))
+                rows.append((label, asked[number, what].edit, what, layer + 1, *shares, cosine(before, after)))
         for what in ("edit", "locality"):
-            last = [1 - _cosine(one.before[-1], one.after[-1]) for (_, kind), one in maps.items() if kind == what]
+            last = [1 - cosine(one.before[-1], one.after[-1]) for (_, kind), one in maps.items() if kind == what]
             name = f"1 - cosine of the maps before and after, {what} questions"
             scalars.append(Scalar.of(label, name, change(last)))
 
@@ -132,11 +133,14 @@ def _map(runtime: Runtime, asked: Asked, run: KeptRun) -> Floats:
 
 @torch.no_grad()
 def _add(runtime: Runtime, run: KeptRun) -> None:
-    """Add all updates of a run to the weights."""
-    for update in run.updates:
-        for path, change_ in update.items():
-            weight = runtime.model.get_submodule(path).weight
-            weight += change_.dense().to(weight)
+    """Add all updates of a run to the weights, rounding once: the dtype of the weights may lose a single update."""
+    for path in dict.fromkeys(path for update in run.updates for path in update):
+        weight = runtime.model.get_submodule(path).weight
+        changed = weight.float()
+        for update in run.updates:
+            if path in update:
+                changed = changed + update[path].dense().to(changed)
+        weight.copy_(changed)
 
 
 def _shown(layers: int) -> list[int]:
@@ -150,8 +154,3 @@ def _overlay(axes: Any, picture: Any, row: Floats, scale: Floats) -> None:
     extent = (-0.5, PIXELS - 0.5, PIXELS - 0.5, -0.5)
     top = float(scale.max())
     axes.imshow(grid, cmap="inferno", alpha=0.6, extent=extent, interpolation="bilinear", vmin=0, vmax=top)
-
-
-def _cosine(one: Floats, other: Floats) -> float:
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / norms if norms else math.nan

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import StateError
+from more_cli.evaluation.figures import PALETTE
 from more_cli.evaluation.metrics import change
-from more_cli.experiments.analyses.figures import PALETTE, Floats, density
+from more_cli.experiments.analyses.figures import Floats, density
 from more_cli.experiments.analyses.kept import KeptRun, NotKept
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 from more_cli.model.batches import Encoded

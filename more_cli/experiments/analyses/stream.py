@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from more_cli.evaluation.figures import PALETTE
 from more_cli.evaluation.metrics import Estimate, change, estimate
 from more_cli.evaluation.names import is_locality
 from more_cli.evaluation.scaling import WINDOW, rolling, trend
-from more_cli.experiments.analyses.figures import PALETTE, colour, line
+from more_cli.experiments.analyses.figures import colour, line
 from more_cli.experiments.analyses.kept import KeptRun, NotKept
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 from more_cli.experiments.report import summary
@@ -190,6 +191,8 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
         for (number, edits), values in found.items()
         for name, value in values.items()
     ]
+    if not found:
+        raise NotKept("no run was scored after its last edit", "run them with --protocol final")
     last = max(edits for _, edits in found)
     scalars = [
         Scalar(settings[number], f"mean of five after {last}", values["Avg."].value)

@@ -176,3 +176,12 @@ def test_rows_of_a_rollout_sum_to_one_and_one_layer_is_known() -> None:
     first = (layers[0].double() + torch.eye(5)) / 2
     second = (layers[1].double() + torch.eye(5)) / 2
     assert torch.allclose(rolled[1], second @ first, atol=1e-6)
+
+
+def test_updates_are_added_to_the_weights_before_they_are_rounded() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.bfloat16))
+    model = SimpleNamespace(get_submodule=lambda path: SimpleNamespace(weight=weight))
+    # Each of them is less than half of the step from 1 to the next number in bfloat16, all together are two steps.
+    small = [{"a": Change(torch.full((4, 4), 2.0**-10))} for _ in range(16)]
+    rollout._add(cast(Any, SimpleNamespace(model=model)), run_of(updates=small))
+    assert weight.float().unique().tolist() == [1 + 2.0**-6]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from generator.schemas import variants
 from more_cli.errors import StateError
 from more_cli.experiments import run as runs
 from more_cli.experiments.sweep.trials import Trial
@@ -230,7 +229,6 @@ def test_without_ray_a_cluster_is_refused_with_what_to_type(world: World) -> Non
     assert refused.err == 'error: `--address` needs Ray\nhint: pip install "more-cli[cluster]"\n'
 
 
-@pytest.mark.skipif(not variants("more.sweep/1"), reason="docs/generator/keys.toml has no such schema")
 def test_as_json_a_plan_and_a_result_name_every_trial(world: World) -> None:
     planned = sweep(world, GRID, "nowhere", "--dry-run", "--json").json
     assert (planned["schema"], planned["done"], planned["problems"]) == ("more.sweep.plan/1", 0, [])
