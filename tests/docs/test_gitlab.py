@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.documents import ROOT, prepare, programs
+from support.documents import ROOT, blocks, prepare, programs
 from support.runners import commands, stub
 
 JOB = yaml.safe_load((ROOT / "docs" / "ci" / "gitlab.yml").read_text(encoding="utf-8"))[".more"]
@@ -27,6 +27,13 @@ def run(folder: Path, **variables: str) -> int:
 
 def test_every_command_line_can_be_parsed() -> None:
     assert commands(SCRIPT) == ["edit", "verify", "eval", "merge"]
+
+
+def test_the_page_gives_variables_that_the_template_has() -> None:
+    files = [yaml.safe_load(b.text) for b in blocks(ROOT / "docs" / "pipelines.md") if "extends: .more" in b.text]
+    (file,) = files
+    assert (ROOT / file["include"][0]["file"]).is_file()
+    assert set(file["correct"]["variables"]) <= set(JOB["variables"])
 
 
 @pytest.mark.parametrize(
