@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.inputs.images import locate_image
+from more_cli.inputs.images import locate_image, pictures
 from more_cli.model import loading
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.ops import session
-from more_cli.ops.ask import asking, load_base, pictures
+from more_cli.ops.ask import asking, load_base
 from more_cli.ops.session import open_session
 from more_cli.store.target import locate
 from support.helpers import LEARNING, QUESTION, World, run, tree
@@ -151,6 +151,15 @@ def test_asking_imports_nothing_that_it_does_not_need(world: World) -> None:
     imported = done.stdout.splitlines()[-1].split()
     assert "more_cli.ops.ask" in imported
     assert not [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in UNNEEDED)]
+
+
+def test_a_mistyped_picture_is_refused_before_torch_is_imported(world: World) -> None:
+    code = (
+        "import sys; from more_cli.cli.app import main; code = main(sys.argv[1:])\n"
+        "sys.exit(1 if {'torch', 'transformers'} & set(sys.modules) else code)"
+    )
+    words = [sys.executable, "-c", code, "ask", str(world.model), "--image", "img/rde.png", QUESTION]
+    assert subprocess.run(words, capture_output=True).returncode == 4
 
 
 def test_the_base_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
