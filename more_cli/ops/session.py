@@ -20,7 +20,7 @@ from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe
-from more_cli.model.loading import load_runtime
+from more_cli.model.loading import load_blueprint, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
@@ -128,11 +128,19 @@ class Session:
         """The loaded model."""
         if self._runtime is None:
             meta = self.state.meta
-            needed = estimate(self.checkpoint, meta.sites, meta.recipe, self.machine, anchors=len(self.anchors))
+            blueprint = load_blueprint(self.checkpoint, **meta.recipe.asking)
+            needed = estimate(
+                self.checkpoint,
+                meta.sites,
+                meta.recipe,
+                self.machine,
+                anchors=len(self.anchors),
+                blueprint=blueprint,
+            )
             require(needed, self.checkpoint)
             self.progress(0, None, "loading the model")
             self._runtime = load_runtime(
-                self.checkpoint, self.machine, reserve=needed.beside_weights, **meta.recipe.asking
+                self.checkpoint, self.machine, blueprint=blueprint, reserve=needed.beside_weights
             )
         return self._runtime
 
