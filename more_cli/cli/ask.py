@@ -45,6 +45,7 @@ def ask(
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: Annotated[
@@ -70,7 +71,7 @@ def ask(
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
     from more_cli.ops.ask import asking, pictures
 
-    images, machine = pictures(image or ()), opt.machine(device, dtype, device_map, memory)
+    images, machine = pictures(image or ()), opt.machine(device, dtype, device_map, memory, attention)
     with ExitStack() as stack:
         with output.progress() as progress:
             asker = stack.enter_context(asking(target, machine, merged=merged, progress=progress))
