@@ -32,6 +32,7 @@ def analyze(
     ] = True,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -64,7 +65,7 @@ def analyze(
         raise UsageError(f"`analyze {name}` needs {missing}", hint)
     from more_cli.experiments.analyses.run import analyse
 
-    machine = opt.machine(device, dtype, device_map, memory)
+    machine = opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = analyse(name, runs, out, machine, figures=figures, progress=progress)
     page = _write_page(report, out) if name == ALL else None

@@ -33,6 +33,7 @@ def add(
     strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -50,7 +51,7 @@ def add(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.add_anchors import add_anchors
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = add_anchors(target, file, image_root, machine, progress, strict_paths=strict_paths)
     values = {"added": report.added, "repeated": report.repeated, "anchors": report.total, "replayed": report.replayed}

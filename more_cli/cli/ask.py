@@ -45,6 +45,7 @@ def ask(
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: Annotated[
@@ -73,7 +74,7 @@ def ask(
     images = pictures(image or ())  # before torch is imported: a mistyped name is refused at once
     from more_cli.ops.ask import asking
 
-    machine = opt.machine(device, dtype, device_map, memory)
+    machine = opt.machine(device, dtype, device_map, memory, attention)
     with ExitStack() as stack:
         with output.progress() as progress:
             asker = stack.enter_context(asking(target, machine, merged=merged, progress=progress))

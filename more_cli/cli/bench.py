@@ -56,6 +56,7 @@ def bench(
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -98,7 +99,7 @@ def bench(
         peers=peers,
     )
     with output.progress() as progress:
-        report = run(target, options, opt.machine(device, dtype, device_map, memory), progress)
+        report = run(target, options, opt.machine(device, dtype, device_map, memory, attention), progress)
     if plot is not None and report.edits:
         draw_plot(report, plot)
     _show(output, report)

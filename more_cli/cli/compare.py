@@ -74,6 +74,7 @@ def compare(
     strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -123,7 +124,7 @@ def compare(
         metrics=metrics,
         anchors=anchors,
     )
-    machine = opt.machine(device, dtype, device_map, memory)
+    machine = opt.machine(device, dtype, device_map, memory, attention)
     loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
     usage = "more compare EDITOR... --suite NAME --model DIR"
     target = suites.suite_target(output, loaded, model, None, usage=usage)

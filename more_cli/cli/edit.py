@@ -132,6 +132,7 @@ def edit(
     ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
@@ -181,7 +182,7 @@ def edit(
         anchors=anchors,
         snapshot_every=snapshot_every,
     )
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     listener = _result_lines(output) if json_lines else None
     if retry:
         _refuse_stream_options(options, watch)

@@ -64,6 +64,7 @@ def evaluate(
     strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -120,7 +121,7 @@ def evaluate(
             anchors=anchors,
             keep=kept,
         )
-        machine = opt.machine(device, dtype, device_map, memory)
+        machine = opt.machine(device, dtype, device_map, memory, attention)
         loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load(output)
         target = suites.suite_target(output, loaded, model, state)
         evaluate_suite(output, loaded, target, options, machine=machine, files=files)
@@ -131,7 +132,7 @@ def evaluate(
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state
     from more_cli.render.pages import of_state
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     ask_base = bool(files.reports)
     with output.progress() as progress:
         if probes is None:

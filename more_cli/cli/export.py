@@ -43,6 +43,7 @@ def export(
     force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -60,7 +61,7 @@ def export(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.export import export as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = run(target, out, format.value, machine, rank=rank, force=force, progress=progress)
     _show_export(output, report)

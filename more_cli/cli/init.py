@@ -45,6 +45,7 @@ def init(
     strict_paths: opt.StrictPaths = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -73,7 +74,7 @@ def init(
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
     file = Path(anchors) if anchors and source is None else None
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     inputs = Inputs(anchors=file, auto=source, calibrate=calibrate, image_root=image_root, strict_paths=strict_paths)
     with output.progress() as progress:
         report = initialise(target, recipe, set_ or (), inputs=inputs, machine=machine, progress=progress)

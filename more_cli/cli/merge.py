@@ -53,6 +53,7 @@ def merge(
     ] = False,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
@@ -72,7 +73,7 @@ def merge(
     from more_cli.ops.merge import MergeOptions
     from more_cli.ops.merge import merge as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     options = MergeOptions(
         force=force,
         verify=verify,

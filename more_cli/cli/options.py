@@ -85,6 +85,12 @@ Dtype = Annotated[
         metavar="NAME", help="float32, bfloat16, float16, or auto for the checkpoint's.", rich_help_panel=MACHINE
     ),
 ]
+Attention = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="sdpa, eager, flash (needs flash-attn), or auto for sdpa.", rich_help_panel=MACHINE
+    ),
+]
 DeviceMap = Annotated[
     str,
     typer.Option(
@@ -114,8 +120,8 @@ DryRun = Annotated[
 ]
 
 
-def machine(device: str, dtype: str, device_map: str, memory: float | None) -> Machine:
+def machine(device: str, dtype: str, device_map: str, memory: float | None, attention: str) -> Machine:
     """Return where the model runs, from these options."""
     from more_cli.model.machine import Machine
 
-    return Machine(device, dtype, device_map, memory)
+    return Machine(device, dtype, device_map, memory, attention)

@@ -50,6 +50,7 @@ def reproduce(
     image_root: opt.ImageRoot = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -82,7 +83,7 @@ def reproduce(
         metrics="paper-table",
         anchors=None,
     )
-    machine = opt.machine(device, dtype, device_map, memory)
+    machine = opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         found = measure(
             table,

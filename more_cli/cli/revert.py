@@ -36,6 +36,7 @@ def revert(
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     dry_run: opt.DryRun = False,
@@ -58,7 +59,7 @@ def revert(
     from more_cli.ops.revert import revert as run
 
     target, ids = locate_among(words or [], state, "more revert MODEL ID...")
-    request, machine = _request(ids, to, last), opt.machine(device, dtype, device_map, memory)
+    request, machine = _request(ids, to, last), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = run(target, request, machine, dry_run=dry_run, progress=progress)
     _show_revert(output, report)

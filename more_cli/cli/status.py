@@ -37,6 +37,7 @@ def status(
     ] = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -58,7 +59,7 @@ def status(
 
     report = run(locate(model, state))
     if estimate:
-        report = estimated(report, opt.machine(device, dtype, device_map, memory), tokens)
+        report = estimated(report, opt.machine(device, dtype, device_map, memory, attention), tokens)
     _show_status(output, report)
 
 

@@ -25,6 +25,7 @@ def verify(
     state: opt.StateFile = None,
     device: opt.Device = "cpu",
     dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
     as_json: opt.Json = False,
@@ -46,7 +47,7 @@ def verify(
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.verify import verify as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory)
+    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = run(target, machine, deep=deep, progress=progress)
     _show_verify(output, report)

@@ -36,10 +36,10 @@ def initial(rank: int, ridge: float, normalisation: Normalisation, device: torch
     return P if normalisation == "unit" else P / (1.0 + ridge)
 
 
-def pool(Z: Tensor, relevant: Tensor) -> Tensor:
-    """Return the step's key, the mean of z over the relevant tokens (Eq. z): Z (..., r), mask (...) -> (r,)."""
+def pool(Z: Tensor) -> Tensor:
+    """Return the step's key, the mean of z over the relevant tokens (Eq. z): Z (n, r) -> (r,)."""
     # float64: the key goes into P, which is float64 for the reason above.
-    return Z[relevant].double().mean(dim=0)
+    return Z.double().mean(dim=0)
 
 
 def absorb(P: Tensor, z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor:
@@ -73,8 +73,10 @@ def _absorb_block(P: Tensor, Z: Tensor, floor: float) -> Tensor | None:
     return P - (change + change.T) / 2  # a product need not be symmetric to the bit
 
 
-def damped(P: Tensor, M: Tensor, damping: float) -> Tensor:
-    """Return (P^-1 + M / mu)^-1 with mu = damping * tr(M) / r, for P (r, r) and the moment M (r, r) of one write.
+def damped(P: Tensor, M: Tensor, damping: float, trace: float) -> Tensor:
+    """Return (P^-1 + M / mu)^-1 with mu = damping * trace / r, for P (r, r) and M (r, r), the moment of one write.
+
+    `trace` is tr(M), summed in float64.
 
     Not in the paper, where only past edits keep a direction from being used. The keys of one write are alike: they
     share most of their length, and so a plain gradient goes along what they share and hardly tells its tokens apart.
@@ -82,11 +84,12 @@ def damped(P: Tensor, M: Tensor, damping: float) -> Tensor:
     would be had it absorbed the write's own keys, weighted by their gradients; it is used once and not kept.
     """
     M = M.to(P)
-    if not 0.0 < (trace := float(M.trace())) < math.inf:  # nothing to write; of what is not finite, a step says so
+    if not 0.0 < trace < math.inf:  # nothing to write; of what is not finite, a step says so
         return P
     # (I + P M / mu) X = P has no inverse of P, whose eigenvalues can be small.
     identity = torch.eye(len(P), dtype=P.dtype, device=P.device)
-    X: Tensor = torch.linalg.solve(identity + P @ M * (len(P) / (damping * trace)), P)
+    # Without a check, for which a device would have to stop: if it fails, the write is not finite.
+    X: Tensor = torch.linalg.solve_ex(identity + P @ M * (len(P) / (damping * trace)), P)[0]
     return X
 
 

@@ -8,6 +8,7 @@ second moment of the keys that this very write moves (`recursion.damped`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,17 +73,33 @@ class Gradient:
         assert self.Z is not None
         return self.scale * (self.D.T @ (self.Z @ P.to(self.Z)))
 
-    def inner(self, other: Tensor) -> float:
-        """Return <G, M>, for M (d_out, r): with M = G P the first-order decrease of the loss per unit step."""
+    def inner(self, other: Tensor) -> Tensor:
+        """Return <G, M>, () float64, for M (d_out, r): with M = G P the first-order decrease of the loss a unit step.
+
+        A tensor, as what follows: a number would stop the device once a site. `read` fetches those of all sites.
+        """
         if self.built is not None:
-            return float((self.built * other).sum(dtype=torch.float64))
+            return (self.built * other).sum(dtype=torch.float64)
         assert self.D is not None
         assert self.Z is not None
-        return self.scale * float((self.D * (self.Z @ other.T)).sum(dtype=torch.float64))
+        return self.scale * (self.D * (self.Z @ other.T)).sum(dtype=torch.float64)
 
-    def norm(self) -> float:
-        """Return |G|_F."""
-        return float(torch.linalg.vector_norm(self.dense()))
+    def norm(self) -> Tensor:
+        """Return |G|_F, () float32."""
+        length: Tensor = torch.linalg.vector_norm(self.dense())
+        return length
+
+
+def read(numbers: Sequence[Tensor]) -> list[float]:
+    """Return tensors of one number each as numbers, in one transfer from each device that they lie on."""
+    found = [0.0] * len(numbers)
+    for device in {number.device for number in numbers}:
+        places = [place for place, number in enumerate(numbers) if number.device == device]
+        # float64 holds every float32, and every token's id, exactly.
+        values = torch.stack([numbers[place].double() for place in places]).cpu().tolist()
+        for place, value in zip(places, values, strict=True):
+            found[place] = value
+    return found
 
 
 def _moment(D: Tensor, Z: Tensor) -> Tensor:
@@ -101,10 +118,15 @@ def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
     return rho * loss / decrease if decrease > 0.0 else 0.0
 
 
-def capped(step: Tensor, limit: float) -> Tensor:
-    """Return the step on B, shortened to Frobenius norm `limit` when it is longer."""
+def length(step: Tensor) -> Tensor:
+    """Return the Frobenius norm of a step, () float64."""
     # float64: the squares of a step that has blown up overflow float32, and the step would look finite and tiny.
-    norm = float(torch.linalg.vector_norm(step, dtype=torch.float64))
+    found: Tensor = torch.linalg.vector_norm(step, dtype=torch.float64)
+    return found
+
+
+def capped(step: Tensor, limit: float, norm: float) -> Tensor:
+    """Return the step on B, of this Frobenius norm, shortened to norm `limit` when it is longer."""
     return step * (limit / norm) if norm > limit else step
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from more_cli.editors.base import EditOutcome, Status
@@ -30,9 +31,16 @@ class EditScore:
 
 def edit_scores(scored: Scored, handicap: float = 0.0) -> list[EditScore]:
     """Return the score of every edit in a pass; `handicap` lowers the targets' logits in the loss."""
-    columns = scored.nll().tolist(), scored.margins().tolist(), scored.all_right().tolist()
-    predicted = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
-    return [EditScore(*row) for row in zip(*columns, predicted, scored.nll(handicap).tolist(), strict=True)]
+    columns = scored.nll(), scored.margins(), scored.all_right(), scored.nll(handicap)
+    # One transfer for all: float64 holds each float32 and each token's id exactly.
+    found = torch.cat([torch.stack([column.double() for column in columns], dim=1), scored.predicted(), scored.mask], 1)
+    rows = found.detach().cpu()
+    width = scored.mask.shape[1]
+    numbers, tokens, mask = rows[:, : len(columns)].tolist(), rows[:, -2 * width : -width].long(), rows[:, -width:] > 0
+    return [
+        EditScore(nll, margin, bool(right), tokens[row, mask[row]], loss)
+        for row, (nll, margin, right, loss) in enumerate(numbers)
+    ]
 
 
 def score_edit(runtime: Runtime, encoded: Encoded) -> EditScore:

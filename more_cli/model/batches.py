@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -121,6 +122,18 @@ class Batch:
     def __len__(self) -> int:
         return int(self.mask.shape[0])
 
+    @cached_property
+    def answer_places(self) -> Tensor:
+        """(n,) int64, where `answer` is true when its rows are put side by side: found once for all sites."""
+        return self.answer.reshape(-1).nonzero()[:, 0]
+
+
+def moved(value: Tensor, device: torch.device | str) -> Tensor:
+    """Return a tensor on a device; a GPU fetches it from pinned memory while this process goes on."""
+    if value.device.type == "cpu" and torch.device(device).type == "cuda":
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
+
 
 def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:
     """Pad sequences on the left and mark their answers; prompts without a target keep their last position."""
@@ -149,7 +162,7 @@ def collate(sequences: Sequence[Encoded], pad: int, device: torch.device | str =
         inputs["input_ids"], inputs["attention_mask"] = _padded(prompts, pad)
     inputs |= _stack_extras(sequences, inputs["input_ids"].shape[1])
     return Batch(
-        {name: value.to(device) for name, value in inputs.items()},
+        {name: moved(value, device) for name, value in inputs.items()},
         tuple(sequences),
         targets.to(device),
         mask.to(device),

@@ -34,6 +34,15 @@ class Part(Protocol):
         """Attach to a model, and return a function that removes it again."""
 
 
+AT_ONCE = frozenset({"cpu"})
+"""Kinds of devices that a value can be read from without waiting for what they were given to do."""
+
+
+def answers_at_once(value: Tensor) -> bool:
+    """Return whether a question about a tensor's values, asked at every site, costs nothing."""
+    return value.device.type in AT_ONCE
+
+
 def computes_in(dtype: torch.dtype) -> torch.dtype:
     """Return what a branch beside weights of this dtype computes in: bfloat16 beside bfloat16, else float32.
 
@@ -59,6 +68,7 @@ class Branch:
         self.dtype = torch.float32
         """Dtype that it computes in."""
         self.B = B
+        self._written = bool(B.any())
         self.recording = False
         self.enabled = True
         self.loss_scale = 1.0
@@ -75,7 +85,8 @@ class Branch:
     def B(self, value: Tensor) -> None:
         self._B = value
         self._rounded = value.to(self.dtype)
-        self._written = bool(value.any())
+        # A device would have to stop to say so. A branch that adds zeros changes no bit.
+        self._written = not answers_at_once(value) or bool(value.any())
 
     @property
     def change(self) -> Change:
@@ -107,13 +118,14 @@ class Branch:
         return self._gradient
 
     def key(self, relevant: Tensor | None) -> Tensor:
-        """Return the pooled key of the last recorded pass, (r,); every token is relevant when no mask is given."""
-        Z = torch.cat([z.reshape(-1, z.shape[-1]) for z in self._Z])
-        mask = torch.ones(len(Z), dtype=torch.bool, device=Z.device) if relevant is None else relevant.reshape(-1)
-        return pool(Z, mask.to(Z.device))
+        """Return the pooled key of the last recorded pass, (r,)."""
+        return pool(self.token_keys(relevant))
 
     def token_keys(self, relevant: Tensor | None) -> Tensor:
-        """Return the keys of the relevant tokens one by one, (n, r)."""
+        """Return the keys of the relevant tokens one by one, (n, r).
+
+        Relevant are all tokens, those of a mask (...), or, as a device needs not stop for them, those at places (n,).
+        """
         Z = torch.cat([z.reshape(-1, z.shape[-1]) for z in self._Z])
         return Z if relevant is None else Z[relevant.reshape(-1).to(Z.device)]
 
@@ -147,10 +159,12 @@ class Branch:
     def keep_gradient(self, D: Tensor, Z: Tensor) -> None:
         """Keep output gradients D (..., d_out) and coordinates Z (..., r) of the tokens that have a gradient."""
         D, Z = D.reshape(-1, D.shape[-1]), Z.reshape(-1, Z.shape[-1])
-        # In the last layer only answer positions have a gradient: the other rows would add zeros to G.
-        rows = D.any(dim=1)
+        if answers_at_once(D):
+            # In the last layer only answer positions have a gradient: the other rows would add zeros to G.
+            rows = D.any(dim=1)
+            D, Z = D[rows], Z[rows]
         # Summed at once: the rows of a batch run in parts would be larger than G.
-        self._gradient += Gradient.of(D[rows] / self.loss_scale, Z[rows], self.scale)
+        self._gradient += Gradient.of(D / self.loss_scale, Z, self.scale)
 
 
 class RecordedBranch(torch.autograd.Function):

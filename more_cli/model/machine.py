@@ -12,6 +12,8 @@ from more_cli.errors import UsageError
 from more_cli.system.cgroup import groups
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+ATTENTIONS = {"auto": "", "sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
+"""Kernels of attention by option: their names in transformers."""
 GIB = 1 << 30
 
 
@@ -27,9 +29,16 @@ class Machine:
     memory: float | None = None
     """GiB of main memory, or of `device`, that may be used; None for all that is free."""
 
+    attention: str = "auto"
+    """`auto` is sdpa where the model has it, else eager."""
+
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise UsageError(f"`--dtype {self.dtype}` is not one of {', '.join(DTYPES)}")
+        if self.attention not in ATTENTIONS:
+            raise UsageError(f"`--attention {self.attention}` is not one of {', '.join(ATTENTIONS)}")
+        if self.attention == "flash" and find_spec("flash_attn") is None:
+            raise UsageError("`--attention flash` needs flash-attn", "pip install flash-attn, or use --attention sdpa")
         if self.device_map not in ("", "auto"):
             raise UsageError(f"`--device-map {self.device_map}` is not `auto`", "leave it out to use one --device")
         if self.device_map and self.device != "cpu":
@@ -45,6 +54,16 @@ class Machine:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(f"`--device {self.device}` cannot be used: {reason}", "cpu always works") from None
+
+    def kernel(self, has_sdpa: bool) -> str:
+        """Return the attention of a model in transformers' words.
+
+        Raises:
+            UsageError: sdpa is asked for and the model has none.
+        """
+        if self.attention == "sdpa" and not has_sdpa:
+            raise UsageError("`--attention sdpa`: this model has no sdpa", "use --attention auto or eager")
+        return ATTENTIONS[self.attention] or ("sdpa" if has_sdpa else "eager")
 
     @property
     def place(self) -> str:

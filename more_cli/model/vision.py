@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.clock import timed
+from more_cli.model.batches import moved
 
 Key = tuple[str, ...]
 """Hashes of the images of one question."""
@@ -84,7 +85,7 @@ class VisionCache:
             undo.enter_context(stopped_before(self.text))
             run()
         once = all(len(ran) == 1 for ran in outputs.values())
-        return {index: ran[0] for index, ran in outputs.items()} if once else None
+        return {index: _held(ran[0]) for index, ran in outputs.items()} if once else None
 
 
 def _keep(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
@@ -119,6 +120,8 @@ class _Served:
                 return torch.full_like(states, torch.nan)
             first = self.cached[0][index]
             joined = _joined([_states(outputs[index]) for outputs in self.cached], states.shape)
+            assert joined is not None
+            joined = moved(joined, states.device)
             return joined if isinstance(first, Tensor) else (joined, *first[1:])
 
         return forward
@@ -150,6 +153,11 @@ def replaced_forward(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[
         del layer.forward
         if before is not None:
             layer.forward = before
+
+
+def _held(output: Any) -> Any:
+    """Return a layer's output with its hidden states in main memory, where a gigabyte of them leaves a GPU free."""
+    return output.cpu() if isinstance(output, Tensor) else (output[0].cpu(), *output[1:])
 
 
 def _states(output: Any) -> Tensor:

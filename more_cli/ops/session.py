@@ -315,6 +315,7 @@ def versions(machine: Machine) -> dict[str, str]:
         "device": machine.place,
         "cpu": f"{cpu()}, {torch.backends.cpu.get_cpu_capability()}",
         "dtype": machine.dtype,
+        "attention": machine.attention,
         "threads": str(torch.get_num_threads()),
     }
 

@@ -40,6 +40,11 @@ VISION = {
     "patch_size": 14,
     "projection_dim": 768,
 }
+LARGE_TEXT = {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40}
+LARGE_TEXT |= {"num_key_value_heads": 40}
+TINY_TEXT = {"hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4}
+TINY_TEXT |= {"num_key_value_heads": 4}
+TINY_VISION = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
 SMALL_TEXT = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16}
 SMALL_TEXT |= {"num_key_value_heads": 16}
 SMALL_VISION = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 8}
@@ -67,12 +72,21 @@ SHAPES = {
     "270M-576": Shape(SMALL_TEXT, SMALL_VISION),  # 336 pixels, 576 image tokens
     "290M-576": Shape(THIN_TEXT, THIN_VISION),  # the proportions of 7B: 32 layers, 24 of vision, and their widths
     "7B": Shape(),
+    "13B": Shape(LARGE_TEXT),  # never written to a disk: gpu.py
+    "tiny": Shape(TINY_TEXT, TINY_VISION | {"image_size": 56}),
     "4GB": Shape(DEEP_TEXT, BLIND | {"projection_dim": 32}, shard=1_500_000_000, repeated=True),
 }
 
 
 def build(name: str, folder: Path) -> Path:
     """Write one of SHAPES as a checkpoint."""
+    config = describe(name, folder)
+    write_shards(folder, disk_shapes(config), SHAPES[name])
+    return folder
+
+
+def describe(name: str, folder: Path) -> LlavaConfig:
+    """Write what one of SHAPES has beside its weights, and return its configuration."""
     shape = SHAPES[name]
     text, vision = TEXT | shape.text, VISION | shape.vision
     folder.mkdir(parents=True)
@@ -94,11 +108,14 @@ def build(name: str, folder: Path) -> Path:
     )
     config.architectures, config.dtype = ["LlavaForConditionalGeneration"], "bfloat16"
     config.save_pretrained(folder)
+    return config
+
+
+def disk_shapes(config: LlavaConfig) -> dict[str, torch.Size]:
+    """Return the shape of every tensor by its name on disk."""
     with torch.device("meta"):
         parameters = LlavaForConditionalGeneration(config).named_parameters()
-        shapes = {old_hub_name(key): value.shape for key, value in parameters}
-    write_shards(folder, shapes, shape)
-    return folder
+        return {old_hub_name(key): value.shape for key, value in parameters}
 
 
 def write_shards(folder: Path, shapes: dict[str, torch.Size], shape: Shape) -> None:

@@ -156,7 +156,7 @@ def test_options_of_eval_are_grouped_by_what_they_belong_to() -> None:
     ]
     assert groups["State"] == ["--probes", "--state"]
     assert {"--gate", "--report", "--junit"} <= set(groups["Report and gates"])
-    assert groups["Where it runs"] == ["--device", "--dtype", "--device-map", "--memory"]
+    assert groups["Where it runs"] == ["--device", "--dtype", "--attention", "--device-map", "--memory"]
     assert groups["Output"] == ["--json", "-q", "-v", "-h"]
     assert list(headings(run("gc", "--help").out)) == ["Arguments", "Options"]
 

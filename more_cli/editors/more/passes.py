@@ -131,7 +131,7 @@ class Passes:
         for part in self.runtime.parts((anchor.encoded for anchor in anchors), "forward"):
             scored = self.runtime.score(self.runtime.batch(part))
             asked = anchors[len(looks) : len(looks) + len(part)]
-            said = [row[mask] for row, mask in zip(scored.predicted(), scored.mask, strict=True)]
+            said = [row[-len(anchor.base) :] for row, anchor in zip(scored.predicted().cpu(), asked, strict=True)]
             looks += [Look(*row) for row in zip(asked, drift(scored, asked).tolist(), said, strict=True)]
         self.passes += len(anchors)
         self.cost += len(anchors) / 3

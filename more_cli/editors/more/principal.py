@@ -31,7 +31,7 @@ def principal_bases(runtime: Runtime, sites: Sites, anchors: Sequence[Anchor]) -
             runtime.score(batch)
             for site in sites:
                 if site.branch.module in read:
-                    relevant = sites.relevant(site, batch)
+                    relevant = batch.answer if sites.by_mask(site) else None
                     inputs[site.record.name].append(_spaced(read[site.branch.module], relevant))
     drawn = {site.record.name: rebuild_basis(site.record, "pca") for site in sites}
     return {name: basis.principal(torch.cat(seen), A) if (seen := inputs[name]) else A for name, A in drawn.items()}

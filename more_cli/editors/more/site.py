@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from more_cli.core import basis
-from more_cli.core.write import capped
+from more_cli.core.write import capped, length
 from more_cli.errors import StateError
 from more_cli.model.branches import Branch
 from more_cli.model.moving import MovingBranch
@@ -31,9 +31,9 @@ class Weights:
         return Weights(self.B.cpu(), None if self.A is None else self.A.cpu())
 
     @property
-    def finite(self) -> bool:
-        """Whether every number is."""
-        return all(bool(torch.isfinite(value).all()) for value in (self.B, self.A) if value is not None)
+    def finite(self) -> list[Tensor]:
+        """Whether every number of B, and of A, is: () bool each."""
+        return [torch.isfinite(value).all() for value in (self.B, self.A) if value is not None]
 
 
 def rebuild_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> Tensor:
@@ -79,9 +79,9 @@ class WrittenSite:
         """Set B to zero."""
         self.branch.B = torch.zeros_like(self.branch.B)
 
-    def step(self, change: Tensor, limit: float) -> Weights:
-        """Return the step that changes B by this, shortened where |Delta B A|_F could exceed the limit."""
-        return Weights(capped(change, limit / self.stretch))
+    def step(self, change: Tensor, limit: float, norm: float) -> Weights:
+        """Return the step that changes B by this, of this norm, shortened where |Delta B A|_F could be too long."""
+        return Weights(capped(change, limit / self.stretch, norm))
 
     def write(self, before: Weights, step: Weights, share: float) -> None:
         """Set B to what it was before plus this share of the step."""
@@ -121,11 +121,12 @@ class MovingSite(WrittenSite):
         assert self.first is not None
         self.branch.basis = self.first
 
-    def step(self, change: Tensor, limit: float) -> Weights:
+    def step(self, change: Tensor, limit: float, norm: float) -> Weights:
         """Return the step that changes B by this and A along its gradient; either changes B A by the limit at most."""
         by_A = limit / max(float(torch.linalg.vector_norm(self.branch.B)), 1e-12)
         self.stretch = basis.stretch(self.branch.basis)
-        return Weights(super().step(change, limit).B, capped(-self.rate * self.branch.basis_gradient(), by_A))
+        change_of_A = -self.rate * self.branch.basis_gradient()
+        return Weights(super().step(change, limit, norm).B, capped(change_of_A, by_A, float(length(change_of_A))))
 
     def write(self, before: Weights, step: Weights, share: float) -> None:
         """Set B and A to what they were before plus this share of the step."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.core import basis, recursion
-from more_cli.core.write import Gradient, polyak_step
+from more_cli.core.write import Gradient, length, polyak_step, read
 from more_cli.editors.more.site import Weights, WrittenSite, make_site
 from more_cli.editors.more.statistics import fitted, heard_by, stacked
 from more_cli.model.backbones import Site
@@ -123,19 +123,20 @@ class Sites:
     def keys(self, batch: Batch) -> dict[str, Tensor]:
         """Return each site's key (r,), or keys (n, r), from the last recorded pass; none if it did not run."""
         keys = {}
+        places = batch.answer_places
         for name, site in self._sites.items():
-            relevant = self.relevant(site, batch)
+            relevant = places if self.by_mask(site) else None
             if site.branch.ran:
                 mean = self.recipe.pooling == "mean"
                 keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
         return keys
 
-    def relevant(self, site: WrittenSite, batch: Batch) -> Tensor | None:
-        """Return the mask of the tokens that a site's key comes from (app. "Edit objective"); None for all tokens.
+    def by_mask(self, site: WrittenSite) -> bool:
+        """Return whether a site's key comes from the answer's tokens (app. "Edit objective"), not from all of them.
 
-        At visual sites these are the image's tokens, and no others reach one.
+        At visual sites all are the image's tokens, and no others reach one.
         """
-        return batch.answer if site.record.modality == "text" and self.recipe.key_mask else None
+        return site.record.modality == "text" and self.recipe.key_mask
 
     @timed("absorb")
     def whole_keys(self) -> dict[str, Tensor]:
@@ -145,10 +146,14 @@ class Sites:
     @timed("absorb")
     def absorb(self, keys: Mapping[str, Tensor]) -> None:
         """Let P absorb the keys (Eq. sm-update); a relative lambda follows them until it is fixed."""
-        for name, site in self._sites.items():
+        absorbed = {}
+        for name in self._sites:
             if heard := [keys[other] for other in self._heard[name] if other in keys]:
-                key = stacked(heard)
-                site.record = self._observe(site.record, key)
+                absorbed[name] = stacked(heard)
+        energies = self._energies(absorbed)
+        for name, site in self._sites.items():
+            if (key := absorbed.get(name)) is not None:
+                site.record = self._observe(site.record, len(key), energies.get(name, 0.0))
                 ridge = site.record.ridge or self._relative_ridge(site.record)
                 key = fitted(key, site.record.rank).to(site.P.device)
                 site.P = recursion.absorb(site.P, key, ridge, self.recipe.normalisation)
@@ -170,15 +175,19 @@ class Sites:
         """
         gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
         chosen = self._chosen(gradients, recipe.top_k)
-        directions = {site.record.name: self._direction(site, gradients[site.record.name], recipe) for site in chosen}
+        directions = self._directions(chosen, gradients, recipe)
         polyak = self._polyak(loss, chosen, gradients, directions, recipe) if recipe.uses_polyak else {}
-        steps = {}
+        changes = {}
         for site in chosen:
             name, modality = site.record.name, site.record.modality
             step = recipe.constants_of(name, modality).step
             eta = step if isinstance(step, float) else polyak[modality]
-            steps[name] = site.step(-eta * directions[name], self._limit(site, recipe))
-        return steps
+            changes[name] = -eta * directions.pop(name)
+        norms = read([length(change) for change in changes.values()])
+        return {
+            site.record.name: site.step(changes.pop(site.record.name), self._limit(site, recipe), norm)
+            for site, norm in zip(chosen, norms, strict=True)
+        }
 
     @timed("write")
     def write(self, before: Snapshot, steps: Mapping[str, Weights], share: float = 1.0) -> None:
@@ -194,7 +203,7 @@ class Sites:
 
     def finite(self) -> bool:
         """Whether everything that was written is."""
-        return all(site.weights.finite for site in self)
+        return all(read([flag for site in self for flag in site.weights.finite]))
 
     def _limit(self, site: WrittenSite, recipe: Recipe) -> float:
         """Return the largest |Delta B A|_F of one write: `max_write` |W|_F / s."""
@@ -213,9 +222,10 @@ class Sites:
     ) -> dict[str, float]:
         """Return eta by modality: one for all sites or, with `visual_share`, each modality's own part of the loss."""
         decrease = {"text": 0.0, "visual": 0.0}
-        for site in chosen:
-            name = site.record.name
-            decrease[site.record.modality] += gradients[name].inner(directions[name])
+        names = [site.record.name for site in chosen]
+        own = read([gradients[name].inner(directions[name]) for name in names])
+        for site, part in zip(chosen, own, strict=True):
+            decrease[site.record.modality] += part
         share, rho = recipe.visual_share, recipe.rho
         if share is None or min(decrease.values()) <= 0.0:  # a question without an image has no visual part
             eta = polyak_step(loss, sum(decrease.values()), rho)
@@ -225,27 +235,43 @@ class Sites:
             "visual": polyak_step(share * loss, decrease["visual"], rho),
         }
 
-    def _direction(self, site: WrittenSite, gradient: Gradient, recipe: Recipe) -> Tensor:
-        P = site.P if recipe.precondition else torch.eye(len(site.P)).to(site.P)
-        if recipe.damping is not None and site.record.modality == "text":
-            P = recursion.damped(P, gradient.moment(), recipe.damping)
-        return gradient.preconditioned(P)
+    @staticmethod
+    def _directions(
+        chosen: Sequence[WrittenSite], gradients: Mapping[str, Gradient], recipe: Recipe
+    ) -> dict[str, Tensor]:
+        """Return G P by site name, (d_out, r)."""
+        damping, directions = recipe.damping, {}
+        names = [site.record.name for site in chosen if damping is not None and site.record.modality == "text"]
+        moments = {name: gradients[name].moment() for name in names}
+        traces = dict(zip(names, read([M.double().trace() for M in moments.values()]), strict=True))
+        for site in chosen:
+            name = site.record.name
+            P = site.P if recipe.precondition else torch.eye(len(site.P), device=site.P.device).to(site.P)
+            if damping is not None and name in moments:
+                P = recursion.damped(P, moments[name], damping, traces[name])
+            directions[name] = gradients[name].preconditioned(P)
+        return directions
 
     def _chosen(self, gradients: Mapping[str, Gradient], top_k: int | None) -> list[WrittenSite]:
         """Return the sites of the `top_k` groups with the largest gradient, or all (the paper's text)."""
         if top_k is None:
             return list(self)
         energy: dict[str, float] = {}
-        for name, site in self._sites.items():
-            energy[site.layer] = energy.get(site.layer, 0.0) + gradients[name].norm() ** 2
+        norms = read([gradients[name].norm() for name in self._sites])
+        for site, norm in zip(self, norms, strict=True):
+            energy[site.layer] = energy.get(site.layer, 0.0) + norm**2
         best = sorted(energy, key=lambda layer: energy[layer], reverse=True)[:top_k]
         return [site for site in self if site.layer in best]
 
-    def _observe(self, record: SiteRecord, key: Tensor) -> SiteRecord:
-        record = record.model_copy(update={"keys": record.keys + len(key)})
+    def _energies(self, keys: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the sum of |z|^2 over keys (n, r) by site, where lambda is open and follows it."""
+        names = [name for name in keys if self._sites[name].record.ridge is None]
+        return dict(zip(names, read([keys[name].double().square().sum() for name in names]), strict=True))
+
+    def _observe(self, record: SiteRecord, keys: int, energy: float) -> SiteRecord:
+        record = record.model_copy(update={"keys": record.keys + keys})
         if record.ridge is None:
-            energy = record.energy + float(key.double().square().sum())
-            record = record.model_copy(update={"energy": energy})
+            record = record.model_copy(update={"energy": record.energy + energy})
             if record.keys >= RIDGE_KEYS:
                 record = record.model_copy(update={"ridge": self._relative_ridge(record)})
         return record

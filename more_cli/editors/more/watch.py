@@ -65,9 +65,11 @@ def direction(keys: Mapping[str, Tensor], sites: Sites) -> Tensor:
     for site in sites:
         if site.record.modality == "text":
             key = keys.get(site.record.name)
-            mean = torch.zeros(site.record.rank) if key is None else key.reshape(-1, site.record.rank).mean(dim=0).cpu()
-            parts.append(torch.nn.functional.normalize(mean.double(), dim=0))
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+            rank = site.record.rank
+            mean = site.P.new_zeros(rank) if key is None else key.reshape(-1, rank).mean(dim=0).double()
+            parts.append(torch.nn.functional.normalize(mean, dim=0))
+    # Side by side on one device first, so that they come from there at once.
+    return torch.cat([part.to(parts[0].device) for part in parts]).cpu() if parts else torch.zeros(0).double()
 
 
 @dataclass
