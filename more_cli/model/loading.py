@@ -13,6 +13,7 @@ from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import OWN, Prompter
+from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right
 from more_cli.model.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def load_runtime(
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
     Raises:
-        StateError: the files do not make a model, or the processor does not fit it.
+        StateError: the files do not make a model, the processor does not fit it, or a library is missing.
         ResourceError: it does not fit into memory.
     """
     from transformers import AutoModelForImageTextToText
@@ -38,6 +39,8 @@ def load_runtime(
 
     disable_progress_bar()  # commands show their own
     machine = machine or Machine()
+    import_library(checkpoint)
+    require_right(checkpoint, machine)
     blueprint = meta_model(checkpoint)
     prompter = load_fitting_prompter(checkpoint, blueprint, system=system, prompts=prompts)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
@@ -51,9 +54,9 @@ def load_runtime(
                 trust_remote_code=False,
                 use_safetensors=True,
                 attn_implementation=attention,
-                **machine.placement(reserve),
+                **placed(checkpoint, machine, reserve),
             )
-            if not machine.device_map:
+            if checkpoint.scheme is None and not machine.device_map:
                 model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
         hint = "use --dtype bfloat16, another --device or --device-map auto"
@@ -61,6 +64,7 @@ def load_runtime(
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
+    keep_differentiable(model)
     model.requires_grad_(False).eval()
     return Runtime(model, prompter, checkpoint)
 
