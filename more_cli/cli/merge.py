@@ -161,7 +161,10 @@ def _show_verification(output: Output, report: MergeReport) -> None:
 
 def _show_held(output: Output, report: MergeReport, result: Verification) -> None:
     """Show how many edits that were learnt beside quantised weights hold in the full-precision ones."""
-    output.line(f"verified: {report.held} of {counted(result.edits, 'edit')} hold in {report.out}")
+    held = result.edits - len(result.lost) - len(report.not_held)
+    output.line(f"verified: {held} of {counted(result.edits, 'edit')} hold in {report.out}")
+    if report.not_held:
+        output.note(f"did not hold beside the quantised weights either: {', '.join(report.not_held)}")
     if result.lost:
         output.note(f"lost beside full-precision weights: {', '.join(result.lost)}")
         output.note(f"hint: correct these there: more edit {report.out} STREAM")

@@ -82,8 +82,8 @@ class MergeReport:
     """Those of them that do not stand."""
     replayed: int = 0
     verification: Verification | None = None
-    held: int = 0
-    """Edits that the verified result answers right."""
+    not_held: list[str] = field(default_factory=list)
+    """Edits that neither the live state nor the verified result answers right."""
     dry_run: bool = False
     size: int = 0
     """Bytes of the shards."""
@@ -165,8 +165,8 @@ def merge(
         from more_cli.ops.folding import verify_merged
 
         found = report.verification = verify_merged(ready().session, out, ready().live)
-        right = sum(score.values["tf_exact"] == 1 for score in ready().live)
-        report.held = right - len(found.lost) + len(found.gained)
+        wrong = [score.probe.edit for score in ready().live if score.values["tf_exact"] < 1]
+        report.not_held = [edit for edit in wrong if edit not in found.gained]
     return report
 
 

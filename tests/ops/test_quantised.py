@@ -24,7 +24,7 @@ from support.helpers import COLOURS, QUESTION, World, at_call, die, forks, in_ch
 from support.quantised import quantise, quantised_world
 
 pytest.importorskip("bitsandbytes")
-LEARNING = ("--set", "max_steps=40", "--set", "rehearsal.draws=30")
+LEARNING = ("--set", "max_steps=40", "--set", "rehearsal.draws=30", "--set", "last=1")
 TWELVE = [line(n) for n in range(8)] + [
     line(n, id=f"e{n + 9}", question="what is in the image ?", target=COLOURS[n + 4][0]) for n in range(4)
 ]
@@ -35,7 +35,8 @@ KINDS = [(family, scheme) for family in ("llava", "qwen2_vl") for scheme in ("in
 def edited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Twelve edits learnt beside quantised weights."""
     family, scheme = request.param
-    world = quantised_world(tmp_path_factory.mktemp("quantised"), scheme, family=family)
+    layers = {"text_layers": 2} if family == "llava" else {}
+    world = quantised_world(tmp_path_factory.mktemp("quantised"), scheme, family=family, **layers)
     world.write(TWELVE)
     assert run("init", world.model, *LEARNING).code == 0
     done = world.edit("--json")
@@ -51,22 +52,21 @@ def test_twelve_edits_hold_and_the_state_says_so(edited: World) -> None:
     assert scores["metrics"]["rel.tf_exact"]["value"] == 1.0, scores
     said = run("ask", edited.model, "--image", edited.root / "img/red.png", QUESTION)
     assert said.code == 0, said.err
-    assert run("verify", edited.model, "--deep").code == 0
+    assert run("verify", edited.model).code == 0
 
 
 @pytest.mark.slow
 @forks
-@pytest.mark.parametrize("step", [3, 20, 41])
-def test_resumed_after_a_kill_to_the_same_bytes(edited: World, tmp_path: Path, step: int) -> None:
+def test_resumed_after_a_kill_to_the_same_bytes(edited: World, tmp_path: Path) -> None:
     sidecar = tmp_path / "s.more"
     assert run("init", edited.model, "--state", sidecar, *LEARNING).code == 0
 
     def killed() -> None:
-        at_call(step, [(Sites, "absorb"), (Session, "count"), (files, "_fsync"), (files, "_rename")], die)
+        at_call(41, [(Sites, "absorb"), (Session, "count"), (files, "_fsync"), (files, "_rename")], die)
         edited.edit("--state", sidecar, "--save-every", 2)
 
     in_child(killed)
-    assert len(edited.entries(sidecar)) < 12 if (sidecar.with_name("s.more.d") / "ledger.jsonl").exists() else True
+    assert 0 < len(edited.entries(sidecar)) < 12
     assert edited.edit("--state", sidecar, "--save-every", 5).code == 0
     assert sidecar.read_bytes() == edited.sidecar.read_bytes()
 
@@ -123,9 +123,6 @@ def test_merged_into_the_full_checkpoint(edited: World, tmp_path: Path) -> None:
         "nf4 form" in (tmp_path / "out/README.md").read_text()
         or "int8 form" in (tmp_path / "out/README.md").read_text()
     )
-    shown = run("merge", edited.model, "-o", tmp_path / "out", "--into", full, "--force")
-    assert f"{12 - len(wrong)} of 12 edits hold in" in shown.out
-    assert all(id in shown.err for id in wrong)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +144,21 @@ def test_merge_says_why_it_cannot_and_what_to_do(small: World, tmp_path: Path) -
     assert f"`{small.model}` is quantised to nf4: merged into its weights, edits would be rounded away" in done.err
     assert f"hint: more merge {small.model} -o OUT --into BASE" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_edits_that_do_not_hold_in_the_full_checkpoint_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = quantised_world(tmp_path, "int8", text_layers=1)
+    world.write([line(0), line(1, id="never", target="zebra crossing " * 5)])
+    assert world.edit("--set", "max_steps=10").code == 3
+    assert [entry["status"] for entry in world.entries()] == ["learnt", "not-learnt"]
+    monkeypatch.setattr("more_cli.ops.folding.fold", lambda W, *_: W.float())
+    done = merge(world, tmp_path / "out", "--into", tmp_path / "full")
+    assert done.code == 3
+    assert "verified: 0 of 2 edits hold in" in done.out
+    assert "did not hold beside the quantised weights either: never" in done.err
+    assert "lost beside full-precision weights: e1" in done.err
 
 
 def test_into_is_for_quantised_models(small: World, tmp_path: Path) -> None:
