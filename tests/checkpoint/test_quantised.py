@@ -11,7 +11,8 @@ import torch
 from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.quantised import SCHEMES, matrix, misfit
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
-from more_cli.errors import StateError
+from more_cli.errors import StateError, UsageError
+from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.model.keymap import key_map, meta_model
 from support import tiny
 from support.helpers import run
@@ -48,6 +49,14 @@ def test_other_schemes_are_refused_by_name_before_anything_is_loaded(
     assert name in result.err.splitlines()[0]
     assert "full-precision checkpoint it was made from" in result.err
     assert not (tmp_path / "model.more").exists()
+
+
+@pytest.mark.parametrize("editor", ["ft-l", "lora", "wise"])
+def test_other_editors_need_full_precision(tmp_path: Path, editor: str) -> None:
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, quantization_config=BITS | {"load_in_8bit": True})
+    with pytest.raises(UsageError, match=f"is quantised to int8: editor `{editor}` needs full-precision weights"):
+        entry_of(editor).make(EditorOptions(model))
 
 
 def test_compression_config_is_a_scheme_too(tmp_path: Path) -> None:
