@@ -60,8 +60,9 @@ def placed(checkpoint: Checkpoint, machine: Machine, reserve: int) -> dict[str, 
 def keep_differentiable(model: Any) -> None:
     """Keep bitsandbytes from repacking 4-bit weights on processors with AVX512-BF16.
 
-    There the first pass without gradients rounds the scales of nf4 and fp4 to bfloat16 in place, and from then on no
-    gradient goes through the Linear: it would be zero without an error. The result would also depend on the processor.
+    There the first pass without gradients rounds the scales of nf4 and fp4 to bfloat16 in place. From then on a Linear
+    with a bias fails when gradients are recorded, and one without gives its input none, without an error. The result
+    would also depend on the processor.
     """
     for module in model.modules():
         if hasattr(module, _FAST):
