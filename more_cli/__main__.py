@@ -9,14 +9,13 @@ import sys
 def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
+    from more_cli.system.garbage import search_late
     from more_cli.system.threads import set_defaults
 
     set_defaults()
-    # Importing torch makes half a million objects that stay: to search them for garbage every few hundred, and once
-    # more when all is over, takes half a second.
-    gc.set_threshold(20_000, *gc.get_threshold()[1:])
+    search_late()
     code = main()
-    gc.freeze()
+    gc.freeze()  # at the end everything is freed anyway: no last search
     sys.exit(code)
 
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 from more_cli.checkpoint.reader import require_checkpoint
 from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
+from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
-from more_cli.ops.ask import ANSWER_TOKENS, Answers, asked_as, asking, load_base, pictures
+from more_cli.ops.ask import ANSWER_TOKENS, Answers, asked_as, asking, load_base
 from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, Format, export

@@ -67,7 +67,10 @@ class Rehearsal(BaseModel):
 
 
 class Joint(BaseModel):
-    """Joint writing: edits are scored and written together, in rounds, until all of them hold."""
+    """Joint writing: edits are scored and written together, in rounds, until all of them hold.
+
+    Edits of a batch that do not hold after the last round are written one by one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

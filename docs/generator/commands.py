@@ -30,7 +30,8 @@ more --install-completion       # for the current shell: bash, zsh, fish or Powe
 more --show-completion          # prints the script, to install it by hand
 ```
 
-Open a new shell afterwards. Tab then completes commands and options."""
+Open a new shell afterwards. Tab then completes commands and options, recipes, suites, editors, keys of `--set`, and ids
+of edits."""
 
 
 def commands_page() -> str:

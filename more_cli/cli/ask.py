@@ -68,9 +68,12 @@ def ask(
     target, question = _named(output, words or [], state)
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
-    from more_cli.ops.ask import asking, pictures
+    from more_cli.inputs.images import pictures
 
-    images, machine = pictures(image or ()), opt.machine(device, dtype, device_map, memory)
+    images = pictures(image or ())  # before torch is imported: a mistyped name is refused at once
+    from more_cli.ops.ask import asking
+
+    machine = opt.machine(device, dtype, device_map, memory)
     with ExitStack() as stack:
         with output.progress() as progress:
             asker = stack.enter_context(asking(target, machine, merged=merged, progress=progress))

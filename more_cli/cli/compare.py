@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion, outlets
 from more_cli.cli import options as opt
-from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell
@@ -32,6 +32,7 @@ def compare(
         typer.Argument(
             metavar="EDITOR",
             help="Names as in `eval --editor`, more@RECIPE among them; the others are compared with the first.",
+            autocompletion=completion.editors,
         ),
     ] = None,
     paired: Annotated[

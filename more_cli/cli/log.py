@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
@@ -117,6 +118,7 @@ def show(
             metavar="[MODEL] ID",
             help="Checkpoint folder, and the edit's id, in either order. [default: the model of the only `*.more` file "
             "in this folder]",
+            autocompletion=completion.edits_ever,
         ),
     ] = None,
     state: opt.StateFile = None,

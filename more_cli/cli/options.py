@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from more_cli.cli import completion
+
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
 
@@ -43,6 +45,7 @@ RecipeName = Annotated[
         "--recipe",
         metavar="NAME|FILE",
         help="A recipe from `more recipes list`, or a TOML file.",
+        autocompletion=completion.recipes,
         rich_help_panel=RECIPE,
     ),
 ]
@@ -52,6 +55,7 @@ Settings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Change one value of the recipe (`more recipes show`); repeatable.",
+        autocompletion=completion.settings,
         rich_help_panel=RECIPE,
     ),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.layout import wrapped
@@ -54,7 +55,12 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 @app.command(cls=Command, epilog=EXIT_CODES)
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE", help="A recipe from `more recipes list`, or a TOML file.")
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A recipe from `more recipes list`, or a TOML file.",
+            autocompletion=completion.recipes,
+        ),
     ] = None,
     set_: opt.Settings = None,
     as_json: opt.Json = False,

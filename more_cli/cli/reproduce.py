@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion, outlets
 from more_cli.cli import options as opt
-from more_cli.cli import outlets
 from more_cli.cli import suite_options as suites
 from more_cli.cli.output import Output
 from more_cli.errors import FailedEditsError
@@ -29,7 +29,12 @@ def reproduce(
     ] = None,
     editor: Annotated[
         list[str] | None,
-        typer.Option("--editor", metavar="NAME", help="Only this editor; repeatable. [default: the paper's, and more]"),
+        typer.Option(
+            "--editor",
+            metavar="NAME",
+            help="Only this editor; repeatable. [default: the paper's, and more]",
+            autocompletion=completion.editors,
+        ),
     ] = None,
     checkpoints: Annotated[
         str, typer.Option(metavar="1,10,..", help="Numbers of edits after which is scored.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.output import ROWS, Output
@@ -27,6 +28,7 @@ def revert(
             metavar="[MODEL] [ID...]",
             help="Checkpoint folder, and the ids of the edits to revert, in either order. [default: the model of the "
             "only `*.more` file in this folder]",
+            autocompletion=completion.edits_in_force,
         ),
     ] = None,
     to: Annotated[int | None, typer.Option(min=0, metavar="N", help="Revert all edits after the N-th.")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from more_cli.cli import completion
 from more_cli.cli.options import KEPT, SUITE
 from more_cli.cli.output import Output
 from more_cli.errors import StateError, UsageError
@@ -24,6 +25,7 @@ SuiteName = Annotated[
     typer.Option(
         metavar="NAME|FILE",
         help="Suite to run an editor on, from the untouched base; see `more suites`.",
+        autocompletion=completion.suites,
         rich_help_panel=SUITE,
     ),
 ]
@@ -36,6 +38,7 @@ EditorName = Annotated[
         "--editor",
         metavar="NAME",
         help="With --suite: the editor to run; more@RECIPE is M-ORE with another recipe.",
+        autocompletion=completion.editors,
         rich_help_panel=SUITE,
     ),
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import ROWS, Output, fail
@@ -39,7 +40,14 @@ class PoolName(StrEnum):
     fit = "fit"
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A suite from `more suites list`, or a file of edits.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="A suite from `more suites list`, or a file of edits.",
+        autocompletion=completion.suites,
+    ),
+]
 DataRoot = Annotated[
     Path | None, typer.Option(help="Folder with the suite's files. [default: the embedded mini suite]", metavar="DIR")
 ]

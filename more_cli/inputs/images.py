@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ from PIL import Image, UnidentifiedImageError
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
 from more_cli.files import disk_errors, sha256_bytes, sync_folder, write_new
+from more_cli.inputs.records import not_found
 from more_cli.text import shorten
 
 MAX_BYTES = 64 * 2**20
@@ -234,6 +236,23 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSour
         source = ImageSource(spelled, path, sha256_bytes(data))
     decode_image(data, source.spelled)
     return source
+
+
+def pictures(spelled: Sequence[str]) -> tuple[ImageSource, ...]:
+    """Locate and check the pictures of a question: paths relative to the current folder, or `data:` URIs.
+
+    Raises:
+        DataError: as `locate_image`.
+    """
+    return tuple(_picture(name) for name in spelled)
+
+
+def _picture(spelled: str) -> ImageSource:
+    if spelled[:5].lower() == "data:" or "://" in spelled:
+        return locate_image(spelled, Path())
+    if spelled and not os.path.lexists(spelled):
+        raise not_found(Path(spelled))
+    return locate_image(os.path.abspath(spelled) if spelled else spelled, Path())
 
 
 def _decode_uri(uri: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,15 +20,38 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+class Blueprint(NamedTuple):
+    """A checkpoint before its weights are loaded."""
+
+    model: PreTrainedModel
+    """On the meta device."""
+    prompter: Prompter
+
+
+def load_blueprint(
+    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+) -> Blueprint:
+    """Load all of a checkpoint but its weights; `model` is the one without weights, if the caller has it.
+
+    Raises:
+        StateError: processor or chat template are missing or do not load.
+    """
+    model = model or meta_model(checkpoint)
+    return Blueprint(model, load_prompter(checkpoint, model, system=system, prompts=prompts))
+
+
 def load_runtime(
     checkpoint: Checkpoint,
     machine: Machine | None = None,
     *,
+    blueprint: Blueprint | None = None,
     system: str = "",
     prompts: str = OWN,
     reserve: int = 0,
 ) -> Runtime:
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
+
+    `blueprint` is what `load_blueprint` gave for the same system prompt and prompts, if the caller has it.
 
     Raises:
         StateError: the files do not make a model, the processor does not fit it, or a library is missing.
@@ -41,10 +64,10 @@ def load_runtime(
     machine = machine or Machine()
     import_library(checkpoint)
     require_right(checkpoint, machine)
-    blueprint = meta_model(checkpoint)
-    prompter = load_fitting_prompter(checkpoint, blueprint, system=system, prompts=prompts)
+    blueprint = blueprint or load_blueprint(checkpoint, system=system, prompts=prompts)
+    require_fit(checkpoint.path, *blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
-    attention = "sdpa" if getattr(blueprint, "_supports_sdpa", False) else "eager"
+    attention = "sdpa" if getattr(blueprint.model, "_supports_sdpa", False) else "eager"
     try:
         with quiet():
             model: Any = AutoModelForImageTextToText.from_pretrained(
@@ -66,27 +89,26 @@ def load_runtime(
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
     keep_differentiable(model)
     model.requires_grad_(False).eval()
-    return Runtime(model, prompter, checkpoint)
+    return Runtime(model, blueprint.prompter, checkpoint)
 
 
 def load_fitting_prompter(
-    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
 ) -> Prompter:
     """Load what turns questions into tokens, and check that the model can take what it makes of an image.
 
-    `blueprint` is the model without weights, if the caller has it.
+    `model` is the one without weights, if the caller has it.
 
     Raises:
         StateError: processor or chat template are missing, do not load, or do not fit the model.
     """
-    blueprint = blueprint or meta_model(checkpoint)
-    prompter = load_prompter(checkpoint, blueprint, system=system, prompts=prompts)
-    require_fit(checkpoint.path, blueprint, prompter)
-    return prompter
+    blueprint = load_blueprint(checkpoint, model, system=system, prompts=prompts)
+    require_fit(checkpoint.path, *blueprint)
+    return blueprint.prompter
 
 
 def load_prompter(
-    checkpoint: Checkpoint, blueprint: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
 ) -> Prompter:
     """Load what turns questions into tokens, without weights.
 
@@ -95,7 +117,7 @@ def load_prompter(
     """
     with quiet():
         processor = load_processor(checkpoint.path)
-    config = (blueprint or meta_model(checkpoint)).config
+    config = (model or meta_model(checkpoint)).config
     text = config.get_text_config(decoder=True)
     return Prompter(
         processor,

@@ -369,7 +369,9 @@ class Runtime:
     @contextmanager
     def _serving(self, batch: Batch) -> Iterator[None]:
         shown = [sequence for sequence in batch.sequences if sequence.images]
-        if self._vision is None or not shown:
+        # Without an editor, too, the tower sees one question's images at a time: other sizes are rounded otherwise.
+        vision = self._vision or self._caches(())[0]
+        if vision is None or not shown:
             yield
             return
 
@@ -377,7 +379,7 @@ class Runtime:
             with self.base():
                 self.model(**self.batch([shown[place]]).inputs, use_cache=False)
 
-        with self._vision.serving([sequence.images for sequence in shown], run):
+        with vision.serving([sequence.images for sequence in shown], run):
             yield
 
 

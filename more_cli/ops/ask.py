@@ -8,7 +8,6 @@ beside it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -17,8 +16,7 @@ from typing import Literal, NamedTuple
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import DataError, UsageError
-from more_cli.inputs.images import ImageSource, locate_image
-from more_cli.inputs.records import not_found
+from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
@@ -110,15 +108,6 @@ class Asker:
         return Answers(query.question, query.images, said)
 
 
-def pictures(spelled: Sequence[str]) -> tuple[ImageSource, ...]:
-    """Locate and check the pictures of a question: paths relative to the current folder, or `data:` URIs.
-
-    Raises:
-        DataError: as `locate_image`.
-    """
-    return tuple(_picture(name) for name in spelled)
-
-
 @contextmanager
 def asking(
     target: Target,
@@ -182,14 +171,6 @@ def asked_as(target: Target, recipe: str | None = None, settings: Sequence[str] 
         return load_meta(target.sidecar).recipe.asking
     model_type = str(open_checkpoint(target.model).config.get("model_type", ""))
     return load_recipe(recipe or pick_recipe(model_type), settings).asking
-
-
-def _picture(spelled: str) -> ImageSource:
-    if spelled[:5].lower() == "data:" or "://" in spelled:
-        return locate_image(spelled, Path())
-    if spelled and not os.path.lexists(spelled):
-        raise not_found(Path(spelled))
-    return locate_image(os.path.abspath(spelled) if spelled else spelled, Path())
 
 
 def _checked(question: str) -> str:

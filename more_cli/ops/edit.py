@@ -341,7 +341,7 @@ class _Run:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""
         if self.options.consolidate == "all":
             return 1
-        starts = [session.unwritten] if self.options.batch and session.unwritten else []
+        starts = session.unwritten[:1] if self.options.batch else []
         if self.options.consolidate == "run" and self.report.applied:
             starts.append(session.state.meta.edits - self.report.applied + 1)
         return min(starts, default=None)

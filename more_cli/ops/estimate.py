@@ -16,8 +16,7 @@ from more_cli.inputs.images import grey_image
 from more_cli.model.activations import Activations
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
-from more_cli.model.keymap import meta_model
-from more_cli.model.loading import load_prompter
+from more_cli.model.loading import Blueprint, load_blueprint
 from more_cli.model.machine import GIB, Machine
 from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord
@@ -74,6 +73,7 @@ def estimate(
     *,
     anchors: int = 0,
     tokens: int | None = None,
+    blueprint: Blueprint | None = None,
 ) -> Estimate:
     """Estimate the memory of editing; loads no weights.
 
@@ -84,11 +84,12 @@ def estimate(
         machine: Where the model runs, and in which dtype.
         anchors: How many the state has.
         tokens: Length of a sequence; by default that of a question about one image.
+        blueprint: The checkpoint without weights, as the recipe asks it, if the caller has it; it takes on the dtype.
     """
-    model = meta_model(checkpoint)
-    model = model.to(_dtype(checkpoint, model, machine))
+    blueprint = blueprint or load_blueprint(checkpoint, **recipe.asking)
+    model = blueprint.model.to(_dtype(checkpoint, blueprint.model, machine))
     size = model.dtype.itemsize
-    sample = _sample(checkpoint, recipe)
+    sample = blueprint.prompter.encode(Query((grey_image(),), QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
     samples = 1 + recipe.rehearsal.size + min(anchors, recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
@@ -153,11 +154,6 @@ def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
     stored = (FLOATS[entry.dtype] for entry in checkpoint.tensors.values() if entry.dtype in FLOATS)
     dtype: torch.dtype = getattr(torch, next(stored, "float32"))
     return dtype
-
-
-def _sample(checkpoint: Checkpoint, recipe: Recipe) -> Encoded:
-    """Return an encoded question about one grey image."""
-    return load_prompter(checkpoint, **recipe.asking).encode(Query((grey_image(),), QUESTION), "a short answer")
 
 
 def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:

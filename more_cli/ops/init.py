@@ -17,7 +17,7 @@ from more_cli.inputs.edits import Edit, Probe, read_edits, read_probes
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES, family_of
 from more_cli.model.keymap import key_map, meta_model
-from more_cli.model.loading import load_fitting_prompter, load_runtime
+from more_cli.model.loading import load_blueprint, load_fitting_prompter, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
@@ -230,10 +230,11 @@ def _pictured(questions: Iterable[Probe]) -> int:
 
 def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress) -> Runtime:
     """Load the model, if memory suffices to edit it."""
-    needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=len(wanted.questions))
+    blueprint, anchors = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking), len(wanted.questions)
+    needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
-    return load_runtime(chosen.checkpoint, machine, reserve=needed.beside_weights, **chosen.recipe.asking)
+    return load_runtime(chosen.checkpoint, machine, blueprint=blueprint, reserve=needed.beside_weights)
 
 
 def _prepare(

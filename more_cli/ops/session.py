@@ -20,7 +20,7 @@ from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe
-from more_cli.model.loading import load_runtime
+from more_cli.model.loading import load_blueprint, load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
@@ -89,8 +89,8 @@ class Session:
         self.memory = Memory(self._recall)
         self._refused: dict[str, dict[str, str]] = {}
         """Refused edits that no later edit contradicts: id and content, by subject."""
-        self.unwritten: int | None = None
-        """Place of the first edit of a batch that no consolidation has written yet."""
+        self.unwritten: list[int] = []
+        """Places of the edits of a batch that no consolidation has written yet."""
         self.ledger = Ledger(target.folder, self._on_line, name=target.ledger_name)
         self.state = replay_start(state, self.ledger, target.sidecar)
         self.outdated = self.state is not state
@@ -128,11 +128,19 @@ class Session:
         """The loaded model."""
         if self._runtime is None:
             meta = self.state.meta
-            needed = estimate(self.checkpoint, meta.sites, meta.recipe, self.machine, anchors=len(self.anchors))
+            blueprint = load_blueprint(self.checkpoint, **meta.recipe.asking)
+            needed = estimate(
+                self.checkpoint,
+                meta.sites,
+                meta.recipe,
+                self.machine,
+                anchors=len(self.anchors),
+                blueprint=blueprint,
+            )
             require(needed, self.checkpoint)
             self.progress(0, None, "loading the model")
             self._runtime = load_runtime(
-                self.checkpoint, self.machine, reserve=needed.beside_weights, **meta.recipe.asking
+                self.checkpoint, self.machine, blueprint=blueprint, reserve=needed.beside_weights
             )
         return self._runtime
 
@@ -185,10 +193,12 @@ class Session:
             self._give_anchors(absorb_from=known)
 
     def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from place `since` on again where they do not hold."""
+        """Write the edits from place `since` on again where they do not hold, and a batch among them."""
         context = self.memory.context(self.state.meta.edits + 1)
-        batch = self.unwritten is not None and since <= self.unwritten
-        return self.editor.consolidate([number for number in context.past if number >= since], context, batch=batch)
+        numbers = [number for number in context.past if number >= since]
+        if self.unwritten and since <= self.unwritten[0]:
+            return self.editor.write_batch(numbers, [number for number in self.unwritten if number in numbers], context)
+        return self.editor.consolidate(numbers, context)
 
     def _on_line(self, entry: Entry) -> None:
         if entry.seq <= self.state.meta.edits:
@@ -196,7 +206,7 @@ class Session:
 
     def _rebuild_memory(self) -> None:
         """Rebuild the memory after a revert, when a place in the history is no longer a line number."""
-        self.memory, self._refused, self.unwritten = Memory(self._recall), {}, None
+        self.memory, self._refused, self.unwritten = Memory(self._recall), {}, []
         for place, entry in enumerate(self.ledger.history[: self.state.meta.edits], 1):
             self._remember(place, entry)
 
@@ -207,10 +217,10 @@ class Session:
             for id in (entry.id, *self._refused_about(entry)):
                 self._refused.get(entry.subject, {}).pop(id, None)
             self.memory.add(place, entry.subject, entry.content, retry=entry.retry)
-            if entry.joint and self.unwritten is None:
-                self.unwritten = place
-        if entry.kind == "consolidate" and self.unwritten is not None and entry.since <= self.unwritten:
-            self.unwritten = None
+            if entry.joint:
+                self.unwritten.append(place)
+        if entry.kind == "consolidate" and self.unwritten and entry.since <= self.unwritten[0]:
+            self.unwritten = []
         self.memory.update(place, entry.looks)
 
     def _recall(self, number: int) -> EditRequest:

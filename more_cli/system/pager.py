@@ -19,6 +19,8 @@ COMMANDS = (
 )
 """Listed here so that paging imports nothing; a test compares the list with the real commands."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
+COMPLETING = "_MORE_COMPLETE"
+"""Environment variable that is set while the shell asks what to offer for a word."""
 GUARD = "MORE_CLI_HANDED_OVER"
 """Environment variable that is set for the pager, so that two installations of this program never call each other."""
 _WITH_VALUE = ("-n", "--lines")
@@ -75,7 +77,7 @@ def _is_ours(candidate: Path, own: Path) -> bool:
 
 def hand_over(arguments: Sequence[str]) -> None:
     """Replace this process by the pager; return if the user does not want it, or if there is no other `more`."""
-    if GUARD in os.environ or not wants_pager(arguments, is_piped()):
+    if GUARD in os.environ or COMPLETING in os.environ or not wants_pager(arguments, is_piped()):
         return
     pager = next_pager(os.environ.get("PATH", ""), Path(sys.argv[0]))
     if pager is not None:

@@ -262,7 +262,8 @@ def one_by_one(editor: Editor, runtime: Runtime, edits: Sequence[Edit], variant:
     if variant.kind in ("batch", "consolidated"):
         assert isinstance(editor, MoreEditor)
         context = stream.memory.context(len(edits) + 1)
-        done = editor.consolidate(list(context.past), context, batch=joint)
+        numbers = list(context.past)
+        done = editor.write_batch(numbers, numbers, context) if joint else editor.consolidate(numbers, context)
         once += done.cost
         if joint:
             failing = set(done.failing)

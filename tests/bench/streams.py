@@ -146,7 +146,8 @@ def run_stream(
         run.seconds = stream.seconds
         if consolidate != "off" or batch:
             context = stream.memory.context(len(edits) + 1)
-            done = editor.consolidate(range(1, len(edits) + 1), context, batch=batch)
+            numbers = list(range(1, len(edits) + 1))
+            done = editor.write_batch(numbers, numbers, context) if batch else editor.consolidate(numbers, context)
             run.consolidation = done.cost
         run.scores = run_probes(
             runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=generate

@@ -4,57 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
-from more_cli.cli.app import app
 from support.documents import ROOT
+from support.runners import commands, stub
 
 FOLDER = ROOT / ".github" / "actions" / "more"
 ACTION = yaml.safe_load((FOLDER / "action.yml").read_text(encoding="utf-8"))
 STEPS = [step for step in ACTION["runs"]["steps"] if "run" in step]
-JUNIT = """<testsuites><testsuite name="edits">
-<testcase classname="edits" name="e1"/>
-<testcase classname="edits" name="e,2"><failure message="not learnt: 100%&#10;::set-env name=x::y"/></testcase>
-</testsuite></testsuites>"""
-STUB = """#!/bin/sh
-echo "$@" >> calls
-case $1 in
-  edit) exit "$EDIT";;
-  eval)
-    for word; do
-      case $word in *.md) echo report > "$word";; *.xml) cp junit.xml "$word";; esac
-    done
-    exit "$EVAL";;
-esac
-"""
-
-
-def command_lines() -> list[list[str]]:
-    """Return the words behind every `more-cli`, up to where its output goes."""
-    found = []
-    for line in "\n".join(step["run"] for step in STEPS).splitlines():
-        if "more-cli" in line and not line.lstrip().startswith("#"):
-            words = shlex.split(line.replace('"${gates[@]}"', "--gate 'rel.gen_exact>=1'"))
-            words = words[words.index("more-cli") + 1 :]
-            found.append(words[: words.index(">")] if ">" in words else words)
-    return found
 
 
 def test_every_command_line_can_be_parsed() -> None:
-    group: Any = typer.main.get_command(app)
-    named = []
-    for name, *words in command_lines():
-        context = group.commands[name].make_context(name, words)  # raises for an unknown option or a missing value
-        assert context.params
-        named.append(name)
-    assert named == ["edit", "verify", "eval", "merge"]
+    assert commands("\n".join(step["run"] for step in STEPS)) == ["edit", "verify", "eval", "merge"]
 
 
 def test_every_input_is_used_and_reaches_the_shell_as_a_variable_only() -> None:
@@ -65,10 +30,7 @@ def test_every_input_is_used_and_reaches_the_shell_as_a_variable_only() -> None:
 
 def run(folder: Path, *, edit: int = 0, evaluate: int = 0, **inputs: str) -> tuple[list[int], str]:
     """Do the steps as a runner does: after a failure only those that always run; exit codes, and what was printed."""
-    (folder / "bin").mkdir()
-    (folder / "bin" / "more-cli").write_text(STUB)
-    (folder / "bin" / "more-cli").chmod(0o755)
-    (folder / "junit.xml").write_text(JUNIT)
+    stub(folder)
     given = {name: entry.get("default", "") for name, entry in ACTION["inputs"].items()} | inputs
     codes, printed = list[int](), ""
     for step in STEPS:

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.inputs.images import locate_image
+from more_cli.inputs.images import locate_image, pictures
+from more_cli.model import loading
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
-from more_cli.ops.ask import asking, load_base, pictures
+from more_cli.ops import session
+from more_cli.ops.ask import asking, load_base
 from more_cli.ops.session import open_session
 from more_cli.store.target import locate
 from support.helpers import LEARNING, QUESTION, World, run, tree
@@ -113,9 +115,9 @@ def test_the_tower_runs_once_per_picture(world: World) -> None:
 
 def test_the_prompt_is_that_of_an_edit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a system prompt in the recipe, and with control tokens in the question."""
-    session = open_session(locate(world.model, None), Machine())
-    runtime, image = session.runtime, locate_image("img/red.png", world.root)
-    with session.attached():
+    opened = open_session(locate(world.model, None), Machine())
+    runtime, image = opened.runtime, locate_image("img/red.png", world.root)
+    with opened.attached():
         encoded = runtime.encode(Query((image,), "<image> what ?"))
     seen = []
     with asking(locate(world.model, None), Machine(), runtime=runtime) as asker:
@@ -123,6 +125,56 @@ def test_the_prompt_is_that_of_an_edit(world: World, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(runtime, "generate", lambda queries, n: seen.extend(queries) or generate(queries, n))
         asker.ask(" <image> what ? ", pictures(["img/red.png"]))
         assert torch.equal(runtime.encode(seen[0]).input_ids, encoded.input_ids)
+
+
+# --- what the first answer waits for ---
+
+UNNEEDED = {
+    *("accelerate", "IPython", "matplotlib", "pandas", "peft", "pyarrow", "ray", "rich", "scipy", "sklearn"),
+    *("tensorboard", "torchvision", "torch._dynamo", "torch._inductor", "torch.distributed", "torch.onnx"),
+    *("torch.testing", "torch.utils.tensorboard", "transformers.pipelines", "transformers.trainer"),
+    *("more_cli.api", "more_cli.bench", "more_cli.experiments", "more_cli.ops.edit", "more_cli.render"),
+}
+"""Nothing of it may be imported to answer, beyond what transformers itself imports to load the model."""
+
+
+@pytest.mark.slow
+def test_asking_imports_nothing_that_it_does_not_need(world: World) -> None:
+    code = (
+        "import sys; from transformers import AutoModelForImageTextToText as Model\n"
+        "Model.from_pretrained(sys.argv[1]); bare = set(sys.modules)\n"
+        "from more_cli.cli.app import main; assert main(['ask', *sys.argv[1:], '--json']) == 0\n"
+        "print(*sorted(set(sys.modules) - bare))"
+    )
+    words = [sys.executable, "-c", code, str(world.model), "--image", "img/red.png", QUESTION]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    assert "more_cli.ops.ask" in imported
+    assert not [name for name in imported if any(f"{name}.".startswith(f"{one}.") for one in UNNEEDED)]
+
+
+def test_a_mistyped_picture_is_refused_before_torch_is_imported(world: World) -> None:
+    code = (
+        "import sys; from more_cli.cli.app import main; code = main(sys.argv[1:])\n"
+        "sys.exit(1 if {'torch', 'transformers'} & set(sys.modules) else code)"
+    )
+    words = [sys.executable, "-c", code, "ask", str(world.model), "--image", "img/rde.png", QUESTION]
+    assert subprocess.run(words, capture_output=True).returncode == 4
+
+
+def test_the_base_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blueprint and processor serve both the estimate of memory and the model."""
+    made = []
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, **named: made.append(name) or original(*given, **named))
+
+    counted(loading, "meta_model")
+    counted(loading, "load_processor")
+    counted(session, "load_state")
+    assert ask(world, QUESTION).code == 0
+    assert sorted(made) == ["load_processor", "load_state", "meta_model"]
 
 
 # --- the loop ---

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from more_cli import files
+from more_cli.editors.more import loop
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
@@ -45,6 +48,32 @@ def test_a_later_batch_leaves_the_first_alone(world: World) -> None:
     world.edit("--batch")
     assert [entry["since"] for entry in world.entries() if entry["kind"] == "consolidate"] == [1, 4]
     assert [number for number, _ in world.entries()[-1]["looks"]] == [4, 5, 6]
+
+
+ONE_ROUND = ("--set", "criterion=margin", "--set", "batch.rounds=1", "--set", "rehearsal.size=2")
+"""After one round of joint writes no edit holds."""
+
+
+def test_a_batch_whose_joint_writes_fail_ends_as_the_stream_does(world: World) -> None:
+    states = {}
+    for name, switch in {"together": ["--batch"], "in turn": []}.items():
+        state = world.root / f"{name}.more"
+        assert run("init", world.model, *ONE_ROUND, "--state", state).code == 0
+        done = world.edit("--state", state, *switch, "--json")
+        assert done.json["applied"] == 5
+        states[name] = load_file(state)
+    assert states["together"].keys() == states["in turn"].keys()
+    assert all(torch.equal(states["together"][key], tensor) for key, tensor in states["in turn"].items())
+
+
+def test_a_few_that_do_not_hold_are_written_one_by_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "FEW", 1.0)
+    state = world.root / "few.more"
+    assert run("init", world.model, *ONE_ROUND, "--state", state).code == 0
+    done = world.edit("--state", state, "--batch", "--json")
+    assert (done.code, done.json["counts"]) == (0, {"learnt": 5}), done.err
+    # P holds every key once: 13 tokens of answers, and 4 of each of 5 pictures.
+    assert {site["keys"] for site in run("status", world.model, "--state", state, "--json").json["sites"]} == {13, 20}
 
 
 @forks

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.more.loop import admit, consolidate, learn
+from more_cli.editors.more.loop import admit, consolidate, learn, write_batch
 from more_cli.editors.more.one_try import for_one_try
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.principal import principal_bases
@@ -114,21 +114,29 @@ class MoreEditor(Editor):
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
-        passes = self._passes(context)
-        anchored = bool(self._held and passes.recipe.anchors.size)
-        passes.alone = passes.recipe.rehearsal.size == 0 and not anchored
-        passes.wordings = _wordings(request, passes) if anchored else []
-        return learn(request, passes, self._watched)
+        self._forget_fallen(context)
+        return learn(request, self._passes_of(request, context), self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Absorb one correction's key; a later `consolidate` writes it, together with others."""
+        """Score one correction; a later `write_batch` writes it, together with others."""
+        self._forget_fallen(context)
         return admit(request, self._passes(context))
 
-    def consolidate(self, numbers: Iterable[int], context: EditContext, *, batch: bool = False) -> Consolidated:
-        """Score past edits, or the edits of a batch, and write those that fail; see `loop.consolidate`."""
-        rules = self.recipe.batch if batch else self.recipe.consolidation
+    def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
+        """Score past edits and write those that fail; see `loop.consolidate`."""
+        self._forget_fallen(context)
+        rules = self.recipe.consolidation
         passes = self._passes(context, rules.margin)
-        failing = consolidate(numbers, passes, rules)
+        return self._consolidated(consolidate(numbers, passes, rules), passes)
+
+    def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
+        """Write past edits, of which the `new` ones were only admitted; see `loop.write_batch`."""
+        self._forget_fallen(context)
+        rules = self.recipe.batch
+        passes = self._passes(context, rules.margin)
+        return self._consolidated(write_batch(numbers, new, passes, rules, self._passes_of, self._watched), passes)
+
+    def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
         drifts = self._watched.drifts(passes) if self._watched else {}
         return Consolidated(failing, looks, drifts, passes.writes, round(passes.cost, 2))
@@ -246,12 +254,21 @@ class MoreEditor(Editor):
         # As JSON: in Python values a strict record takes no list for a tuple.
         self._records = [SiteRecord.model_validate_json(json.dumps(site)) for site in notes["sites"]]
 
+    def _forget_fallen(self, context: EditContext) -> None:
+        self._working[2].keep_only(context.past)
+
     def _passes(self, context: EditContext, margin: float | None = None) -> Passes:
         runtime, sites, encoded = self._working
-        encoded.keep_only(context.past)
         recipe = for_one_try(self.recipe, context.settings)
         margin = recipe.margin if margin is None else margin
         return Passes(context, runtime, sites, recipe, list(self._held.values()), encoded, margin)
+
+    def _passes_of(self, request: EditRequest, context: EditContext) -> Passes:
+        passes = self._passes(context)
+        anchored = bool(self._held and passes.recipe.anchors.size)
+        passes.alone = passes.recipe.rehearsal.size == 0 and not anchored
+        passes.wordings = _wordings(request, passes) if anchored else []
+        return passes
 
     @property
     def _working(self) -> tuple[Runtime, Sites, EncodedEdits]:

@@ -16,24 +16,31 @@ edits, anchors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from more_cli.editors.base import EditOutcome, EditRequest
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.more.advice import Failure, explain
 from more_cli.editors.more.passes import NOT_FINITE, Passes
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore, status_of
+from more_cli.editors.past import LastScore, Past
 from more_cli.recipe_tables import Joint
 
 REWRITES = 2
 """Times that an edit which broke the harm budget is written again, each time with half the step."""
+FEW = 0.1
+"""Part of a batch that may be left to be written one by one; beyond it the joint writes count as failed."""
 
 
-def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) -> EditOutcome:
-    """Write one edit until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
+def learn(request: EditRequest, passes: Passes, watched: Watched | None = None, *, known: bool = False) -> EditOutcome:
+    """Write one edit until it holds, at most `max_steps` times; refuse it if it breaks the harm budget.
+
+    P then absorbs its keys, unless they are `known` to it.
+    """
     new, sites = passes.context.number, passes.sites
     passes.encoded.put(new, request)
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
@@ -55,7 +62,7 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None) 
     if refused:
         sites.restore(passes.start)
         return _outcome(passes, first, first, refused=_explained(passes, first, last, refused))
-    if passes.recipe.absorb == "edit":
+    if passes.recipe.absorb == "edit" and not known:
         sites.absorb(passes.absorbed(keys))
     passes.absorb_anchors()
     drifts = watch.drifts if watch else {}
@@ -81,11 +88,10 @@ def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
 
 
 def admit(request: EditRequest, passes: Passes) -> EditOutcome:
-    """Score one edit and let P absorb its key, without a write: `consolidate` writes it together with others."""
+    """Score one edit, without a write: `write_batch` writes it together with others."""
     new = passes.context.number
     passes.encoded.put(new, request)
-    passes.scores = passes.score([new], record=True)
-    passes.sites.absorb(passes.sites.keys(passes.batch([new])))
+    passes.scores = passes.score([new])
     return _outcome(passes, passes.scores[new], passes.scores[new])
 
 
@@ -108,6 +114,46 @@ def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[in
     else:
         passes.scores = passes.score(numbers)
     passes.margin = passes.recipe.margin
+    return passes.failing()
+
+
+def write_batch(
+    numbers: Sequence[int],
+    new: Sequence[int],
+    passes: Passes,
+    rules: Joint,
+    one_of: Callable[[EditRequest, EditContext], Passes],
+    watched: Watched | None = None,
+) -> list[int]:
+    """Write past edits together, of which the `new` ones were only admitted; P absorbs the keys of these before.
+
+    New edits that do not hold then are written one by one. Where these are more than `FEW`, everything is undone
+    first, and the result is that of a stream. `one_of` returns the passes of one edit. Returns what does not hold.
+    """
+    start, past = passes.sites.snapshot(), passes.context.past
+    for number in new:
+        passes.score([number], record=True)  # alone, and before any write, as in `learn`
+        passes.sites.absorb(passes.sites.keys(passes.batch([number])))
+    failing = consolidate(numbers, passes, rules)
+    left = [number for number in failing if number in new]
+    if not left:
+        return failing
+    known = len(left) <= FEW * len(new)
+    if known:
+        past = past.updated(passes.margins, left[0])
+    else:
+        passes.sites.restore(start)
+        left = list(new)
+    memory = dict(past.without(left))
+    for number in left:
+        request = passes.context.recall(number)
+        one = one_of(request, replace(passes.context, number=number, past=Past.of(memory)))
+        outcome = learn(request, one, watched, known=known)
+        if outcome.status != "refused":
+            memory[number] = LastScore(0.0, number)
+        memory |= {seen: LastScore(margin, number) for seen, margin in outcome.looks.items() if seen in memory}
+        passes.count(one)
+    passes.scores = passes.score(numbers)
     return passes.failing()
 
 

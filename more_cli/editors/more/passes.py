@@ -137,6 +137,14 @@ class Passes:
         self.cost += len(anchors) / 3
         return looks
 
+    def count(self, other: Passes) -> None:
+        """Take over what other passes cost and measured."""
+        self.margins |= other.margins
+        self.written |= other.written
+        self.writes += other.writes
+        self.passes += other.passes
+        self.cost += other.cost
+
     def absorbed(self, before: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the new edit's keys that P absorbs: those `before` the write or, with `key_taken`, those after it."""
         if self.recipe.key_taken == "before":

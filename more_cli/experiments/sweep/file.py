@@ -15,6 +15,7 @@ from more_cli.errors import UsageError
 from more_cli.experiments.presets import Preset, preset_of
 from more_cli.experiments.protocols import PROTOCOLS, Protocol, checked
 from more_cli.inputs.records import opened
+from more_cli.ops.auto_anchors import AUTO
 from more_cli.settings import refusal, spelled
 from more_cli.suites.catalog import CATALOG
 from more_cli.text import shorten
@@ -53,6 +54,8 @@ class Grid(BaseModel):
     """Numbers of later edits at which protocol lag scores an edit."""
     metrics: str = ""
     """Preset of metrics, as `eval --metrics`. Default: every metric by its full name."""
+    anchors: str = ""
+    """Anchors of the editors that use them: a file relative to this one, or `auto`. Default: those of their recipes."""
     data_root: str = ""
     """Folder with the files of the suites, relative to this file. Default: the embedded suites."""
     image_root: str = ""
@@ -135,6 +138,13 @@ class SweepFile:
         path = self.beside(name)
         is_file = name not in CATALOG and (path.is_file() or path.suffix in (".json", ".jsonl"))
         return str(path) if is_file else name
+
+    @property
+    def anchors(self) -> Path | Literal["auto"] | None:
+        """The anchors of a grid as `RunOptions` takes them."""
+        assert isinstance(self.table, Grid)
+        named = self.table.anchors
+        return AUTO if named == AUTO else self.beside(named) if named else None
 
     def editor(self, name: str) -> str:
         """Return an editor as `entry_of` takes it."""

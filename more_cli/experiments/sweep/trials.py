@@ -7,16 +7,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from more_cli.errors import MoreError, UsageError
+from more_cli.editors.base import Editor
+from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.evaluation.metrics import Estimate
+from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
+from more_cli.experiments.held_anchors import choose_anchors
 from more_cli.experiments.report import SuiteReport
 from more_cli.experiments.run import RunOptions, run_suite
 from more_cli.experiments.run_plan import Base, plan_run, run_key, schedule_of
 from more_cli.experiments.sweep.file import Combination, Grid, SweepFile
 from more_cli.model.machine import Machine
+from more_cli.ops.anchors import identities
 from more_cli.ops.session import versions
 from more_cli.progress import Progress
 from more_cli.suites.load import EditSuite, load_suite
@@ -133,6 +137,37 @@ class _Maker:
         self._bases = {name: Base(folder) for name, folder in setup.models.items()}
         self._versions = setup.place.versions(setup.threads)
         self._draws = dict[tuple[str, str], bool]()
+        self._held = self._all_anchors() if sweep.anchors else {}
+        """Identities of all anchors by suite: no trial is scored on one, so that all have the same probes."""
+
+    def _all_anchors(self) -> dict[str, frozenset[tuple[str, str]]]:
+        """Return the identities of the anchors of all trials by suite.
+
+        Raises:
+            UsageError: no editor uses anchors, or a suite has no pool to make them from.
+        """
+        held: dict[str, set[tuple[str, str]]] = {}
+        for names in {replace(names, order=0, limit=0): None for names in self.sweep.combinations()}:
+            if given := self._anchors_of(names):
+                questions = choose_anchors(self._editor(names), given, self._source(names).load())
+                held.setdefault(names.suite, set()).update(identities(questions))
+        if not held:
+            raise UsageError("no editor uses anchors with these settings", "leave `anchors` out")
+        return {suite: frozenset(found) for suite, found in held.items()}
+
+    def _anchors_of(self, names: Combination) -> Path | Literal["auto"] | None:
+        try:
+            return self.sweep.anchors if "anchors" in self._editor(names).capabilities else None
+        except StateError:  # a broken checkpoint: planning its trial says why
+            return None
+
+    def _editor(self, names: Combination) -> Editor:
+        options = EditorOptions(self.setup.models[names.model], settings=names.settings)
+        return entry_of(self.sweep.editor(names.editor)).make(options)
+
+    def _source(self, names: Combination) -> Source:
+        roots = (self.grid.data_root, self.grid.image_root)
+        return Source(self.sweep.suite(names.suite), *(self.sweep.beside(root) if root else None for root in roots))
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial; seeds change last of all."""
@@ -175,10 +210,11 @@ class _Maker:
             lags=grid.lags,
             cache=self.setup.cache,
             preset=grid.preset,
+            anchors=self._anchors_of(names) if sweep.anchors else None,
+            unscored=self._held.get(names.suite, frozenset()),
         )
-        roots = (sweep.beside(root) if root else None for root in (grid.data_root, grid.image_root))
-        source = Source(sweep.suite(names.suite), *roots)
-        return Trial(names, options, self.setup.models[names.model], source, self.setup.place, self.setup.threads)
+        setup = self.setup
+        return Trial(names, options, setup.models[names.model], self._source(names), setup.place, setup.threads)
 
 
 def labelled(trials: Sequence[Trial]) -> list[Trial]:

@@ -189,6 +189,21 @@ def test_seeds_are_for_editors_that_draw(world: World) -> None:
     ]
 
 
+def test_anchors_go_to_the_editors_that_use_them_and_score_no_trial(world: World) -> None:
+    held = [{"question": "is it a dog ?", "answer": "a dog"}, {"question": "what is it ?", "answer": "a cat"}]
+    (world.root / "held.jsonl").write_text("".join(json.dumps(each) + "\n" for each in held))
+    text = GRID.partition("[settings]")[0] + 'anchors = "held.jsonl"\n'
+    refused = sweep(world, text, "held")
+    assert refused.code == 2
+    assert "sweep.toml: no editor uses anchors with these settings\nhint: leave `anchors` out" in refused.err
+    more = text.replace('"ft-l"', '"more"') + '[settings]\n"more:max_steps" = [1]\n"more:sites" = [["projector"]]\n'
+    done = sweep(world, more, "held")
+    assert done.code == 0, done.err
+    none, edited = sorted(lines(world, "held"), key=lambda each: each["trial"]["editor"] == "more")
+    assert (none["reproduce"]["anchors"], edited["reproduce"]["anchors"] is None) == (None, False)
+    assert (none["left_out"], edited["left_out"]) == (2, 2), "the locality question of both edits"
+
+
 def test_a_broken_checkpoint_is_named_and_the_others_are_done(world: World) -> None:
     broken = world.root / "broken"
     shutil.copytree(world.model, broken)
