@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from more_cli.core.basis import draw_basis
 from more_cli.errors import UsageError
 from more_cli.model.batches import Batch
-from more_cli.model.branches import computes_in
+from more_cli.model.branches import computes_beside
 from more_cli.model.keymap import quiet
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
@@ -46,7 +46,7 @@ class Floor:
 
     def _branch(self, record: SiteRecord) -> tuple[Tensor, Tensor]:
         device = self._runtime.device_of(record.module)
-        dtype = computes_in(self._model.get_submodule(record.module).weight.dtype)
+        dtype = computes_beside(self._model, record.module)
         B = torch.zeros(record.shape[0], record.rank, device=device, dtype=dtype, requires_grad=True)
         # Any A costs the same, so it need not be the one that the recipe chooses.
         return draw_basis(record.rank, record.shape[1], record.seed).to(device, dtype), B

@@ -14,11 +14,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from more_cli.checkpoint.quantised import Packed, packed_weights, scheme_of
 from more_cli.errors import StateError
 from more_cli.text import shorten, unique_fields
 
@@ -91,6 +93,23 @@ class Checkpoint:
     tensors: Mapping[str, TensorEntry]
     shards: tuple[str, ...]
 
+    @cached_property
+    def scheme(self) -> str | None:
+        """How its weights are quantised; None for plain weights."""
+        return scheme_of(self.path, self.config)
+
+    @cached_property
+    def packed(self) -> Mapping[str, Packed]:
+        """Its quantised weights, by the key of their codes."""
+        return packed_weights(self) if self.scheme else {}
+
+    @cached_property
+    def weights(self) -> Mapping[str, TensorEntry]:
+        """Its tensors as a model names them: a quantised weight with the shape of its matrix, without its scales."""
+        parts = {entry.key for packed in self.packed.values() for entry in packed.parts.values()}
+        plain = {key: entry for key, entry in self.tensors.items() if key not in parts}
+        return plain | {key: replace(self.tensors[key], shape=packed.shape) for key, packed in self.packed.items()}
+
     def read_tensor(self, entry: TensorEntry) -> Tensor:
         """Read one tensor, bit for bit."""
         return self._read(entry, entry.start, entry.stop).reshape(entry.shape)
@@ -100,12 +119,22 @@ class Checkpoint:
         start, stop = (entry.start + row * entry.row_bytes for row in (first, last))
         return self._read(entry, start, stop).reshape(last - first, *entry.shape[1:])
 
+    def read_bytes(self, entry: TensorEntry) -> Tensor:
+        """Read the bytes of a tensor of any dtype, (bytes,) uint8."""
+        return self._read_bytes(entry, entry.start, entry.stop)
+
     def _read(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
         import torch
 
-        with _reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
+        with _reading(self.path / entry.shard):
             if entry.dtype not in FLOATS:
                 raise ValueError(f"{entry.key} has dtype {entry.dtype}, not one of {', '.join(FLOATS)}")
+        return self._read_bytes(entry, start, stop).view(getattr(torch, FLOATS[entry.dtype]))
+
+    def _read_bytes(self, entry: TensorEntry, start: int, stop: int) -> Tensor:
+        import torch
+
+        with _reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
             flat = torch.empty(stop - start, dtype=torch.uint8)
             view = flat.numpy().data
             file.seek(start)
@@ -114,7 +143,7 @@ class Checkpoint:
                 if not count:
                     raise ValueError("became shorter while it was read")
                 view = view[count:]
-            return flat.view(getattr(torch, FLOATS[entry.dtype]))
+            return flat
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -126,6 +155,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     require_checkpoint(path)
     config = _read_object(path / CONFIG)
     _require_transformers(path, config)
+    scheme_of(path, config)  # raises for those that cannot be edited
     named = config.get("transformers_weights")
     if named not in (None, SINGLE, INDEX):
         raise StateError(f"{path}: config.json loads weights from {named!r}", "save it again with save_pretrained")
@@ -154,21 +184,6 @@ def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
     return _parse_entries(_header_bytes(file), name, os.fstat(file.fileno()).st_size)
 
 
-def quantisation(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return where a config declares quantised weights, at the root or nested: dotted path to method."""
-    methods: dict[str, str] = {}
-    todo: list[tuple[str, Mapping[str, Any]]] = [("", config)]
-    while todo:
-        prefix, node = todo.pop()
-        for name, value in node.items():
-            if name in ("quantization_config", "compression_config") and isinstance(value, dict):
-                bits = value.get("load_in_4bit") or value.get("load_in_8bit")
-                methods[prefix + name] = str(value.get("quant_method") or ("bitsandbytes" if bits else "unknown"))
-            elif isinstance(value, dict):
-                todo.append((f"{prefix}{name}.", value))
-    return dict(sorted(methods.items()))
-
-
 def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, str]:
     """Hash what an edit depends on: name to SHA-256, without paths and times.
 
@@ -185,7 +200,9 @@ def fingerprint(checkpoint: Checkpoint, site_keys: Iterable[str]) -> dict[str, s
         with _reading(checkpoint.path / shard), FileIO(checkpoint.path / shard) as file:
             headers.update(shard.encode() + b"\0" + _header_bytes(file))
     found["headers"] = headers.hexdigest()
-    keys = sorted(site_keys)
+    # A quantised weight is more than its codes: its scales are hashed too.
+    packed = {key: [entry.key for entry in checkpoint.packed[key].parts.values()] for key in checkpoint.packed}
+    keys = sorted({part for key in site_keys for part in packed.get(key, [key])})
     entries = [checkpoint.tensors[key] for key in keys]
     with ThreadPoolExecutor() as pool:  # hashing takes the time and releases the interpreter lock
         hashes = pool.map(lambda entry: _sha256(checkpoint.path / entry.shard, entry.start, entry.stop), entries)

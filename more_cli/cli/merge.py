@@ -16,6 +16,7 @@ from more_cli.store.target import locate
 from more_cli.text import counted
 
 if TYPE_CHECKING:
+    from more_cli.ops.folding import Verification
     from more_cli.ops.merge import MergeReport
 
 
@@ -48,6 +49,15 @@ def merge(
     sha256: Annotated[
         bool, typer.Option("--sha256", help="Store the hash of every shard, for `more verify OUT --deep`.")
     ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into",
+            metavar="BASE",
+            help="The full-precision checkpoint that a quantised MODEL was made from: the edits are merged into it and "
+            "asked there.",
+        ),
+    ] = None,
     require_all: Annotated[
         bool, typer.Option("--require-all", help="Exit with 3 and write nothing if an edit does not stand.")
     ] = False,
@@ -68,6 +78,7 @@ def merge(
       more merge llava/ -o llava-edited/
       more merge llava/ -o llava-edited/ --require-all --verify --sha256
       more merge llava/ -o llava-edited/ --link
+      more merge llava-nf4/ -o llava-edited/ --into llava/
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.merge import MergeOptions
@@ -83,6 +94,7 @@ def merge(
         sha256=sha256,
         require_all=require_all,
         dry_run=dry_run,
+        into=into,
     )
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)
@@ -137,12 +149,26 @@ def _show_verification(output: Output, report: MergeReport) -> None:
     if result is None:
         return
     kept = f"{result.edits - len(result.lost)} of {counted(result.edits, 'edit')}"
+    if report.into is not None:
+        _show_held(output, report, result)
+        return
     verb = "scores" if result.edits == 1 else "score"
     gap = f"largest logit difference {result.largest_logit_gap:.2g}"
     output.line(f"verified: {kept} {verb} as with the live state or better, {gap}")
     if result.lost:
         output.note(f"lost to rounding: {', '.join(result.lost)}")
         output.note("hint: try --rounding stochastic, or serve the base with the state")
+
+
+def _show_held(output: Output, report: MergeReport, result: Verification) -> None:
+    """Show how many edits that were learnt beside quantised weights hold in the full-precision ones."""
+    held = result.edits - len(result.lost) - len(report.not_held)
+    output.line(f"verified: {held} of {counted(result.edits, 'edit')} hold in {report.out}")
+    if report.not_held:
+        output.note(f"did not hold beside the quantised weights either: {', '.join(report.not_held)}")
+    if result.lost:
+        output.note(f"lost beside full-precision weights: {', '.join(result.lost)}")
+        output.note(f"hint: correct these there: more edit {report.out} STREAM")
 
 
 def _values(report: MergeReport) -> dict[str, Any]:

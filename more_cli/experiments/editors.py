@@ -145,6 +145,9 @@ def _tuned(editor: _Named, tuning: type[BaseModel]) -> Callable[[EditorOptions],
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
             raise UsageError(f"editor `{editor.name}` has no recipe", "drop --recipe; --set changes its numbers")
+        if scheme := open_checkpoint(options.model).scheme:
+            what = f"`{options.model}` is quantised to {scheme}: editor `{editor.name}` needs full-precision weights"
+            raise UsageError(what, "name the checkpoint it was made from, or use --editor more")
         values: dict[str, Any] = {}
         for setting in options.settings:
             apply_setting(values, setting)

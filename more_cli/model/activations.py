@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import nn
 
 from more_cli.model.branches import computes_in
@@ -48,7 +49,7 @@ class Activations:
         # A visual site lies before the first layer, so all of them are differentiated.
         lowest = 0 if len(within) < len(sites) else min(within, default=len(layers))
         layer = [_layer(model.get_submodule(path), size) for path in layers]
-        moment = max(layer) + max((_branch(model.get_submodule(site)) for site in sites), default=0)
+        moment = max(layer) + max((_branch(model.get_submodule(site), model.dtype) for site in sites), default=0)
         config = model.config.get_text_config(decoder=True)
         return Activations(moment, sum(layer[lowest:]), 2 * size * config.hidden_size * len(layers))
 
@@ -80,7 +81,15 @@ def _layer(layer: nn.Module, size: int) -> int:
     return size * outputs + 2 * FLOAT * linears[0].in_features
 
 
-def _branch(site: nn.Module) -> int:
+def _branch(site: nn.Module, dtype: torch.dtype) -> int:
     """Return the bytes per token that a site's branch needs beside it: input, output, update and their sum."""
-    weight = next(site.parameters())
-    return computes_in(weight.dtype).itemsize * (weight.shape[-1] + 3 * weight.shape[0])
+    if isinstance(site, nn.Linear):  # a quantised weight has another shape and dtype than the matrix it stands for
+        d_out, d_in, dtype = site.out_features, site.in_features, _floating(site.weight.dtype, dtype)
+    else:
+        weight = next(site.parameters())
+        d_out, d_in, dtype = weight.shape[0], weight.shape[-1], _floating(weight.dtype, dtype)
+    return computes_in(dtype).itemsize * (d_in + 3 * d_out)
+
+
+def _floating(dtype: torch.dtype, otherwise: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else otherwise

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from more_cli.checkpoint.reader import FLOATS, Checkpoint, quantisation
+from more_cli.checkpoint.quantised import quantisation
+from more_cli.checkpoint.reader import FLOATS, Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.model.families import Backbone
 from more_cli.model.keymap import KeyMap
@@ -27,7 +28,7 @@ _READS_IMAGES = re.compile(r"\.cross_attn\.[kv]_(proj|norm)$")
 
 @dataclass(frozen=True)
 class Site:
-    """One editable weight: a Linear that exists unchanged on disk."""
+    """One editable weight: a Linear that exists unchanged on disk, or quantised by a known scheme."""
 
     name: str
     """Short and unique in the model, such as `text.31.down_proj`."""
@@ -40,7 +41,7 @@ class Site:
     shape: tuple[int, int]
     """(d_out, d_in)"""
     dtype: str
-    """On disk, as a header names it (`BF16`)."""
+    """On disk, as a header names it (`BF16`), or the scheme it is quantised by (`nf4`)."""
 
 
 @dataclass(frozen=True)
@@ -195,21 +196,23 @@ def _why_not(
     if name not in keys.disk:
         methods = ", ".join(f"{method} in {place}" for place, method in quantisation(checkpoint.config).items())
         return "no tensor on disk" + (f" (quantised: {methods})" if methods else "")
-    entry = checkpoint.tensors[keys.disk[name]]
+    entry = checkpoint.weights[keys.disk[name]]
+    packed = entry.key in checkpoint.packed
     stem = entry.key.removesuffix("weight")
     others = [key for key in checkpoint.tensors if key.startswith(stem) and key not in (entry.key, f"{stem}bias")]
-    if entry.dtype not in FLOATS or others:
+    if not packed and (entry.dtype not in FLOATS or others):
         beside = f" beside {', '.join(key.removeprefix(stem) for key in sorted(others)[:3])}" if others else ""
         return f"quantised: {entry.dtype}{beside}"
-    if entry.shape != tuple(module.weight.shape):
-        return f"shape {entry.shape} on disk, {tuple(module.weight.shape)} in the model"
+    if entry.shape != (shape := (module.out_features, module.in_features)):
+        return f"shape {entry.shape} on disk, {shape} in the model"
     return ""
 
 
 def _site(keys: KeyMap, checkpoint: Checkpoint, group: str, name: str, path: str, backbone: Backbone) -> Site:
-    entry = checkpoint.tensors[keys.disk[f"{path}.weight"]]
+    entry = checkpoint.weights[keys.disk[f"{path}.weight"]]
     shape = entry.shape[0], entry.shape[1]
-    return Site(name, group, _modality(backbone, path), path, entry.key, shape, entry.dtype)
+    dtype = checkpoint.packed[entry.key].scheme if entry.key in checkpoint.packed else entry.dtype
+    return Site(name, group, _modality(backbone, path), path, entry.key, shape, dtype)
 
 
 def _aliases(model: PreTrainedModel) -> dict[str, list[str]]:

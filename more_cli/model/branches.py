@@ -52,6 +52,13 @@ def computes_in(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.bfloat16 else torch.float32
 
 
+def computes_beside(model: nn.Module, module: str) -> torch.dtype:
+    """Return what a branch beside a Linear computes in; beside a quantised one the model's own dtype decides."""
+    weight: Any = model.get_submodule(module).weight
+    dtype: torch.dtype = weight.dtype if weight.dtype.is_floating_point else model.dtype  # type: ignore[assignment]
+    return computes_in(dtype)
+
+
 class Branch:
     """One site's branch: A (r, d_in) and B (d_out, r), given in float32 on the site's device.
 
@@ -96,7 +103,7 @@ class Branch:
     def insert(self, model: nn.Module) -> Callable[[], None]:
         """Attach to the Linear."""
         linear: Any = model.get_submodule(self.module)
-        self.dtype = computes_in(linear.weight.dtype)
+        self.dtype = computes_beside(model, self.module)
         self.A, self._rounded = self.A.to(self.dtype), self._B.to(self.dtype)
         hook: Callable[[], None] = linear.register_forward_hook(self).remove
         return hook

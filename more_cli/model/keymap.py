@@ -76,17 +76,17 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
 
 def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
     """Map the model's parameters to disk keys by both methods; where these disagree, a parameter is `disputed`."""
-    structure = _by_structure(model, checkpoint.tensors)
+    structure = _by_structure(model, checkpoint.weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     try:
-        tables, converted = _by_tables(model, checkpoint.tensors)
+        tables, converted = _by_tables(model, checkpoint.weights)
     except (ImportError, AttributeError, TypeError) as error:  # not a documented interface: it may move
         return _finish(checkpoint, structure, {}, {}, f"structure alone ({type(error).__name__}: {error})")
     disputed = {}
     for name in sorted((set(tables) | set(structure)) - set(converted)):
         by_tables, by_structure = tables.get(name), structure.get(name)
         # Structure matches equal shapes only. A tensor with another shape on disk is quantised: a separate refusal.
-        odd = by_tables and checkpoint.tensors[by_tables].shape != shapes[name]
+        odd = by_tables and checkpoint.weights[by_tables].shape != shapes[name]
         if by_tables != by_structure and not (odd and by_structure is None):
             disputed[name] = f"{by_tables} by transformers' tables, {by_structure} by structure"
     return _finish(checkpoint, tables, converted, disputed, "transformers and structure")
@@ -136,7 +136,7 @@ def _finish(
 ) -> KeyMap:
     used = {*found.values(), *(key for keys in converted.values() for key in keys)}
     disk = {name: key for name, key in found.items() if name not in disputed}
-    unexpected = tuple(key for key in sorted(checkpoint.tensors) if key not in used)
+    unexpected = tuple(key for key in sorted(checkpoint.weights) if key not in used)
     return KeyMap(disk, how, converted, disputed, unexpected)
 
 

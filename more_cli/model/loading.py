@@ -13,6 +13,7 @@ from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import OWN, Prompter
+from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right
 from more_cli.model.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def load_runtime(
     `blueprint` is what `load_blueprint` gave for the same system prompt and prompts, if the caller has it.
 
     Raises:
-        StateError: the files do not make a model, or the processor does not fit it.
+        StateError: the files do not make a model, the processor does not fit it, or a library is missing.
         ResourceError: it does not fit into memory.
     """
     from transformers import AutoModelForImageTextToText
@@ -62,6 +63,8 @@ def load_runtime(
     disable_progress_bar()  # commands show their own
     _refuse_float8(checkpoint)
     machine = machine or Machine()
+    import_library(checkpoint)
+    require_right(checkpoint, machine)
     blueprint = blueprint or load_blueprint(checkpoint, system=system, prompts=prompts)
     require_fit(checkpoint.path, *blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
@@ -75,9 +78,9 @@ def load_runtime(
                 trust_remote_code=False,
                 use_safetensors=True,
                 attn_implementation=attention,
-                **machine.placement(reserve),
+                **placed(checkpoint, machine, reserve),
             )
-            if not machine.device_map:
+            if checkpoint.scheme is None and not machine.device_map:
                 model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
         hint = "use --dtype bfloat16, another --device or --device-map auto"
@@ -85,6 +88,7 @@ def load_runtime(
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
+    keep_differentiable(model)
     model.requires_grad_(False).eval()
     return Runtime(model, blueprint.prompter, checkpoint)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
 from more_cli.model.activations import Activations, Pass
@@ -52,8 +52,6 @@ generation does not use."""
 _NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0}
 SMALL = 1 << 28
 """Parameters of a model that is computed in float32 where `Runtime.in_float32` is asked to: a gigabyte then."""
-NORM_ROWS = 1024
-"""Rows of a weight read at a time."""
 
 
 class Runtime:
@@ -125,11 +123,7 @@ class Runtime:
         """Return |W|_F of a Linear, from its file: an offloaded weight is in memory only while it is used."""
         if self.checkpoint is None:
             return float(torch.linalg.vector_norm(self.model.get_submodule(module).weight.detach().float()))
-        entry, square = self.checkpoint.tensors[disk_key], 0.0
-        for first in range(0, entry.shape[0], NORM_ROWS):
-            rows = self.checkpoint.read_rows(entry, first, min(first + NORM_ROWS, entry.shape[0]))
-            square += float(torch.linalg.vector_norm(rows.float(), dtype=torch.float64)) ** 2
-        return math.sqrt(square)
+        return weight_norm(self.checkpoint, disk_key)
 
     @contextmanager
     def base(self) -> Iterator[None]:

@@ -103,7 +103,7 @@ def estimate(
     of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
     held = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
     parts = (
-        Part("weights", sum(size * weight.numel() for weight in model.parameters()), f"in {_name(model.dtype)}"),
+        _weights(checkpoint, model),
         Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
         Part("writes", COPIES * written, f"gradients, steps, and copies of {what}"),
         Part(
@@ -132,6 +132,16 @@ def require(needed: Estimate, checkpoint: Checkpoint) -> None:
         "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device, --device-map auto or "
         'fewer sites (--set last=3, --set sites=["text.ffn_out"]) need less; --memory GIB sets what counts as free',
     )
+
+
+def _weights(checkpoint: Checkpoint, model: Any) -> Part:
+    """Return the memory of the weights; quantised ones stay as they are on disk."""
+    size = model.dtype.itemsize * sum(weight.numel() for weight in model.parameters())
+    for packed in checkpoint.packed.values():
+        held = sum(entry.stop - entry.start for entry in packed.parts.values())
+        size += held - model.dtype.itemsize * math.prod(packed.shape)
+    scheme = f"{checkpoint.scheme} and " if checkpoint.scheme else ""
+    return Part("weights", size, f"in {scheme}{_name(model.dtype)}")
 
 
 def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:

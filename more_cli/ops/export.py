@@ -90,11 +90,15 @@ def export(
 
     Raises:
         StateError: the state does not fit its base or has no edits, or the result does not match the model.
-        UsageError: `out` exists and may not be replaced, or a rank was given for deltas, which have none.
+        UsageError: `out` exists and may not be replaced, a rank was given for deltas, which have none, or deltas of
+            quantised weights were asked for.
     """
     if rank is not None and format == "delta":
         raise UsageError("`--rank` is for adapters", "leave --rank out, or drop --format delta")
     session = open_session(target, machine, progress)
+    if format == "delta" and session.checkpoint.scheme is not None:
+        what = f"`{target.model}` is quantised to {session.checkpoint.scheme}: deltas cannot be added to such weights"
+        raise UsageError(what, "drop --format delta, or merge them: more merge MODEL -o OUT --into BASE")
     report = ExportReport(target, out, format, replayed=session.behind)
     if session.behind:
         with session.attached():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,18 +52,24 @@ class Fold:
         return max(0.0, 1.0 - (self.error / self.update) ** 0.5) if self.update > 0 else 1.0
 
 
-def patches_of(editor: MoreEditor, rounding: Rounding, seed: int) -> tuple[list[Fold], dict[str, Patch]]:
-    """Return a patch for every written site, by disk key, and a `Fold` for each, which the patch fills when it runs."""
+def patches_of(
+    editor: MoreEditor, rounding: Rounding, seed: int, keys: Mapping[str, str] | None = None
+) -> tuple[list[Fold], dict[str, Patch]]:
+    """Return a patch for every written site, by disk key, and a `Fold` for each, which the patch fills when it runs.
+
+    `keys` says what a site's disk key is in the checkpoint that is patched, where it is another.
+    """
     tensors = editor.state_dict()
     folds, patches = [], {}
     for number, record in enumerate(editor.records):
         B = tensors[f"{record.name}.B"]
         if not bool(B.any()):
             continue  # never written: its bytes stay as in the base
-        record_fold = Fold(record.name, record.disk_key, "")
+        key = keys[record.disk_key] if keys else record.disk_key
+        record_fold = Fold(record.name, key, "")
         generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
         folds.append(record_fold)
-        patches[record.disk_key] = _patch(editor, record, B, record_fold, generator)
+        patches[key] = _patch(editor, record, B, record_fold, generator)
     return folds, patches
 
 
@@ -90,7 +96,7 @@ def _patch(
         stats.error += _energy(folded.float() - exact)
         if not math.isfinite(stats.error):
             raise StateError(
-                f"`{record.disk_key}` is not finite after the merge", "make the state again with fewer edits"
+                f"`{stats.disk_key}` is not finite after the merge", "make the state again with fewer edits"
             )
         return folded
 

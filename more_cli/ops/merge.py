@@ -13,12 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint.patching import Copied, Patch, copy_patched
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.reader import fingerprint, open_checkpoint
 from more_cli.errors import FailedEditsError, UsageError
 from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
+from more_cli.ops.merge_into import Source, refuse_misuse, source_of
 from more_cli.ops.provenance import PROVENANCE, write_provenance
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
@@ -53,6 +54,13 @@ class MergeOptions:
     """Write nothing unless every edit that was asked for stands."""
     dry_run: bool = False
     """Write nothing."""
+    into: Path | None = None
+    """The full-precision checkpoint that a quantised one was made from: it is merged into, and the result verified."""
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the result is asked the edits: always where it is not the base's own weights that were edited."""
+        return (self.verify or self.into is not None) and not self.dry_run
 
 
 @dataclass
@@ -61,6 +69,8 @@ class MergeReport:
 
     target: Target
     out: Path
+    into: Path | None = None
+    """The full-precision checkpoint that was merged into, where it is not the edited one."""
     folds: list[Fold] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files of the base that were not copied: other copies of the weights, without the edits."""
@@ -72,6 +82,8 @@ class MergeReport:
     """Those of them that do not stand."""
     replayed: int = 0
     verification: Verification | None = None
+    not_held: list[str] = field(default_factory=list)
+    """Edits that neither the live state nor the verified result answers right."""
     dry_run: bool = False
     size: int = 0
     """Bytes of the shards."""
@@ -93,23 +105,27 @@ def merge(
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
-        UsageError: `out` is the base, or exists and may not be replaced.
+        UsageError: `out` is the base, or exists and may not be replaced; or `into` is missing or not needed.
         FailedEditsError: an edit does not stand, and all are required.
         ResourceError: not enough disk.
     """
     options = options or MergeOptions()
-    if out.resolve() == target.model.resolve() or target.model.resolve() in out.resolve().parents:
-        raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
-    checkpoint = open_checkpoint(target.model)
+    for base in filter(None, (target.model, options.into)):
+        if out.resolve() == base.resolve() or base.resolve() in out.resolve().parents:
+            raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
+    edited = open_checkpoint(target.model)
+    refuse_misuse(edited, options.into)
     meta = load_meta(target.sidecar)  # raises before anything is copied
     if options.require_all:
         _require_all(Ledger(target.folder))
-    report = MergeReport(target, out, dry_run=options.dry_run, shards=len(checkpoint.shards))
+    source = source_of(edited, meta.sites, options.into, progress)
+    checkpoint = source.checkpoint
+    report = MergeReport(target, out, options.into, dry_run=options.dry_run, shards=len(checkpoint.shards))
     report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
 
     @cache
     def ready() -> _Ready:
-        made = _prepare(target, machine, options, progress)
+        made = _prepare(target, source, machine, options, progress)
         report.folds, report.replayed = made.folds, made.replayed
         ledger = made.session.ledger
         if options.require_all:
@@ -135,7 +151,7 @@ def merge(
                 checkpoint,
                 scratch,
                 # Every site: which of them were written is not known yet.
-                [site.disk_key for site in meta.sites],
+                list(source.keys.values()),
                 patches,
                 link=options.link,
                 on_bytes=lambda done, total: progress(done, total, "copying shards"),
@@ -144,11 +160,13 @@ def merge(
         report.left_out = copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
         files = _hashes(scratch, own, progress) if options.sha256 else {}
-        _write_provenance(ready().session, scratch, report, copied, files)
-    if options.verify:
+        _write_provenance(ready().session, source, scratch, report, copied, files)
+    if options.verifies:
         from more_cli.ops.folding import verify_merged
 
-        report.verification = verify_merged(ready().session, out, ready().live)
+        found = report.verification = verify_merged(ready().session, out, ready().live)
+        wrong = [score.probe.edit for score in ready().live if score.values["tf_exact"] < 1]
+        report.not_held = [edit for edit in wrong if edit not in found.gained]
     return report
 
 
@@ -170,17 +188,16 @@ class _Ready:
     patches: dict[str, Patch]
 
 
-def _prepare(target: Target, machine: Machine, options: MergeOptions, progress: Progress) -> _Ready:
+def _prepare(target: Target, source: Source, machine: Machine, options: MergeOptions, progress: Progress) -> _Ready:
     from more_cli.ops.folding import patches_of, score_edits
     from more_cli.ops.session import open_session
 
     session = open_session(target, machine, progress)
     replayed, live = session.behind, []
-    verify = options.verify and not options.dry_run
-    if replayed or verify:
+    if replayed or options.verifies:
         with session.attached():
-            live = score_edits(session, session.runtime) if verify else []
-    folds, patches = patches_of(session.editor, options.rounding, options.seed)
+            live = score_edits(session, session.runtime) if options.verifies else []
+    folds, patches = patches_of(session.editor, options.rounding, options.seed, source.keys)
     return _Ready(session, replayed, live, folds, patches)
 
 
@@ -199,7 +216,7 @@ def _hashes(folder: Path, shards: Sequence[str], progress: Progress) -> dict[str
 
 
 def _write_provenance(
-    session: Session, scratch: Path, report: MergeReport, copied: Copied, files: Mapping[str, str]
+    session: Session, source: Source, scratch: Path, report: MergeReport, copied: Copied, files: Mapping[str, str]
 ) -> None:
     folds = [
         {"site": f.site, "disk_key": f.disk_key, "realised": round(f.realised, 6), "sha256": copied.sha256[f.disk_key]}
@@ -208,4 +225,10 @@ def _write_provenance(
     facts = {"tensors changed": str(len(folds))}
     if folds:
         facts["update that rounding kept"] = f"{min(fold.realised for fold in report.folds):.1%} or more of each"
-    write_provenance(session, scratch, "finetune", files, facts=facts, folds=folds, linked=copied.linked)
+    more: dict[str, Any] = {"folds": folds, "linked": copied.linked}
+    if report.into is not None:
+        facts["edited beside"] = (
+            f"its {session.checkpoint.scheme} form, headers {session.state.meta.base['headers'][:16]}"
+        )
+        more["base"] = fingerprint(source.checkpoint, source.keys.values())
+    write_provenance(session, scratch, "finetune", files, model=source.checkpoint.path, facts=facts, **more)

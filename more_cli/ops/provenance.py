@@ -57,6 +57,7 @@ def write_provenance(
     files: Mapping[str, str],
     *,
     facts: Mapping[str, str],
+    model: Path | None = None,
     **more: Any,
 ) -> None:
     """Write `more.json` about what was written to `folder`, and a model card: the base's, with a section more.
@@ -67,20 +68,22 @@ def write_provenance(
         relation: What they are to the base.
         files: SHA-256 of each, by name.
         facts: Further rows of the card's table.
+        model: The checkpoint that they were made from, where it is not the state's.
         more: Further values for `more.json`.
     """
-    before = session.target.model / PROVENANCE
+    made_from = model or session.target.model
+    before = made_from / PROVENANCE
     with disk_errors(folder):
         values = provenance(session) | asked_and_failed(session.ledger) | more
         values["statuses"] = _counts(session)
         values["files"] = dict(files)
         values["previous"] = sha256_file(before) if before.is_file() else None
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
-        card = session.target.model / CARD
-        base = hub_id(session.target.model, open_checkpoint(session.target.model).config)
+        card = made_from / CARD
+        base = hub_id(made_from, open_checkpoint(made_from).config)
         above = titled(card.read_bytes() if card.is_file() else b"", relation, base).rstrip(b"\n")
         what = {"finetune": "these weights", "adapter": "this adapter"}[relation]
-        _write(folder / CARD, above + b"\n\n" + _section(session, what, facts).encode())
+        _write(folder / CARD, above + b"\n\n" + _section(session, what, facts, made_from, values["base"]).encode())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -92,13 +95,13 @@ def _counts(session: Session) -> dict[str, int]:
     return dict(sorted(Counter(session.ledger.statuses().values()).items()))
 
 
-def _section(session: Session, what: str, facts: Mapping[str, str]) -> str:
+def _section(session: Session, what: str, facts: Mapping[str, str], made_from: Path, base: Mapping[str, str]) -> str:
     meta, ledger, standing = session.state.meta, session.ledger, len(session.ledger.standing())
     written = f"{counted(standing, 'correction')} {'was' if standing == 1 else 'were'} written into {what} with M-ORE."
     if failed := ledger.failed():
         written += f"\n\n{_code(failed_sentence(failed, len(ledger.asked())))}; `{PROVENANCE}` has the reasons."
     rows = {
-        "base": f"{_code(session.target.model.resolve().name)}, headers {meta.base['headers'][:16]}",
+        "base": f"{_code(made_from.resolve().name)}, headers {base['headers'][:16]}",
         "recipe": _code(meta.recipe.name),
         "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
         **facts,

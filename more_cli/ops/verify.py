@@ -264,7 +264,7 @@ def _basis(state: State, base: Checkpoint) -> tuple[str, None]:
 
 def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
     recipe: Recipe = state.meta.recipe
-    tensor = base.tensors.get(site.disk_key)
+    tensor = base.weights.get(site.disk_key)
     if tensor is None or tensor.shape != site.shape:
         return f"the base has no `{shorten(site.disk_key)}` of shape {site.shape[0]} x {site.shape[1]}"
     expected = basis.usable_rank(recipe.rank, site.shape[1]), basis.site_seed(recipe.seed, site.name), recipe.scale

@@ -71,22 +71,27 @@ def tiny_llava(
     text_layers: int = 4,
     seed: int = 0,
     family: str = "llava",
+    wide: bool = False,
 ) -> Path:
     """Write a tiny LLaVA (or, by `family`, LLaVA-Next) checkpoint; `layout` says how its tensors are named.
+
+    With `wide` every Linear has a multiple of 64 inputs, as the blocks of 4-bit weights are long.
 
     `save_pretrained`: as transformers saves a fresh model; `old_hub`: as in the -hf repositories; `native`: as
     in memory.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in _files(layout, shards, dtype, text_layers, seed, family).items():
+    for name, content in _files(layout, shards, dtype, text_layers, seed, family, wide).items():
         (directory / name).write_bytes(content)
     return directory
 
 
 @cache
-def _files(layout: str, shards: int, dtype: str, text_layers: int, seed: int, family: str) -> dict[str, bytes]:
+def _files(
+    layout: str, shards: int, dtype: str, text_layers: int, seed: int, family: str, wide: bool
+) -> dict[str, bytes]:
     processor = make_processor(family)
-    model = make_model(processor.tokenizer, text_layers, seed, family).to(getattr(torch, dtype))
+    model = make_model(processor.tokenizer, text_layers, seed, family, wide).to(getattr(torch, dtype))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model.save_pretrained(folder, save_original_format=layout == "save_pretrained")
@@ -156,13 +161,13 @@ def make_processor(family: str = "llava") -> LlavaProcessor | LlavaNextProcessor
 
 
 def make_model(
-    tokenizer: PreTrainedTokenizerFast, text_layers: int, seed: int, family: str = "llava"
+    tokenizer: PreTrainedTokenizerFast, text_layers: int, seed: int, family: str = "llava", wide: bool = False
 ) -> LlavaForConditionalGeneration | LlavaNextForConditionalGeneration:
     """A LLaVA with random weights large enough that its logits depend on the image."""
     text = {
         "model_type": "llama",
         "hidden_size": 64,
-        "intermediate_size": 96,
+        "intermediate_size": 128 if wide else 96,
         "num_hidden_layers": text_layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -174,8 +179,8 @@ def make_model(
     }
     vision = {
         "model_type": "clip_vision_model",
-        "hidden_size": 32,
-        "intermediate_size": 48,
+        "hidden_size": 64 if wide else 32,
+        "intermediate_size": 64 if wide else 48,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "image_size": IMAGE_SIZE,

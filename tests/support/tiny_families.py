@@ -228,10 +228,15 @@ FAMILIES: dict[str, Tiny] = {
 # ------------------------------------------------------------------------------------------------ checkpoints
 
 
-def make_family(family: str, *, tied: bool = False) -> tuple[Any, Any]:
+WIDE: dict[str, tuple[Parts, Parts]] = {"qwen2_vl": ({"intermediate_size": 128}, {"embed_dim": 64})}
+"""What makes every Linear's inputs a multiple of 64: entries of the text's configuration and of the vision's."""
+
+
+def make_family(family: str, *, tied: bool = False, wide: bool = False) -> tuple[Any, Any]:
     """The model of a family, with random weights that let its logits depend on the image, and its processor.
 
-    With `tied`, words have one embedding for both ends, as most small models of a family do.
+    With `tied`, words have one embedding for both ends, as most small models of a family do. With `wide` every Linear
+    has a multiple of 64 inputs.
     """
     row = FAMILIES[family]
     with spells_numbers():
@@ -246,6 +251,10 @@ def make_family(family: str, *, tied: bool = False) -> tuple[Any, Any]:
         "tie_word_embeddings": tied,
     }
     parts["vision_config"] = dict(parts["vision_config"])
+    if wide:
+        parts |= {
+            name: parts[name] | more for name, more in zip(("text_config", "vision_config"), WIDE[family], strict=True)
+        }
     config = AutoConfig.for_model(row.model_type, tie_word_embeddings=tied, **parts)
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(config)
@@ -266,18 +275,19 @@ def tiny_family(
     dtype: str = "float32",
     shards: int = 1,
     tied: bool = False,
+    wide: bool = False,
 ) -> Path:
     """Write a checkpoint; `layout` is `save_pretrained`, `old_hub` or `native`, as in memory."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in _files(family, layout, dtype, shards, tied).items():
+    for name, content in _files(family, layout, dtype, shards, tied, wide).items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(content)
     return directory
 
 
 @cache
-def _files(family: str, layout: str, dtype: str, shards: int, tied: bool) -> dict[str, bytes]:
-    model, processor = make_family(family, tied=tied)
+def _files(family: str, layout: str, dtype: str, shards: int, tied: bool, wide: bool) -> dict[str, bytes]:
+    model, processor = make_family(family, tied=tied, wide=wide)
     model = model.to(getattr(torch, dtype))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -1,0 +1,83 @@
+"""Quantised models: what loading one needs, and how its Linears are made fit for edits beside them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from more_cli.checkpoint.reader import Checkpoint
+from more_cli.errors import StateError
+from more_cli.model.machine import Machine
+
+_FAST = "support_avx512bf16_for_cpu"
+
+
+def import_library(checkpoint: Checkpoint) -> None:
+    """Import what loads a checkpoint's quantised weights.
+
+    Raises:
+        StateError: it is not installed.
+    """
+    if checkpoint.scheme is None:
+        return
+    for needed in ("bitsandbytes", "accelerate"):
+        if find_spec(needed) is None:
+            what = f"{checkpoint.path}: quantised to {checkpoint.scheme}, which needs {needed}"
+            raise StateError(what, 'pip install "more-cli[quantised]"')
+    # It warns at every Linear of every pass that float32 inputs become float16.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    with _without("kernels"):
+        import bitsandbytes  # noqa: F401
+
+
+def require_right(checkpoint: Checkpoint, machine: Machine) -> None:
+    """Check that bitsandbytes reads the 4-bit weights of a checkpoint as they were written.
+
+    On a CPU its release 0.50.2 gives wrong numbers, without an error, where a block of weights goes on in the next row.
+
+    Raises:
+        StateError: it does not.
+    """
+    for packed in checkpoint.packed.values() if machine.device == "cpu" and not machine.device_map else ():
+        block, entries = packed.facts.get("blocksize", 1), packed.shape[1]
+        if entries % block:
+            what = f"rows of {entries} entries are no multiple of its blocks of {block}"
+            wrong = f"bitsandbytes computes {packed.scheme} wrongly there on a CPU"
+            raise StateError(f"{checkpoint.path}: `{packed.key}`: {what}: {wrong}", "use --device cuda, or int8")
+
+
+def placed(checkpoint: Checkpoint, machine: Machine, reserve: int) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that place a model; a quantised one cannot be moved afterwards."""
+    if checkpoint.scheme is None or machine.device_map:
+        return machine.placement(reserve)
+    return {"device_map": {"": machine.device}}
+
+
+def keep_differentiable(model: Any) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights on processors with AVX512-BF16.
+
+    There the first pass without gradients rounds the scales of nf4 and fp4 to bfloat16 in place. From then on a Linear
+    with a bias fails when gradients are recorded, and one without gives its input none, without an error. The result
+    would also depend on the processor.
+    """
+    for module in model.modules():
+        if hasattr(module, _FAST):
+            setattr(module, _FAST, False)
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Let imports of a package fail: with it, bitsandbytes fetches and runs a kernel from the hub when imported."""
+    before = sys.modules.get(package)
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[package]
+        else:
+            sys.modules[package] = before

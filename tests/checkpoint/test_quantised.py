@@ -1,0 +1,163 @@
+"""Which quantised checkpoints are taken, and the matrices that their packed weights stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from more_cli.checkpoint.norms import weight_norm
+from more_cli.checkpoint.quantised import SCHEMES, matrix, misfit
+from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
+from more_cli.errors import StateError, UsageError
+from more_cli.experiments.editors import EditorOptions, entry_of
+from more_cli.model.keymap import key_map, meta_model
+from support import tiny
+from support.helpers import run
+from support.quantised import SETTINGS, quantise
+
+BITS = {"quant_method": "bitsandbytes"}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"quant_method": "gptq", "bits": 4}, "gptq"),
+    ({"quant_method": "awq", "bits": 4}, "awq"),
+    ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "compressed-tensors (float-quantized)"),
+    *(({"quant_method": name}, name) for name in ("fp8", "fbgemm_fp8", "hqq", "quanto", "torchao", "aqlm", "mxfp4")),
+    ({"quant_method": "brand-new"}, "brand-new"),
+    ({}, "an unnamed method"),
+    (BITS, "bitsandbytes without one of load_in_8bit and load_in_4bit"),
+    (BITS | {"load_in_4bit": True, "bnb_4bit_quant_type": "af4"}, "bitsandbytes af4"),
+    (
+        BITS | {"load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16"},
+        "bitsandbytes fp4 with bnb_4bit_quant_storage bfloat16",
+    ),
+    (BITS | {"load_in_8bit": True, "llm_int8_has_fp16_weight": True}, "int8 with llm_int8_has_fp16_weight"),
+]
+
+
+@pytest.mark.parametrize(("declared", "name"), REFUSED, ids=[name for _, name in REFUSED])
+@pytest.mark.parametrize("command", ["init", "status"])
+def test_other_schemes_are_refused_by_name_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], name: str, command: str
+) -> None:
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, quantization_config=declared)
+    monkeypatch.setattr("more_cli.ops.init.meta_model", lambda *_: pytest.fail("a model was built"))
+    result = run(command, model)
+    assert result.code == 5
+    assert name in result.err.splitlines()[0]
+    assert "full-precision checkpoint it was made from" in result.err
+    assert not (tmp_path / "model.more").exists()
+
+
+@pytest.mark.parametrize("editor", ["ft-l", "lora", "wise"])
+def test_other_editors_need_full_precision(tmp_path: Path, editor: str) -> None:
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, quantization_config=BITS | {"load_in_8bit": True})
+    with pytest.raises(UsageError, match=f"is quantised to int8: editor `{editor}` needs full-precision weights"):
+        entry_of(editor).make(EditorOptions(model))
+
+
+def test_compression_config_is_a_scheme_too(tmp_path: Path) -> None:
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, compression_config={"quant_method": "compressed-tensors"})
+    assert "quantised by compressed-tensors" in run("init", model).err
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint]:
+    """A full-precision checkpoint in bfloat16, and what bitsandbytes made of it."""
+    root = tmp_path_factory.mktemp("quantised")
+    full = tiny.tiny_llava(root / "full", dtype="bfloat16", text_layers=1, wide=True)
+    return open_checkpoint(full), open_checkpoint(quantise(full, root / "packed", request.param))
+
+
+def test_the_model_finds_every_packed_weight(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    full, packed = (key_map(meta_model(opened), opened) for opened in pair)
+    assert packed.disk.keys() == full.disk.keys()
+    assert not packed.disputed
+    assert not packed.unexpected
+    assert pair[1].scheme in SCHEMES
+    assert len(pair[1].packed) > 10
+
+
+def test_matrices_are_those_of_bitsandbytes(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    from bitsandbytes import functional
+    from transformers import AutoModelForImageTextToText
+
+    opened = pair[1]
+    model = AutoModelForImageTextToText.from_pretrained(opened.path, dtype="auto", device_map={"": "cpu"})
+    for name, key in key_map(meta_model(opened), opened).disk.items():
+        if key not in opened.packed:
+            continue
+        module = model.get_submodule(name.removesuffix(".weight"))
+        if opened.scheme == "int8":
+            theirs = module.weight.data.float() * module.weight.SCB[:, None] / 127
+        else:
+            theirs = functional.dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+        ours = matrix(opened, opened.packed[key])
+        assert torch.allclose(ours, theirs, atol=1e-6, rtol=2**-8), key  # theirs is rounded to bfloat16
+        assert weight_norm(opened, key) == pytest.approx(float(torch.linalg.vector_norm(ours)), rel=1e-5)
+
+
+def test_only_the_weight_it_was_made_from_fits(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    full, opened = pair
+    theirs = key_map(meta_model(full), full).disk
+    for name, key in key_map(meta_model(opened), opened).disk.items():
+        if key not in opened.packed:
+            continue
+        weight = full.read_tensor(full.tensors[theirs[name]])
+        assert misfit(opened, opened.packed[key], weight) <= 1, key
+        other = weight.float() + 0.05 * weight.float().abs().mean() * torch.randn(weight.shape)
+        assert misfit(opened, opened.packed[key], other) > 1, key
+
+
+def test_a_state_belongs_to_codes_and_scales(pair: tuple[Checkpoint, Checkpoint], tmp_path: Path) -> None:
+    opened = pair[1]
+    key, packed = next(iter(opened.packed.items()))
+    before = fingerprint(opened, [key])
+    assert {f"tensor:{part.key}" for part in packed.parts.values()} <= before.keys()
+    scales = packed.parts["SCB" if opened.scheme == "int8" else "weight.absmax"]
+    whole = (opened.path / scales.shard).read_bytes()
+    try:
+        changed = bytes([whole[scales.start] ^ 1])
+        (opened.path / scales.shard).write_bytes(whole[: scales.start] + changed + whole[scales.start + 1 :])
+        after = fingerprint(opened, [key])
+    finally:
+        (opened.path / scales.shard).write_bytes(whole)
+    assert [name for name in before if before[name] != after[name]] == [f"tensor:{scales.key}"]
+
+
+@pytest.mark.parametrize("part", ["weight.quant_state.bitsandbytes__nf4", "weight.absmax", "weight.quant_map"])
+def test_damaged_parts_are_no_weight(tmp_path: Path, part: str) -> None:
+    """A hostile checkpoint may say anything about a matrix; what does not fit together is not one."""
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1)
+    folder = quantise(full, tmp_path / "packed", "nf4")
+    tensors = tiny.read_weights(folder)
+    module = "language_model.model.layers.0.mlp.down_proj"
+    tensors[f"{module}.{part}"] = tensors[f"{module}.{part}"][:-1].clone()
+    tiny.write_weights(folder, tensors)
+    assert f"{module}.weight" not in open_checkpoint(folder).packed
+    result = run("init", folder, "--set", 'sites=["text.ffn_out"]')
+    assert (result.code, "quantised: U8 beside" in result.err) == (5, True)
+
+
+def test_rows_that_bitsandbytes_reads_wrongly_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    folder = quantise(tiny.tiny_llava(tmp_path / "full", text_layers=1), tmp_path / "packed", "nf4")
+    edits = tmp_path / "edits.jsonl"
+    edits.write_text('{"id": "e1", "question": "a photo of", "target": "a"}\n')
+    result = run("edit", folder, edits)
+    assert result.code == 5
+    assert "no multiple of its blocks of 64: bitsandbytes computes nf4 wrongly there on a CPU" in result.err
+
+
+def test_without_bitsandbytes_loading_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from more_cli.model import quantised as loading
+
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, quantization_config=BITS | {"load_in_8bit": True})
+    monkeypatch.setattr(loading, "find_spec", lambda _: None)
+    with pytest.raises(StateError, match="quantised to int8, which needs bitsandbytes") as failed:
+        loading.import_library(open_checkpoint(model))
+    assert failed.value.hint == 'pip install "more-cli[quantised]"'
