@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -67,6 +67,17 @@ def scheme_of(path: Path, config: Mapping[str, Any]) -> str | None:
         what = f"quantised by {shorten(name)}, beside which edits were not shown to work"
         raise StateError(f"{path}: {what}", _INSTEAD)
     return name
+
+
+def refuse_float8(path: Path, tensors: Iterable[TensorEntry]) -> None:
+    """Refuse float8 tensors, which no supported scheme has: without their scales they would load as other weights.
+
+    Raises:
+        StateError: there is one.
+    """
+    if found := next((entry for entry in tensors if entry.dtype.startswith("F8")), None):
+        what = f"{found.key} has dtype {found.dtype}, beside which edits were not shown to work"
+        raise StateError(f"{path}: {what}", _INSTEAD)
 
 
 def _named(declared: Any) -> tuple[str, bool]:

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from more_cli.checkpoint.quantised import Packed, packed_weights, scheme_of
+from more_cli.checkpoint.quantised import Packed, packed_weights, refuse_float8, scheme_of
 from more_cli.errors import StateError
 from more_cli.text import shorten, unique_fields
 
@@ -172,6 +172,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for key, shard in placed.items():
         if key not in tensors or tensors[key].shard != shard:
             raise StateError(f"{path}: {INDEX} says {key!r} is in {shard}, but it is not", _AGAIN)
+    refuse_float8(path, tensors.values())
     return Checkpoint(path, config, tensors, shards)
 
 

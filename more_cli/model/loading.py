@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from more_cli.checkpoint.reader import Checkpoint, quantisation
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
@@ -61,7 +61,6 @@ def load_runtime(
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # commands show their own
-    _refuse_float8(checkpoint)
     machine = machine or Machine()
     import_library(checkpoint)
     require_right(checkpoint, machine)
@@ -91,18 +90,6 @@ def load_runtime(
     keep_differentiable(model)
     model.requires_grad_(False).eval()
     return Runtime(model, blueprint.prompter, checkpoint)
-
-
-def _refuse_float8(checkpoint: Checkpoint) -> None:
-    """Refuse float8 tensors that no configuration explains: without their scales they would load as other weights."""
-    if quantisation(checkpoint.config):
-        return
-    found = next((entry for entry in checkpoint.tensors.values() if entry.dtype.startswith("F8")), None)
-    if found is not None:
-        raise StateError(
-            f"`{checkpoint.path}`: {found.key} has dtype {found.dtype}, which cannot be edited",
-            "use a checkpoint in float32, bfloat16 or float16",
-        )
 
 
 def load_fitting_prompter(
