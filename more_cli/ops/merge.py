@@ -176,11 +176,11 @@ def _prepare(target: Target, machine: Machine, options: MergeOptions, progress: 
 
     session = open_session(target, machine, progress)
     replayed, live = session.behind, []
-    verify = options.verify and not options.dry_run
-    if replayed or verify:
+    state = session.catch_up()
+    if options.verify and not options.dry_run:
         with session.attached():
-            live = score_edits(session, session.runtime) if verify else []
-    folds, patches = patches_of(session.editor, options.rounding, options.seed)
+            live = score_edits(session, session.runtime)
+    folds, patches = patches_of(state, options.rounding, options.seed)
     return _Ready(session, replayed, live, folds, patches)
 
 

@@ -9,7 +9,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ THIN_TEXT = {"hidden_size": 768, "intermediate_size": 2064, "num_attention_heads
 THIN_VISION = {"hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 3}
 DEEP_TEXT = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 42, "num_attention_heads": 32}
 DEEP_TEXT |= {"num_key_value_heads": 4}
+MID_TEXT = DEEP_TEXT | {"num_hidden_layers": 14}
 BLIND = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4, "image_size": 28}
 
 
@@ -67,13 +68,15 @@ SHAPES = {
     "270M-576": Shape(SMALL_TEXT, SMALL_VISION),  # 336 pixels, 576 image tokens
     "290M-576": Shape(THIN_TEXT, THIN_VISION),  # the proportions of 7B: 32 layers, 24 of vision, and their widths
     "7B": Shape(),
+    "1.5GB": Shape(MID_TEXT, BLIND | {"projection_dim": 32}, repeated=True),
     "4GB": Shape(DEEP_TEXT, BLIND | {"projection_dim": 32}, shard=1_500_000_000, repeated=True),
 }
 
 
-def build(name: str, folder: Path) -> Path:
-    """Write one of SHAPES as a checkpoint."""
+def build(name: str, folder: Path, *, repeated: bool = False) -> Path:
+    """Write one of SHAPES as a checkpoint; `repeated` weights are written fast, for models that never run."""
     shape = SHAPES[name]
+    shape = replace(shape, repeated=shape.repeated or repeated)
     text, vision = TEXT | shape.text, VISION | shape.vision
     folder.mkdir(parents=True)
     processor = make_processor()
