@@ -60,7 +60,7 @@ def copy_patched(
     *,
     link: bool = False,
     on_bytes: Callable[[int, int], None] | None = None,
-    chunk_bytes: int = 1 << 21,
+    chunk_bytes: int = 1 << 19,
 ) -> Copied:
     """Copy a checkpoint into the scratch folder `out` with some tensors replaced.
 

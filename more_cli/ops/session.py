@@ -43,6 +43,7 @@ from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, open_state, save_state
 from more_cli.store.target import Target
+from more_cli.system.allocator import give_back_large_blocks
 from more_cli.system.cpu import cpu
 
 SAVE_SECONDS = 30.0
@@ -145,8 +146,9 @@ class Session:
     def catch_up(self) -> State:
         """Apply the ledger lines that the sidecar lacks, if there are any, and return the state; it is not saved.
 
-        A state that lacks nothing stays on the disk, its tensors are read when they are asked for.
+        A state that lacks nothing stays on the disk: who works on one site after the other holds one of them.
         """
+        give_back_large_blocks()
         if self.behind:
             with self.attached():
                 pass
