@@ -3,8 +3,8 @@
 python tests/bench/states.py FOLDER [1.5GB] [4GB] [7B]    # 7B: 45 GB of disk there; see SIZES.md
 
 The shapes are real, the weights one block of noise: nothing is asked of the model. Every command runs in a process of
-its own, and what is reported is the best of several rounds, less the imports. The floor of `merge` and of a delta is
-measured in the same rounds: the larger of copying the folder and of the product B A of all sites.
+its own, and what is reported is the best of several rounds, less the imports. The floor of `merge` is measured
+in the same rounds: the larger of copying the folder and of the product B A of all sites.
 """
 
 import json
