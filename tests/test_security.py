@@ -241,7 +241,7 @@ def test_nothing_of_a_sidecar_is_read_before_it_fits_what_it_says_of_itself(
         wide[entry.key] = tensor([size, 1], start, stop, entry.dtype)
         start = stop
     path = with_header(world.root / "wide.more", wide, start)
-    monkeypatch.setattr("safetensors.torch.load", lambda *_: pytest.fail("its tensors were read"))
+    monkeypatch.setattr("more_cli.store.sidecar.Sidecar.read", lambda *_: pytest.fail("its tensors were read"))
     with pytest.raises(StateError, match=r"is damaged: `.*` is not"):
         state.load_state(path)
 

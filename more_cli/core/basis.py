@@ -43,16 +43,26 @@ def draw_basis(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal") -> T
     The paper does not say how long the rows of the others are. As in the authors' code `gaussian` has the variance
     1 / d_in, so that a row is about 1 long, and `xavier` 2 / (rank + d_in), so that it is up to sqrt(2) long.
     """
-    # The clone lies in torch's own, aligned memory: BLAS rounds differently at other addresses.
-    X = torch.from_numpy(np.random.RandomState(seed).standard_normal((rank, d_in))).clone()
+    return _leading(rank, rank, d_in, seed, kind)
+
+
+def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
+    """Return the first rows of A, which do not depend on the others: the stream of numbers goes row by row."""
     if kind == "gaussian":
-        X = X / d_in**0.5
+        X = _normal(rows, d_in, seed) / d_in**0.5
     elif kind == "xavier":
-        X = X * (2 / (rank + d_in)) ** 0.5
+        X = _normal(rows, d_in, seed) * (2 / (rank + d_in)) ** 0.5
     else:
-        X = orthonormal(X)
+        X = orthonormal(_normal(rows, d_in, seed))
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
-    return X.to(torch.float32)
+    A: Tensor = X.to(torch.float32)
+    return A
+
+
+def _normal(rows: int, d_in: int, seed: int) -> Tensor:
+    # The clone lies in torch's own, aligned memory: BLAS rounds differently at other addresses.
+    X: Tensor = torch.from_numpy(np.random.RandomState(seed).standard_normal((rows, d_in))).clone()
+    return X
 
 
 def orthonormal(X: Tensor) -> Tensor:
@@ -107,7 +117,16 @@ def fingerprint(A: Tensor) -> list[float]:
     return [round(value, 7) for value in (A.double() @ v)[:FINGERPRINT_ENTRIES].tolist()]
 
 
+def drawn_fingerprint(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal") -> list[float]:
+    """Return the fingerprint of the A that `draw_basis` draws; only the rows that it is made of are drawn."""
+    return fingerprint(_leading(min(rank, FINGERPRINT_ENTRIES), rank, d_in, seed, kind))
+
+
 def matches(A: Tensor, expected: list[float], tolerance: float = 1e-5) -> bool:
     """Return whether A is the basis that gave `expected`; another rounding passes, another basis does not."""
-    actual = fingerprint(A)
+    return close(fingerprint(A), expected, tolerance)
+
+
+def close(actual: list[float], expected: list[float], tolerance: float = 1e-5) -> bool:
+    """Return whether two fingerprints are of one basis, up to rounding."""
     return len(actual) == len(expected) and all(abs(a - b) <= tolerance for a, b in zip(actual, expected, strict=True))

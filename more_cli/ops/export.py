@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
-from torch import Tensor
 
-from more_cli.editors.more.editor import MoreEditor
+from more_cli.checkpoint.writer import header, in_order
+from more_cli.editors.more.site import basis_of
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
@@ -29,7 +28,8 @@ from more_cli.ops.session import Session, open_session
 from more_cli.ops.truncation import at_rank
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
-from more_cli.store.state import SiteRecord
+from more_cli.store.sidecar import memory
+from more_cli.store.state import SiteRecord, State
 from more_cli.store.target import Target
 from more_cli.text import canonical_json
 
@@ -60,18 +60,11 @@ class ExportReport:
 
 
 class Update(NamedTuple):
-    """The update s B A of one module's weight."""
+    """The update s B A of one module's weight, B (d_out, rank) and A (rank, d_in)."""
 
     record: SiteRecord
-    B: Tensor
-    """(d_out, rank)."""
-    A: Tensor
-    """(rank, d_in)."""
-
-    @property
-    def rank(self) -> int:
-        """The rank that it is written with."""
-        return len(self.A)
+    rank: int
+    """The rank that it is written with."""
 
 
 def export(
@@ -100,45 +93,30 @@ def export(
         what = f"`{target.model}` is quantised to {session.checkpoint.scheme}: deltas cannot be added to such weights"
         raise UsageError(what, "drop --format delta, or merge them: more merge MODEL -o OUT --into BASE")
     report = ExportReport(target, out, format, replayed=session.behind)
-    if session.behind:
-        with session.attached():
-            pass
+    state = session.catch_up()
     ledger = session.ledger
     report.edits, report.asked, report.failed = len(ledger.standing()), len(ledger.asked()), ledger.failed()
-    B = {record.name: session.editor.state_dict()[f"{record.name}.B"] for record in session.editor.records}
-    written = [record for record in session.editor.records if bool(B[record.name].any())]
+    written = [record for record in state.meta.sites if state.written(record.name)]
     if not written:
         why = f": {failed_sentence(report.failed, report.asked)}" if report.failed else ""
         hint = "`more edit MODEL --retry` tries them again" if report.failed else "apply some with `more edit`"
         raise StateError(f"`{target.sidecar}` has no edits to export{why}", hint)
     if format == "delta":
-        report.modules = _export_delta(session, out, written, B, force)
+        report.modules = _export_delta(session, out, written, force)
     else:
         with replacing_directory(out, force, marker=CONFIG) as scratch:
-            updates = [Update(record, B[record.name], session.editor.basis(record)) for record in written]
-            if rank is not None:
-                updates, report.kept = _truncated(updates, rank)
-            _write_adapter(session, scratch, updates, report.kept)
+            updates = [Update(record, rank or record.rank) for record in written]
+            report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
             report.modules = _matched_modules(session, scratch, updates)
     return report
 
 
-def _truncated(updates: Sequence[Update], rank: int) -> tuple[list[Update], dict[str, float]]:
-    found, kept = [], {}
-    for record, B, A in updates:
-        B, A, kept[record.module] = at_rank(B, A, rank)
-        found.append(Update(record, B, A))
-    return found, kept
-
-
-def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], kept: Mapping[str, float]) -> None:
-    tensors = {}
-    for record, B, A in updates:
-        tensors[f"{PREFIX}{record.module}.lora_A.weight"] = A.contiguous()
-        tensors[f"{PREFIX}{record.module}.lora_B.weight"] = B.contiguous()
-    with disk_errors(folder):
-        # As bytes: safetensors 0.8.0 writes files of its own with mode 0600 whatever the umask (its issue 782).
-        (folder / ADAPTER).write_bytes(save(tensors, metadata={"format": "pt"}))
+def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], *, truncated: bool) -> dict[str, float]:
+    """Write an adapter; return by module the part of its update that truncation kept."""
+    kept: dict[str, float] = {}
+    with disk_errors(folder), open(folder / ADAPTER, "wb") as file:
+        for block in _adapter_bytes(session.state, updates, kept if truncated else None):
+            file.write(block)
     config = adapter_config(updates, str(session.target.model))
     write_new(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     facts = {"modules": str(len(updates))}
@@ -146,6 +124,26 @@ def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], ke
         facts["update that truncation kept"] = f"{min(kept.values()):.1%} or more of each"
     files = {name: sha256_file(folder / name) for name in (ADAPTER, CONFIG)}
     write_provenance(session, folder, "adapter", files, facts=facts)
+    return kept
+
+
+def _adapter_bytes(
+    state: State, updates: Sequence[Update], kept: dict[str, float] | None
+) -> Iterator[bytes | memoryview]:
+    """Yield an adapter's safetensors file, one module in memory at a time; `kept` is filled if it is truncated."""
+    of_module = {f"{PREFIX}{update.record.module}.lora_": update for update in updates}
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (record, rank) in of_module.items():
+        shapes[f"{name}A.weight"] = "F32", (rank, record.shape[1])
+        shapes[f"{name}B.weight"] = "F32", (record.shape[0], rank)
+    yield header({"format": "pt"}, shapes)
+    for first in in_order(shapes)[::2]:  # A and B of a module follow each other, as their names do
+        record, rank = of_module[first.removesuffix("A.weight")]
+        B, A = state.B[record.name], basis_of(state, record)
+        if kept is not None:
+            B, A, kept[record.module] = at_rank(B, A, rank)
+        yield memory(A)
+        yield memory(B)
 
 
 def adapter_config(updates: Sequence[Update], base: str) -> dict[str, Any]:
@@ -197,16 +195,14 @@ def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) 
     return sorted(shapes)
 
 
-def _export_delta(
-    session: Session, out: Path, written: Sequence[SiteRecord], B: Mapping[str, Tensor], force: bool
-) -> list[str]:
+def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], force: bool) -> list[str]:
     if out.is_dir():
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
     if out.exists() and not force:
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
     about = canonical_json(provenance(session) | asked_and_failed(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
-        for block in _delta_bytes(session.editor, written, B, about):
+        for block in _delta_bytes(session.state, written, about):
             file.write(block)
     with safe_open(out, framework="pt") as file:
         keys = sorted(file.keys())
@@ -215,9 +211,7 @@ def _export_delta(
     return keys
 
 
-def _delta_bytes(
-    editor: MoreEditor, written: Sequence[SiteRecord], B: Mapping[str, Tensor], about: str
-) -> Iterator[bytes]:
+def _delta_bytes(state: State, written: Sequence[SiteRecord], about: str) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file of s B A, float32, under the weights' names on disk, one site in memory at a time."""
     header: dict[str, Any] = {"__metadata__": {"more": about}}
     start = 0
@@ -229,5 +223,5 @@ def _delta_bytes(
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for record in written:
-        delta = record.scale * (B[record.name] @ editor.basis(record))
-        yield delta.contiguous().numpy().tobytes()
+        delta = state.B[record.name] @ basis_of(state, record)
+        yield memory(delta.mul_(record.scale))

@@ -18,13 +18,13 @@ from torch import Tensor
 from more_cli.checkpoint.patching import Patch
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.core.write import fold
-from more_cli.editors.more.editor import MoreEditor
+from more_cli.editors.more.site import basis_of
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.model.loading import load_runtime
 from more_cli.model.runtime import Runtime
 from more_cli.ops.session import Session
-from more_cli.store.state import SiteRecord
+from more_cli.store.state import SiteRecord, State
 
 _BUILDING = Lock()
 """Held while a basis is built, which briefly takes several times its memory: shards are written in parallel."""
@@ -53,42 +53,43 @@ class Fold:
 
 
 def patches_of(
-    editor: MoreEditor, rounding: Rounding, seed: int, keys: Mapping[str, str] | None = None
+    state: State, rounding: Rounding, seed: int, keys: Mapping[str, str] | None = None
 ) -> tuple[list[Fold], dict[str, Patch]]:
     """Return a patch for every written site, by disk key, and a `Fold` for each, which the patch fills when it runs.
 
     `keys` says what a site's disk key is in the checkpoint that is patched, where it is another.
     """
-    tensors = editor.state_dict()
     folds, patches = [], {}
-    for number, record in enumerate(editor.records):
-        B = tensors[f"{record.name}.B"]
-        if not bool(B.any()):
-            continue  # never written: its bytes stay as in the base
+    for number, record in enumerate(state.meta.sites):
+        if not state.written(record.name):
+            continue  # its bytes stay as in the base
         key = keys[record.disk_key] if keys else record.disk_key
         record_fold = Fold(record.name, key, "")
         generator = torch.Generator().manual_seed(seed + number) if rounding == "stochastic" else None
         folds.append(record_fold)
-        patches[key] = _patch(editor, record, B, record_fold, generator)
+        patches[key] = _patch(state, record, record_fold, generator)
     return folds, patches
 
 
 def _patch(
-    editor: MoreEditor, record: SiteRecord, B: Tensor, stats: Fold, generator: torch.Generator | None
+    state: State, record: SiteRecord, stats: Fold, generator: torch.Generator | None
 ) -> Callable[[Tensor, int], Tensor]:
-    A: Tensor | None = None
+    factors: tuple[Tensor, Tensor] | None = None
+    orthonormal = state.meta.recipe.orthonormal
 
     def patch(W: Tensor, first_row: int) -> Tensor:
-        nonlocal A
-        if A is None:  # kept only while its tensor is copied: all A together are as large as B
+        nonlocal factors
+        if factors is None:  # kept only while their tensor is copied: all together can be as large as the weights
             with _BUILDING:
-                A = editor.basis(record)
+                A = basis_of(state, record)
+            factors = state.B[record.name], A
+        B, A = factors
         rows = B[first_row : first_row + len(W)]
         exact = fold(W, A, rows, record.scale)
         # |s B A| = s |B| where A's rows are orthonormal.
-        stats.update += record.scale**2 * _energy(rows if editor.recipe.orthonormal else rows @ A)
+        stats.update += record.scale**2 * _energy(rows if orthonormal else rows @ A)
         if first_row + len(W) == record.shape[0]:
-            A = None
+            factors = None
         folded = exact.to(W.dtype) if generator is None else round_stochastically(exact, W.dtype, generator)
         stats.dtype = str(W.dtype).removeprefix("torch.")
         stats.entries += W.numel()

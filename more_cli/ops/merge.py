@@ -194,10 +194,11 @@ def _prepare(target: Target, source: Source, machine: Machine, options: MergeOpt
 
     session = open_session(target, machine, progress)
     replayed, live = session.behind, []
-    if replayed or options.verifies:
+    state = session.catch_up()
+    if options.verifies:
         with session.attached():
-            live = score_edits(session, session.runtime) if options.verifies else []
-    folds, patches = patches_of(session.editor, options.rounding, options.seed, source.keys)
+            live = score_edits(session, session.runtime)
+    folds, patches = patches_of(state, options.rounding, options.seed, source.keys)
     return _Ready(session, replayed, live, folds, patches)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, Self
 
@@ -40,8 +41,9 @@ from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
-from more_cli.store.state import State, StateMeta, load_state, save_state
+from more_cli.store.state import State, StateMeta, open_state, save_state
 from more_cli.store.target import Target
+from more_cli.system.allocator import give_back_large_blocks
 from more_cli.system.cpu import cpu
 
 SAVE_SECONDS = 30.0
@@ -97,7 +99,6 @@ class Session:
         """Whether the sidecar on disk is from before a revert."""
         if self.ledger.has_reverts:
             self._rebuild_memory()
-        self.editor = MoreEditor(state.meta.recipe, self.state.meta.sites, self.state.B, self.state.P, self.state.A)
         self._runtime = runtime
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
@@ -112,6 +113,12 @@ class Session:
     def anchors_digest(self) -> str | None:
         """Digest of the anchors that are held now; None without anchors."""
         return anchors_digest(self.anchors) if self.anchors else None
+
+    @cached_property
+    def editor(self) -> MoreEditor:
+        """The editor with the tensors of the state; until it is asked for, those of a file stay on the disk."""
+        state = self.state
+        return MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P, state.A)
 
     @property
     def behind(self) -> int:
@@ -143,6 +150,18 @@ class Session:
                 self.checkpoint, self.machine, blueprint=blueprint, reserve=needed.beside_weights
             )
         return self._runtime
+
+    def catch_up(self) -> State:
+        """Apply the ledger lines that the sidecar lacks, if there are any, and return the state; it is not saved.
+
+        A state that lacks nothing stays on the disk: who works on one site after the other holds one of them.
+        """
+        give_back_large_blocks()
+        if self.behind:
+            with self.attached():
+                pass
+            take_over(self.state, self.editor)
+        return self.state
 
     def unload(self) -> None:
         """Free the memory of the model; it is loaded again on the next use."""
@@ -301,7 +320,7 @@ def open_session(
         StateError: no checkpoint, no state, another base, or a damaged ledger.
     """
     require_checkpoint(target.model)  # first, since a mistyped folder has no state either
-    return Session(target, load_state(target.sidecar), machine, progress, runtime)
+    return Session(target, open_state(target.sidecar), machine, progress, runtime)
 
 
 def versions(machine: Machine) -> dict[str, str]:
@@ -329,10 +348,9 @@ def take_over(state: State, editor: MoreEditor) -> None:
     """Take the editor's tensors and site descriptions into the state."""
     tensors = editor.state_dict()
     state.meta.sites = editor.records
-    for site in state.meta.sites:
-        state.B[site.name], state.P[site.name] = tensors[f"{site.name}.B"], tensors[f"{site.name}.P"]
-        if state.meta.recipe.stores_basis:
-            state.A[site.name] = tensors[f"{site.name}.A"]
+    names = [site.name for site in state.meta.sites]
+    state.B, state.P = ({name: tensors[f"{name}.{kind}"] for name in names} for kind in "BP")
+    state.A = {name: tensors[f"{name}.A"] for name in names} if state.meta.recipe.stores_basis else {}
 
 
 class Every:

@@ -7,24 +7,24 @@ or computes it from data.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
 
-from more_cli.checkpoint.reader import TensorEntry, read_header
+from more_cli.checkpoint.reader import TensorEntry
 from more_cli.errors import StateError
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing
 from more_cli.recipe import Recipe
 from more_cli.settings import plain_problem
+from more_cli.store import sidecar
 from more_cli.store.entry import START
+from more_cli.store.sidecar import ZEROS, Sidecar, Stored
 from more_cli.text import canonical_json
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
@@ -93,15 +93,20 @@ class State:
     """B (d_out, r) float32 and P (r, r) float64 of every site, by site name, with their description."""
 
     meta: StateMeta
-    B: dict[str, Tensor] = field(default_factory=dict)
-    P: dict[str, Tensor] = field(default_factory=dict)
-    A: dict[str, Tensor] = field(default_factory=dict)
+    B: Mapping[str, Tensor] = field(default_factory=dict)
+    P: Mapping[str, Tensor] = field(default_factory=dict)
+    A: Mapping[str, Tensor] = field(default_factory=dict)
     """(r, d_in) float32; only where the recipe stores it."""
 
     @property
     def parameters(self) -> int:
         """Number of values in B, P and a stored A together."""
-        return sum(tensor.numel() for tensor in (*self.B.values(), *self.P.values(), *self.A.values()))
+        stored = self.meta.recipe.stores_basis
+        return sum(s.rank * (s.shape[0] + s.rank + s.shape[1] * stored) for s in self.meta.sites)
+
+    def written(self, name: str) -> bool:
+        """Return whether B of a site is not zero."""
+        return self.B.any(name) if isinstance(self.B, Stored) else bool(self.B[name].any())
 
 
 def unedited(meta: StateMeta) -> State:
@@ -135,17 +140,9 @@ def empty_tensors(
 
 def state_bytes(state: State) -> bytes:
     """Return the bytes of the sidecar."""
-    from safetensors.torch import save
-
-    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": _ZEROS})
-    tensors = {f"{name}.B": tensor for name, tensor in state.B.items()}
-    tensors |= {f"{name}.P": tensor for name, tensor in state.P.items()}
-    tensors |= {f"{name}.A": tensor for name, tensor in state.A.items()}
-    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}
-    # Bytes first: safetensors' own writer hides the system's error number, so a full disk could not be reported.
-    data = save(payload, metadata=header)
-    return data.replace(_CHECKSUM + _ZEROS.encode(), _CHECKSUM + sha256_bytes(data).encode(), 1)
+    parts = _parts(state)
+    assert isinstance(parts[0], bytes)
+    return b"".join([sidecar.with_checksum(parts[0], sidecar.sha256_of(parts)), *parts[1:]])
 
 
 def save_state(path: Path, state: State) -> None:
@@ -155,9 +152,16 @@ def save_state(path: Path, state: State) -> None:
         StateError: the folder is not writable.
         ResourceError: the disk is full.
     """
-    data = state_bytes(state)
+    parts = _parts(state)
     with disk_errors(path), replacing(path) as scratch:
-        scratch.write_bytes(data)
+        sidecar.write(scratch, parts)
+
+
+def _parts(state: State) -> list[bytes | memoryview]:
+    """Return the header of the sidecar, without its checksum, and its tensors."""
+    meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": ZEROS})
+    tensors = {f"{name}.{kind}": value for kind in "BPA" for name, value in getattr(state, kind).items()}
+    return sidecar.encoded({METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}, tensors)
 
 
 def load_meta(path: Path) -> StateMeta:
@@ -167,35 +171,40 @@ def load_meta(path: Path) -> StateMeta:
         StateError: as `load_state`.
     """
     _require_file(path)
-    with _reported_as_damage(path), FileIO(path) as file:
-        return _read_header(path, file)[0]
+    with _reported_as_damage(path):
+        return _read_meta(path, Sidecar(path).metadata)
 
 
 def load_state(path: Path) -> State:
-    """Read a sidecar and check its schema, shapes, types and numbers.
+    """Read a sidecar and check its schema, shapes, types, checksum and numbers.
 
     Raises:
         StateError: no such file, not a sidecar, newer schema, or damaged.
     """
-    _require_file(path)
-    from safetensors.torch import load
+    stored = open_state(path)
+    return State(stored.meta, dict(stored.B), dict(stored.P), dict(stored.A))
 
-    # The file is opened once: if another process replaces it meanwhile, what is checked is still what is used.
-    with _reported_as_damage(path), FileIO(path) as file:
-        meta, entries = _read_header(path, file)
-        _check_tensors(path, meta, entries)
-        file.seek(0)
-        data = file.readall()
-        if (meta.schema_version > 1 or meta.checksum) and not _matches_checksum(data, meta.checksum):
+
+def open_state(path: Path) -> State:
+    """As `load_state`, but a tensor is read, and its numbers are checked, when it is asked for, every time.
+
+    Raises:
+        StateError: as `load_state`; also when a tensor is asked for.
+    """
+    _require_file(path)
+    with _reported_as_damage(path):
+        file = Sidecar(path)
+        meta = _read_meta(path, file.metadata)
+        _check_tensors(path, meta, file.entries)
+        if (meta.schema_version > 1 or meta.checksum) and not file.matches(meta.checksum):
             raise StateError(f"`{path}` is damaged: it does not match its checksum", RESTORE)
-        tensors = load(data)
-    state = State(meta)
-    for site in meta.sites:
-        state.B[site.name] = _tensor(path, tensors, f"{site.name}.B")
-        state.P[site.name] = _tensor(path, tensors, f"{site.name}.P")
-        if meta.recipe.stores_basis:
-            state.A[site.name] = _tensor(path, tensors, f"{site.name}.A")
-    return state
+    entries = {entry.key: entry for entry in file.entries}
+
+    def stored(kind: str) -> Stored:
+        found = {site.name: entries[f"{site.name}.{kind}"] for site in meta.sites if f"{site.name}.{kind}" in entries}
+        return Stored(file, found, partial(_reported_as_damage, path))
+
+    return State(meta, stored("B"), stored("P"), stored("A"))
 
 
 RESTORE = (
@@ -203,9 +212,6 @@ RESTORE = (
     "--calibrate), or copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
 )
 """Hint for a state that is damaged: the ledger beside it holds every edit."""
-_ZEROS = "0" * 64
-_CHECKSUM = rb"\"checksum\":\""
-"""The bytes before the checksum: JSON inside a string of the header's JSON."""
 
 
 def _require_file(path: Path) -> None:
@@ -218,24 +224,9 @@ def _reported_as_damage(path: Path) -> Iterator[None]:
     """Turn every error of reading a broken sidecar into one that says it is damaged."""
     try:
         yield
-    except (OSError, ValueError, RecursionError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StateError(f"`{path}` is damaged: {reason}", RESTORE) from None
-
-
-def _matches_checksum(data: bytes, checksum: str) -> bool:
-    stored = _CHECKSUM + checksum.encode()
-    start, view = data.find(stored), memoryview(data)
-    digest = hashlib.sha256(view[:start])
-    digest.update(_CHECKSUM + _ZEROS.encode())
-    digest.update(view[start + len(stored) :])
-    return start > 0 and len(checksum) == len(_ZEROS) and digest.hexdigest() == checksum
-
-
-def _read_header(path: Path, file: FileIO) -> tuple[StateMeta, list[TensorEntry]]:
-    """Return a sidecar's checked metadata, and types and shapes of its tensors, none of which is read."""
-    metadata, entries = read_header(file, path.name)
-    return _read_meta(path, metadata), entries
 
 
 def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:
@@ -267,14 +258,3 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StateError(f"`{path}` is damaged: {where}: {plain_problem(first)}", RESTORE) from None
-
-
-def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    import torch
-
-    tensor = tensors[name]
-    if not bool(torch.isfinite(tensor).all()):
-        raise StateError(f"`{path}` is damaged: `{name}` has values that are not finite", RESTORE)
-    # The copy is in memory aligned by torch. safetensors leaves tensors at odd addresses, where a matrix product rounds
-    # differently, so that an edit after a restart would give other bytes.
-    return tensor.clone()

@@ -9,7 +9,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ THIN_TEXT = {"hidden_size": 768, "intermediate_size": 2064, "num_attention_heads
 THIN_VISION = {"hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 3}
 DEEP_TEXT = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 42, "num_attention_heads": 32}
 DEEP_TEXT |= {"num_key_value_heads": 4}
+MID_TEXT = DEEP_TEXT | {"num_hidden_layers": 14}
 BLIND = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4, "image_size": 28}
 
 
@@ -74,14 +75,15 @@ SHAPES = {
     "7B": Shape(),
     "13B": Shape(LARGE_TEXT),  # never written to a disk: gpu.py
     "tiny": Shape(TINY_TEXT, TINY_VISION | {"image_size": 56}),
+    "1.5GB": Shape(MID_TEXT, BLIND | {"projection_dim": 32}, repeated=True),
     "4GB": Shape(DEEP_TEXT, BLIND | {"projection_dim": 32}, shard=1_500_000_000, repeated=True),
 }
 
 
-def build(name: str, folder: Path) -> Path:
-    """Write one of SHAPES as a checkpoint."""
-    config = describe(name, folder)
-    write_shards(folder, disk_shapes(config), SHAPES[name])
+def build(name: str, folder: Path, *, repeated: bool = False) -> Path:
+    """Write one of SHAPES as a checkpoint; `repeated` weights are written fast, for models that never run."""
+    config, shape = describe(name, folder), SHAPES[name]
+    write_shards(folder, disk_shapes(config), replace(shape, repeated=shape.repeated or repeated))
     return folder
 
 

@@ -14,7 +14,7 @@ from more_cli.model.branches import Branch
 from more_cli.model.moving import MovingBranch
 from more_cli.model.runtime import Runtime
 from more_cli.recipe import Recipe
-from more_cli.store.state import SiteRecord
+from more_cli.store.state import SiteRecord, State
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,34 @@ def rebuild_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> Tenso
         StateError: the result is not the basis that B was written with.
     """
     A = basis.draw_basis(record.rank, record.shape[1], record.seed, kind)
-    if record.basis_version != basis.VERSION or not basis.matches(A, record.basis_fingerprint):
+    _require_same(record, basis.fingerprint(A))
+    return A
+
+
+def check_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> None:
+    """Check what `rebuild_basis` checks, without drawing more of A than its fingerprint is made of.
+
+    Raises:
+        StateError: as `rebuild_basis`.
+    """
+    _require_same(record, basis.drawn_fingerprint(record.rank, record.shape[1], record.seed, kind))
+
+
+def _require_same(record: SiteRecord, fingerprint: list[float]) -> None:
+    if record.basis_version != basis.VERSION or not basis.close(fingerprint, record.basis_fingerprint):
         raise StateError(
             f"the basis of site `{record.name}` cannot be rebuilt on this machine",
             "use the versions of numpy and torch that the ledger records",
         )
-    return A
+
+
+def basis_of(state: State, record: SiteRecord) -> Tensor:
+    """Return A of a site of a state, (r, d_in) float32; one that is not stored is drawn again.
+
+    Raises:
+        StateError: it cannot be drawn on this machine, or is damaged.
+    """
+    return state.A[record.name] if record.name in state.A else rebuild_basis(record, state.meta.recipe.basis)
 
 
 @dataclass

@@ -45,7 +45,7 @@ def new_record(site: Site, recipe: Recipe) -> SiteRecord:
         scale=recipe.scale,
         seed=seed,
         basis_version=basis.VERSION,
-        basis_fingerprint=basis.fingerprint(basis.draw_basis(rank, site.shape[1], seed, recipe.basis)),
+        basis_fingerprint=basis.drawn_fingerprint(rank, site.shape[1], seed, recipe.basis),
         ridge=recipe.constants_of(site.name, site.modality).ridge,
     )
 
