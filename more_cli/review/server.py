@@ -52,6 +52,8 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
+            if worker.running:
+                log(f"waiting until {worker.running.task.title} can stop; Ctrl-C again ends at once")
             worker.stop()
 
 

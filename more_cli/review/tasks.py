@@ -61,6 +61,12 @@ class Asked:
     picture: str
     answers: Answers
 
+    @property
+    def differs(self) -> bool:
+        """Whether the edited model's answer is not the expected one, letter for letter; without one, the base's."""
+        expected = self.answers.base if self.expected is None else self.expected
+        return self.answers.edited is not None and self.answers.edited.strip() != expected.strip()
+
 
 @dataclass(frozen=True)
 class AskAll:

@@ -129,8 +129,8 @@ def test_the_export_is_one_file_that_loads_nothing(page: Page) -> None:
 
 def test_both_models_are_asked(page: Page) -> None:
     answer = page.result(page.post("/ask", picture=digest(page.world, "green"), question="what & <b>which</b> ?"))
-    assert re.search(r'<article class="edited">\s*<h3>edited</h3>\s*<p class="lead">\s*g\s*</p>', answer.text)
-    assert '<article class="base">' in answer.text
+    assert re.search(r'<article class="voice edited">\s*<h3>edited</h3>\s*<p class="lead">\s*g\s*</p>', answer.text)
+    assert '<article class="voice base">' in answer.text
     assert answer.text.count("the base model") == answer.text.count("the edited model") == 2
     assert re.search(r'class="number">\d+ %</td><td class="number">\d\.\d{3}</td>', answer.text)
 
@@ -273,7 +273,7 @@ def test_pages_can_be_read_while_the_model_works(page: Page, monkeypatch: pytest
     assert "now: asking `what ?`" in listed
     assert ids(listed) == ["better", "e2", "e1"]
     free.set()
-    assert '<article class="base">' in page.result(asked).text
+    assert '<article class="voice base">' in page.result(asked).text
 
 
 def test_a_bug_leaves_the_page_running(
@@ -286,7 +286,7 @@ def test_a_bug_leaves_the_page_running(
     assert "a bug: ZeroDivisionError" in page.result(page.post("/ask", picture="", question="what ?")).text
     assert "Traceback" in capsys.readouterr().err
     monkeypatch.undo()
-    assert '<article class="base">' in page.result(page.post("/ask", picture="", question="what ?")).text
+    assert '<article class="voice base">' in page.result(page.post("/ask", picture="", question="what ?")).text
 
 
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing(page: Page) -> None:
