@@ -72,10 +72,16 @@ class Draft:
 
     @classmethod
     def like(cls, edit: Edit) -> Draft:
-        """Return a draft about the same question and picture as an edit, without its target."""
-        pictures = [image.sha256 for image in edit.images]
-        near = [Nearby(probe.question, probe.image is not None, probe.answer or "") for probe in edit.locality]
-        picture = pictures[0] if pictures else ""
+        """Return a draft about the same question and picture as an edit, without its target.
+
+        Locality questions about other pictures are left out: the form has one picture.
+        """
+        picture = edit.images[0].sha256 if edit.images else ""
+        near = [
+            Nearby(probe.question, probe.image is not None, probe.answer or "")
+            for probe in edit.locality
+            if probe.image is None or probe.image.sha256 == picture
+        ]
         return cls(edit.question, picture=picture, rephrases=edit.rephrases, locality=tuple(near))
 
     @property

@@ -152,7 +152,7 @@ def test_a_question_that_cannot_be_asked_is_a_sentence(page: Page) -> None:
 
 def test_all_questions_of_an_edit_are_asked(page: Page) -> None:
     text = page.result(page.post("/probe", id="e1")).text
-    rows = re.findall(r"<tr><td>([^<]*)</td>", text)
+    rows = re.findall(r'<td class="id">([^<]*)</td>', text)
     assert rows == ["the correction", "in other words", "on another picture", "must stay", "must stay"]
 
 
@@ -218,11 +218,23 @@ def test_problems_stand_beside_their_fields(page: Page, name: str, do: str) -> N
     assert page.ledger == before
 
 
+def test_the_first_correction_makes_the_state(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    page = Page(World(tmp_path, text_layers=1), tmp_path_factory.mktemp("uploads"))
+    text = page.result(page.post("/ask", picture="", question="what ?")).text
+    assert "There is no state yet, so the base answers alone" in text
+    text = page.result(page.post("/draft", do="apply", picture="", question="what ?", target="r", id="first")).text
+    assert "applied: learnt" in text
+    assert statuses(page.world) == {"first": "learnt"}
+    page.worker.stop()
+
+
 def test_a_draft_about_an_edit_takes_its_question_and_picture(page: Page) -> None:
     text = page.get("/draft", like="e1").text
     assert f'value="{digest(page.world, "red")}" checked' in text
     assert QUESTION in text
-    assert 'value="what ?"' in text
+    assert re.findall(r'name="near-question-\d" value="([^"]*)"', text) == ["what ?", "", ""], (
+        "the other: another picture"
+    )
 
 
 def test_a_picture_that_is_not_there_is_not_left_out(page: Page) -> None:
