@@ -191,7 +191,7 @@ def test_required_and_optional_arguments_in_a_usage_line() -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("more re", {"recipes", "reproduce", "revert"}),
+        ("more re", {"recipes", "reproduce", "revert", "review"}),
         ("more log ", {"list", "show"}),
         ("more log model --stat", {"--state", "--status"}),
         ("more recipes sh", {"show"}),
