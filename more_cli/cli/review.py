@@ -11,7 +11,6 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.failures import as_user_error
 from more_cli.cli.output import Output
-from more_cli.cli.suite_options import embedded_target
 from more_cli.errors import StateError, UsageError
 from more_cli.store.target import locate
 
@@ -50,7 +49,7 @@ def review(
     from more_cli.review.server import serve
     from more_cli.review.worker import Worker
 
-    target = embedded_target(output, model, state) or locate(model, state)
+    target = locate(model, state)
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
     require_checkpoint(target.model)

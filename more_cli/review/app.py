@@ -97,7 +97,9 @@ def _reading(app: FastAPI, desk: Desk) -> None:
     def edit(id: str, job: int | None = None) -> Response:
         listing = desk.edits.now()  # before the edit is read: if it changes in between, the button is stale, not wrong
         record = show(desk.target, id)
-        done = desk.done(job, edit_path(id)) or desk.done(job, "/draft")
+        done, drafted = desk.done(job, edit_path(id)), desk.done(job, "/draft")
+        if drafted and isinstance(drafted.result, Applied) and drafted.result.id == id:
+            done = drafted
         return desk.page("edit.html", record=record, head=listing.head, later=listing.later(id), job=done)
 
     @app.get("/image/{size}/{digest}")

@@ -96,7 +96,7 @@ class Guard:
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             raise _Refused(f"the host is `{shorten(', '.join(hosts))}`, not this page's")
         if scope["method"] not in (*_SAFE, "POST"):
-            raise _Refused("method", 405)
+            raise _Refused("only GET, HEAD and POST are answered", 405)
         has_cookie = self._has_cookie(headers)
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if token and scope["method"] == "GET":

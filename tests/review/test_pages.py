@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from more_cli.inputs.images import ImageSource
 from more_cli.ops import ask
 from more_cli.store.lock import writer_lock
 from review.conftest import Page
-from support.helpers import QUESTION, World, run
+from support.helpers import QUESTION, World, assert_same_state, run
 
 
 def digest(world: World, colour: str) -> str:
@@ -306,6 +307,16 @@ def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing(page: Page) -> Non
         text = page.get(path).text
         assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", text), path
         assert all(link.startswith("/") for link in re.findall(r'(?:src|href|action)="([^"]*)"', text)), path
+
+
+def test_a_correction_gives_the_bytes_of_the_command(page: Page, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = World.at(tmp_path_factory.mktemp("other"))
+    shutil.copytree(page.world.root, other.root, dirs_exist_ok=True)
+    edit = {"question": QUESTION, "target": "o", "id": "same"}
+    other.write([edit | {"image": "img/orange.png"}])
+    assert other.edit().code == 0
+    page.result(page.post("/draft", do="apply", picture=digest(page.world, "orange"), **edit))
+    assert_same_state(page.world.sidecar, other.sidecar)
 
 
 def test_the_ledger_is_the_one_of_the_commands(page: Page) -> None:

@@ -22,12 +22,12 @@ FORM = "multipart/form-data; boundary=x"
 
 
 @contextmanager
-def serving(world: World, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(world: World, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The command in a process of its own, and the address that it printed."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        with process("review", world.model) as server:
+        with process("review", world.model, *options) as server:
             assert server.stdout is not None
             yield server, server.stdout.readline().decode().strip()
 
@@ -81,6 +81,15 @@ def test_it_can_be_reached_from_this_machine_only(world: World) -> None:
         rows = [row.split() for row in (listening.read_text() + Path("/proc/net/tcp6").read_text()).splitlines()]
         bound = [row[1] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"]
         assert bound == [f"0100007F:{port:04X}"]
+
+
+def test_the_browser_is_opened_if_asked(world: World, tmp_path: Path) -> None:
+    script = tmp_path / "browser"
+    script.write_text(f"#!/bin/sh\necho \"$1\" > '{tmp_path}/part' && mv '{tmp_path}/part' '{tmp_path}/opened'\n")
+    script.chmod(0o755)
+    with serving(world, "--open", BROWSER=f"{script} %s") as (_, address):
+        wait_for((tmp_path / "opened").exists)
+        assert (tmp_path / "opened").read_text().strip() == address
 
 
 def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
