@@ -82,11 +82,12 @@ REFUSED: dict[str, tuple[int, Callable[[Page], Response], str]] = {
     "a digest and a newline": (404, lambda page: page.get(f"/image/small/{'0' * 64}%0a"), "404"),
     "no such size": (404, lambda page: page.get(f"/image/huge/{'0' * 64}"), "404"),
     "another file": (404, lambda page: page.get("/static/..%2ftemplates%2fbase.html"), "404"),
+    "no such file": (404, lambda page: page.get("/static/other.css"), "404"),
     "no such page": (404, lambda page: page.get("/openapi.json"), "404"),
     "no such job": (404, lambda page: page.get("/jobs/7"), "404"),
     "a picture that is a path": (
         404,
-        lambda page: page.tab.post("/ask", data={"picture": "../../ledger.jsonl", "question": "q ?"}, headers=SAME),
+        lambda page: page.tab.post("/ask", data={"picture": "../ledger.jsonl", "question": "q ?"}, headers=SAME),
         "404",
     ),
     "too large an upload": (

@@ -264,6 +264,22 @@ def test_a_button_drawn_before_the_ledger_changed_reverts_nothing(page: Page) ->
     assert statuses(page.world) == {"e1": "superseded", "e2": "reverted", "better": "learnt"}
 
 
+def test_a_revert_that_waits_behind_an_edit_is_stale_too(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, load = threading.Event(), ask.load_runtime
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        assert free.wait(60)
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(ask, "load_runtime", slow)
+    applied = page.post("/draft", do="apply", picture="", id="first", question="q ?", target="r")
+    reverted = page.post("/revert", id="e2", head=page.head)
+    free.set()
+    assert "applied: learnt" in page.result(applied).text
+    assert "changed since this page was drawn" in page.result(reverted).text
+    assert statuses(page.world) == {"e1": "superseded", "e2": "learnt", "better": "learnt", "first": "learnt"}
+
+
 def test_two_tabs_see_each_others_edits(page: Page) -> None:
     other = page.stranger()
     other.cookies.update(page.tab.cookies)
