@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
@@ -23,7 +24,7 @@ from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
-from more_cli.ops.ask import ANSWER_TOKENS, Answers, asked_as, asking, load_base
+from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
 from more_cli.ops.edit import EditOptions, EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, Format, export
@@ -207,10 +208,20 @@ class Model:
         Raises:
             DataError: the question or an image cannot be used.
         """
-        shown, folder = pictures([os.fspath(image) for image in images]), _path(merged)
-        loading = asking(self.target, self.machine, merged=folder, progress=self._progress, runtime=self._loaded())
-        with loading as asker:
+        shown = pictures([os.fspath(image) for image in images])
+        with self.asking(merged=merged) as asker:
             return asker.ask(question, shown, max_tokens)
+
+    def asking(self, *, merged: StrPath | None = None) -> AbstractContextManager[Asker]:
+        """Open the state once for several questions: `with model.asking() as asker: asker.ask(question, images)`.
+
+        Its images are those that `more_cli.inputs.images.pictures` returns.
+
+        Raises:
+            StateError, UsageError: as `ask`.
+        """
+        folder, loaded = _path(merged), self._loaded()
+        return asking(self.target, self.machine, merged=folder, progress=self._progress, runtime=loaded)
 
     def evaluate(
         self,

@@ -23,6 +23,7 @@ LAYERS = [
     ["bench", "experiments"],
     ["demo", "render"],
     ["api"],
+    ["review"],
     ["cli"],
     ["__main__"],
 ]

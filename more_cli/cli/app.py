@@ -31,6 +31,7 @@ from more_cli.cli.merge import merge
 from more_cli.cli.output import close_stdout, fail
 from more_cli.cli.reproduce import reproduce
 from more_cli.cli.revert import revert
+from more_cli.cli.review import review
 from more_cli.cli.status import status
 from more_cli.cli.sweep import sweep
 from more_cli.cli.verify import verify
@@ -43,7 +44,14 @@ interrupted, state saved."""
 
 COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Start": {"demo": demo, "ask": ask, "recipes": recipes.app},
-    "Correct": {"convert": convert, "init": init, "edit": edit, "anchors": anchors.app, "revert": revert},
+    "Correct": {
+        "convert": convert,
+        "init": init,
+        "edit": edit,
+        "anchors": anchors.app,
+        "revert": revert,
+        "review": review,
+    },
     "Measure": {
         "eval": evaluate,
         "compare": compare,

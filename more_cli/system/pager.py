@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (
-    *("demo", "ask", "recipes", "convert", "init", "edit", "anchors", "revert"),
+    *("demo", "ask", "recipes", "convert", "init", "edit", "anchors", "revert", "review"),
     *("eval", "compare", "reproduce", "sweep", "analyze", "bench", "suites"),
     *("merge", "export", "status", "log", "verify", "gc"),
 )

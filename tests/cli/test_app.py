@@ -141,7 +141,7 @@ def headings(text: str) -> dict[str, list[str]]:
 def test_commands_are_grouped_by_what_one_wants() -> None:
     groups = headings(run("--help").out)
     assert groups["Start"] == ["demo", "ask", "recipes"]
-    assert groups["Correct"] == ["convert", "init", "edit", "anchors", "revert"]
+    assert groups["Correct"] == ["convert", "init", "edit", "anchors", "revert", "review"]
     assert groups["Measure"] == ["eval", "compare", "reproduce", "sweep", "analyze", "bench", "suites"]
     assert groups["Ship"] == ["merge", "export"]
     assert groups["Audit"] == ["status", "log", "verify", "gc"]
@@ -191,7 +191,7 @@ def test_required_and_optional_arguments_in_a_usage_line() -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("more re", {"recipes", "reproduce", "revert"}),
+        ("more re", {"recipes", "reproduce", "revert", "review"}),
         ("more log ", {"list", "show"}),
         ("more log model --stat", {"--state", "--status"}),
         ("more recipes sh", {"show"}),

@@ -1,0 +1,82 @@
+"""`more review`: serves a page on this machine."""
+
+from __future__ import annotations
+
+import threading
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.failures import as_user_error
+from more_cli.cli.output import Output
+from more_cli.errors import StateError, UsageError
+from more_cli.store.target import locate
+
+if TYPE_CHECKING:
+    from more_cli.api import Model
+    from more_cli.progress import Progress
+
+
+def review(
+    model: opt.Model = None,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65_535, help="Port of 127.0.0.1; 0 for any free one.")
+    ] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    state: opt.StateFile = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Serve a page that shows, drafts and reverts edits.
+
+    The page lists the edits with their pictures, asks the base and the edited model, and drafts a correction, checks it
+    and applies it. It is reachable from this machine only, with the address that is printed; Ctrl-C ends it. The model
+    is loaded when it is first asked.
+
+    \b
+    Examples:
+      more review llava/
+      more review llava/ --port 8800 --open
+    """
+    output = Output(verbose=verbose)
+    _require_extra()
+    from more_cli.checkpoint.reader import require_checkpoint
+    from more_cli.review.server import serve
+    from more_cli.review.worker import Worker
+
+    target = locate(model, state)
+    if state is not None and not state.exists():
+        raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    require_checkpoint(target.model)
+
+    def opened(progress: Progress) -> Model:
+        from more_cli.api import open_model
+
+        where = {"device": device, "dtype": dtype, "device_map": device_map}
+        return open_model(target.model, target.sidecar, **where, memory=memory, progress=progress)
+
+    def started(address: str) -> None:
+        output.text(f"{address}\n")
+        output.note("open this address in a browser of this machine; it works once; Ctrl-C ends the page")
+        if open_:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    serve(target, Worker(opened, as_user_error), port, started, output.note)
+
+
+def _require_extra() -> None:
+    """Check that what the page needs is installed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    for name in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
+        if find_spec(name) is None:
+            raise UsageError(f"`more review` needs {name}", 'pip install "more-cli[review]"')

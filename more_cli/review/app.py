@@ -1,0 +1,235 @@
+"""The addresses of the page, and what stands on each; `guard` decides who gets this far.
+
+Reading pages reads the ledger only. What needs the model becomes a job of the worker: its page refreshes itself until
+the job is done, and then leads to the page with the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Form, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
+
+from more_cli.errors import DataError, MoreError, UsageError
+from more_cli.ops.log import show
+from more_cli.review.drafts import Draft
+from more_cli.review.edits import PAGE, Edits
+from more_cli.review.pages import STATIC, page, static
+from more_cli.review.pictures import SIDES, Pictures
+from more_cli.review.tasks import Applied, Apply, Ask, AskAll, BaseAnswers, Check, Revert, edit_path
+from more_cli.review.worker import Job, Task, Worker
+from more_cli.store.target import Target
+
+RECENT = 11
+"""Stored pictures that the forms offer."""
+FIELDS = 1_000
+"""Most fields of a form."""
+WAIT = 0.4
+"""Seconds for which a job's page waits before it says that the job is not done; then it looks again every second."""
+DRAFT_TASKS: dict[str, Callable[[Draft, Pictures], Task]] = {"base": BaseAnswers, "check": Check, "apply": Apply}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the handlers share."""
+
+    target: Target
+    edits: Edits
+    pictures: Pictures
+    worker: Worker
+
+    def page(self, template: str, code: int = 200, **values: Any) -> HTMLResponse:
+        """Return a page with what stands on every page."""
+        return HTMLResponse(page(template, target=self.target, running=self.worker.running, **values), code)
+
+    def start(self, task: Task) -> RedirectResponse:
+        """Put a task in line and lead to its job's page."""
+        return RedirectResponse(f"/jobs/{self.worker.submit(task).number}", 303)
+
+    def done(self, number: int | None, path: str) -> Job | None:
+        """Return a job that is done and whose result belongs on a page; None if there is no such job."""
+        job = None if number is None else self.worker.job(number)
+        return job if job is not None and job.ended.is_set() and job.task.path == path else None
+
+
+def make_app(target: Target, uploads: Path, worker: Worker) -> FastAPI:
+    """Return the page of one state, still without its guard; `uploads` is a folder for uploaded pictures."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    desk = Desk(target, Edits(target), Pictures(target.folder / "images", uploads), worker)
+    _reading(app, desk)
+    _asking(app, desk)
+    _changing(app, desk)
+    _failing(app, desk)
+    return app
+
+
+def _reading(app: FastAPI, desk: Desk) -> None:
+    """Add the pages that need the ledger only."""
+
+    @app.get("/")
+    def edits(status: str = "", text: str = "", number: int = 1) -> Response:
+        listing = desk.edits.now()
+        chosen = listing.chosen(status, text)
+        pages = max(1, -(-len(chosen) // PAGE))
+        number = min(max(1, number), pages)
+        rows = chosen[(number - 1) * PAGE : number * PAGE]
+        values: dict[str, Any] = {"status": status, "text": text, "number": number, "pages": pages}
+        return desk.page("edits.html", listing=listing, chosen=len(chosen), rows=rows, **values)
+
+    @app.get("/export")
+    def export(status: str = "", text: str = "") -> Response:
+        from more_cli.review.export import standalone
+
+        rows = desk.edits.now().chosen(status, text)
+        named = {"Content-Disposition": 'attachment; filename="edits.html"'}
+        return HTMLResponse(standalone(desk.target, rows, desk.pictures, status, text), headers=named)
+
+    @app.get("/edit")
+    def edit(id: str, job: int | None = None) -> Response:
+        listing = desk.edits.now()  # before the edit is read: if it changes in between, the button is stale, not wrong
+        record = show(desk.target, id)
+        done, drafted = desk.done(job, edit_path(id)), desk.done(job, "/draft")
+        if drafted and isinstance(drafted.result, Applied) and drafted.result.id == id:
+            done = drafted
+        return desk.page("edit.html", record=record, head=listing.head, later=listing.later(id), job=done)
+
+    @app.get("/image/{size}/{digest}")
+    def image(size: str, digest: str) -> Response:
+        jpeg = desk.pictures.jpeg(digest, SIDES[size]) if size in SIDES else None
+        if jpeg is None:
+            raise HTTPException(404)
+        return Response(jpeg, media_type="image/jpeg")
+
+    @app.get("/static/{name}")
+    def file(name: str) -> Response:
+        if name not in STATIC:
+            raise HTTPException(404)
+        return Response(static(name), media_type=STATIC[name])
+
+    @app.get("/jobs/{number}")
+    def job(number: int) -> Response:
+        job = desk.worker.job(number)
+        if job is None:
+            raise HTTPException(404)
+        if not job.ended.wait(WAIT):
+            return desk.page("job.html", job=job)
+        path = edit_path(job.result.id) if isinstance(job.result, Applied) else job.task.path
+        return RedirectResponse(f"{path}{'&' if '?' in path else '?'}job={number}", 303)
+
+
+def _asking(app: FastAPI, desk: Desk) -> None:
+    """Add the pages that ask the model and change nothing."""
+
+    @app.get("/ask")
+    def form(picture: str = "", question: str = "", job: int | None = None) -> Response:
+        done = desk.done(job, "/ask")
+        if done and isinstance(done.task, Ask):
+            picture, question = done.task.picture, done.task.question
+        return _ask_page(desk, picture, question, job=done)
+
+    @app.post("/ask")
+    async def ask(request: Request) -> Response:
+        form, problem = await _form(desk, request)
+        picture, question = form["picture"], form.get("question", "")
+        if problem:
+            return _ask_page(desk, picture, question, problem=problem)
+        return desk.start(Ask(question, picture, desk.pictures))
+
+    @app.post("/probe")
+    def probe(id: Annotated[str, Form()]) -> Response:
+        show(desk.target, id)
+        return desk.start(AskAll(id, desk.edits))
+
+
+def _changing(app: FastAPI, desk: Desk) -> None:
+    """Add the pages that draft, apply and revert."""
+
+    @app.get("/draft")
+    def form(
+        picture: str = "", question: str = "", target: str = "", like: str = "", job: int | None = None
+    ) -> Response:
+        done = desk.done(job, "/draft")
+        if done and done.error is None and isinstance(done.result, Draft):
+            return _draft_page(desk, done.result)
+        if done and isinstance(done.task, BaseAnswers | Check | Apply):
+            return _draft_page(desk, done.task.draft, error=done.error)
+        if like:
+            return _draft_page(desk, Draft.like(desk.edits.edit(like)))
+        return _draft_page(desk, Draft(question, target, picture=picture))
+
+    @app.post("/draft")
+    async def draft(request: Request) -> Response:
+        form, problem = await _form(desk, request)
+        drafted, task = Draft.of_form(form), DRAFT_TASKS.get(form.get("do", "check"))
+        if problem or task is None:
+            wrong = {"image": [problem.message]} if problem else {"": ["no such button"]}
+            return _draft_page(desk, replace(drafted, problems=wrong))
+        return desk.start(task(drafted, desk.pictures))
+
+    @app.post("/revert")
+    def revert(id: Annotated[str, Form()], head: Annotated[str, Form()]) -> Response:
+        task = Revert(id, head, desk.edits)
+        task.check()
+        return desk.start(task)
+
+
+def _failing(app: FastAPI, desk: Desk) -> None:
+    """Add the pages for what cannot be done."""
+
+    @app.exception_handler(MoreError)
+    def error(request: Request, error: MoreError) -> Response:
+        return desk.page("error.html", 404 if isinstance(error, UsageError) else 409, error=error)
+
+    @app.exception_handler(RequestValidationError)
+    @app.exception_handler(AnyHTTPException)
+    def missing(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, AnyHTTPException) else 404
+        return desk.page("error.html", status, error=MoreError("there is no such page", "the list has every edit"))
+
+    @app.exception_handler(ClientDisconnect)
+    def too_long(request: Request, error: ClientDisconnect) -> Response:
+        return desk.page("error.html", 413, error=DataError("this is larger than a picture may be", "shrink it"))
+
+
+def _ask_page(
+    desk: Desk, picture: str, question: str, *, job: Job | None = None, problem: MoreError | None = None
+) -> HTMLResponse:
+    status, values = 422 if problem else 200, {"picture": picture, "question": question}
+    return desk.page("ask.html", status, job=job, problem=problem, recent=_recent(desk, picture), **values)
+
+
+def _draft_page(desk: Desk, draft: Draft, error: MoreError | None = None) -> HTMLResponse:
+    status = 422 if draft.problems else 200
+    return desk.page("draft.html", status, draft=draft, error=error, recent=_recent(desk, draft.picture))
+
+
+def _recent(desk: Desk, chosen: str) -> list[str]:
+    """Return the pictures that a form offers: the chosen one first."""
+    recent = desk.edits.now().recent_pictures(RECENT)
+    return [chosen, *(digest for digest in recent if digest != chosen)] if chosen else recent
+
+
+async def _form(desk: Desk, request: Request) -> tuple[dict[str, str], MoreError | None]:
+    """Return the fields of a form, `picture` being the uploaded one if there is one, and what is wrong with that."""
+    async with request.form(max_files=1, max_fields=FIELDS) as form:
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        fields.setdefault("picture", "")
+        if fields["picture"] and desk.pictures.find(fields["picture"]) is None:
+            raise HTTPException(404)
+        upload = form.get("upload")
+        if not isinstance(upload, UploadFile) or not upload.filename:
+            return fields, None
+        try:
+            fields["picture"] = await run_in_threadpool(desk.pictures.add, await upload.read(), upload.filename)
+        except DataError as error:
+            return fields, error
+        return fields, None

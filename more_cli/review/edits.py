@@ -1,0 +1,131 @@
+"""The list of edits, from the ledger alone: no picture is opened and no model is loaded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from more_cli.errors import UsageError
+from more_cli.files import disk_errors
+from more_cli.inputs.edits import Edit
+from more_cli.store.entry import START, Entry, Status
+from more_cli.store.ledger import Ledger
+from more_cli.store.target import Target
+from more_cli.text import shorten
+
+PAGE = 50
+"""Edits on one page."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One edit, as its last line in the ledger says, and its status now."""
+
+    id: str
+    status: Status
+    question: str
+    target: str
+    before: str | None
+    after: str | None
+    drift: float | None
+    time: str
+    images: tuple[str, ...]
+
+    @classmethod
+    def of(cls, entry: Entry, status: Status) -> Row:
+        """Return the row of a ledger line."""
+        answers = entry.greedy_before, entry.greedy_after
+        shown = entry.id, status, entry.question, entry.target, *answers, entry.drift, entry.time
+        return cls(*shown, tuple(entry.images))
+
+    def mentions(self, words: Sequence[str]) -> bool:
+        """Return whether every word, in lower case, is in its id, question, target or answers."""
+        text = "\n".join((self.id, self.question, self.target, self.before or "", self.after or "")).lower()
+        return all(word in text for word in words)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All edits at one moment, the newest first."""
+
+    head: str = START
+    """Hash of the ledger's last line."""
+    rows: Sequence[Row] = ()
+    counts: Mapping[Status, int] = field(default_factory=dict)
+    """Number of edits by status."""
+
+    def chosen(self, status: str = "", text: str = "") -> list[Row]:
+        """Return the edits of a status (empty for any) that mention every word of a text."""
+        words = text.lower().split()
+        return [row for row in self.rows if status in ("", row.status) and row.mentions(words)]
+
+    def later(self, id: str) -> int:
+        """Return how many edits were made after this one and not reverted."""
+        newer = itertools.takewhile(lambda row: row.id != id, self.rows)
+        return sum(row.status is not Status.REVERTED for row in newer)
+
+    def recent_pictures(self, most: int) -> list[str]:
+        """Return the hashes of the pictures that were edited last."""
+        return list(dict.fromkeys(_images(self.rows)))[:most]
+
+
+class Edits:
+    """Reads the ledger again whenever its file has changed."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._known: tuple[tuple[int, int, int] | None, Listing] = None, Listing()
+        self._lock = threading.Lock()
+
+    def now(self) -> Listing:
+        """Return the edits as of now; none before there is a ledger.
+
+        Raises:
+            StateError: the ledger is damaged.
+        """
+        path = self.target.folder / self.target.ledger_name
+        with self._lock, disk_errors(path):
+            if not path.exists():
+                return Listing()
+            status = os.stat(path)
+            stamp = status.st_ino, status.st_size, status.st_mtime_ns
+            if self._known[0] != stamp:
+                self._known = stamp, _read(self.target)
+            return self._known[1]
+
+    def edit(self, id: str) -> Edit:
+        """Return an edit as it was applied last.
+
+        Raises:
+            UsageError: there is none of that id.
+            StateError: the ledger is damaged.
+        """
+        ledger = Ledger(self.target.folder)
+        if id not in ledger.by_id:
+            raise UsageError(f"no edit `{shorten(id)}`", "the list has every edit")
+        return ledger.edit_of(ledger.by_id[id])
+
+
+def _read(target: Target) -> Listing:
+    lines: dict[int, Row] = {}
+
+    def note(entry: Entry) -> None:
+        if entry.kind == "edit":
+            lines[entry.seq] = Row.of(entry, entry.status)
+
+    ledger = Ledger(target.folder, note)
+    kinds = zip(ledger.entries.numbers(), ledger.entries.kinds(), strict=True)
+    last = {id: number for number, (kind, id) in kinds if kind == "edit"}
+    statuses = ledger.statuses()
+    newest = sorted(last.items(), key=lambda item: -item[1])
+    rows = [replace(lines[number], status=statuses[id]) for id, number in newest]
+    return Listing(ledger.head, rows, Counter(row.status for row in rows))
+
+
+def _images(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        yield from row.images

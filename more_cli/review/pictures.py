@@ -1,0 +1,55 @@
+"""Pictures that the page shows: those of the store and those uploaded in this session, named by their hash only."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from more_cli.inputs.images import ImageSource, ImageStore, decode_image
+
+SIDES = {"small": 192, "large": 1024}
+"""Longest sides of the copies that the page shows, pixels."""
+_DIGEST = re.compile("[0-9a-f]{64}")
+_QUALITY = 85
+_AT_ONCE = 2
+"""Pictures that are decoded at the same time: a large one takes some hundred MB of memory."""
+
+
+class Pictures:
+    """The store of a state, and a folder of uploads that lie there until an edit stores them."""
+
+    def __init__(self, store: Path, uploads: Path) -> None:
+        self._stores = ImageStore(store), ImageStore(uploads)
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+        self.jpeg = lru_cache(512)(self._jpeg)
+        """Return a copy of a picture as JPEG: bytes of its own, whatever was uploaded; see `find` for the errors."""
+
+    def find(self, digest: str) -> ImageSource | None:
+        """Return the picture of this SHA-256, 64 hex digits; None if that is no digest, or there is no such picture."""
+        if not _DIGEST.fullmatch(digest):
+            return None
+        return next((store.source(digest) for store in self._stores if digest in store), None)
+
+    def add(self, data: bytes, name: str) -> str:
+        """Keep an uploaded picture and return its SHA-256; `name` is for messages.
+
+        Raises:
+            DataError: it is not an image, damaged, or beyond the limits of edits.
+        """
+        with self._slots:
+            decode_image(data, name)
+        return self._stores[1].put(data)
+
+    def _jpeg(self, digest: str, side: int) -> bytes | None:
+        source = self.find(digest)
+        if source is None:
+            return None
+        with self._slots:
+            pixels = source.open()
+            pixels.thumbnail((side, side))
+        file = io.BytesIO()
+        pixels.save(file, "JPEG", quality=_QUALITY)
+        return file.getvalue()

@@ -1,0 +1,245 @@
+"""What the page asks of the model; each task runs in the worker's thread and names the page that shows its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
+
+from more_cli.errors import DataError, MoreError, StateError, StreamErrors
+from more_cli.inputs.images import ImageSource
+from more_cli.review.drafts import Draft, by_field
+from more_cli.review.edits import Edits
+from more_cli.review.pictures import Pictures
+from more_cli.text import plain, shorten
+
+if TYPE_CHECKING:
+    from more_cli.api import Model
+    from more_cli.ops.ask import Answers
+
+CUT_OFF = "..."
+"""How an answer ends that was longer than it may be."""
+STALE = "the ledger has changed since this page was drawn, so nothing was done"
+
+
+def edit_path(id: str) -> str:
+    """Return the address of the page of one edit: an id can hold any letter, also `/` and `..`."""
+    return f"/edit?id={quote(id, safe='')}"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask base and edited model one question."""
+
+    question: str
+    picture: str
+    pictures: Pictures
+    path: str = "/ask"
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"asking `{shorten(self.question)}`"
+
+    def run(self, model: Model) -> Answers:
+        """Return both answers.
+
+        Raises:
+            DataError: as `Asker.ask`.
+        """
+        with model.asking() as asker:
+            return asker.ask(self.question, _sources(self.pictures, self.picture))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One of an edit's questions, as answered now."""
+
+    what: str
+    expected: str | None
+    picture: str
+    answers: Answers
+
+    @property
+    def differs(self) -> bool:
+        """Whether the edited model's answer is not the expected one, letter for letter; without one, the base's."""
+        expected = self.answers.base if self.expected is None else self.expected
+        return self.answers.edited is not None and self.answers.edited.strip() != expected.strip()
+
+
+@dataclass(frozen=True)
+class AskAll:
+    """Ask everything that an edit holds: its question, the variants and the locality questions."""
+
+    id: str
+    edits: Edits
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"asking the questions of {shorten(self.id)}"
+
+    @property
+    def path(self) -> str:
+        """The edit's page."""
+        return edit_path(self.id)
+
+    def run(self, model: Model) -> list[Asked]:
+        """Return the answers, in the order of the edit's page."""
+        edit = self.edits.edit(self.id)
+        asked: list[tuple[str, str, tuple[ImageSource, ...], str | None]] = [
+            ("the correction", edit.question, edit.images, edit.target),
+            *(("in other words", question, edit.images, edit.target) for question in edit.rephrases),
+            *(("on another picture", edit.question, (image,), edit.target) for image in edit.image_rephrases),
+        ]
+        for kind, probes in (("must stay", edit.locality), ("follows from it", edit.portability)):
+            asked += [(kind, probe.question, (probe.image,) if probe.image else (), probe.answer) for probe in probes]
+        with model.asking() as asker:
+            return [
+                Asked(what, expected, images[0].sha256 if images else "", asker.ask(question, images))
+                for what, question, images, expected in asked
+            ]
+
+
+@dataclass(frozen=True)
+class _OfDraft:
+    """A task about a draft; its result is the draft with what was found."""
+
+    draft: Draft
+    pictures: Pictures
+    path: str = "/draft"
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"{self._verb} the correction of `{shorten(self.draft.question)}`"
+
+    _verb: ClassVar[str] = "checking"
+
+    def _line(self) -> dict[str, Any]:
+        source = next(iter(_sources(self.pictures, self.draft.picture)), None)
+        return self.draft.line(source.path if source else None)
+
+
+class BaseAnswers(_OfDraft):
+    """Ask the base the questions of a draft, and take its answers for the locality questions that have none."""
+
+    _verb = "asking the base about"
+
+    def run(self, model: Model) -> Draft:
+        """Return the draft with the base's answers."""
+        draft = self.draft
+        shown = _sources(self.pictures, draft.picture)
+        with model.asking() as asker:
+            base = type(asker)({"base": asker.models["base"]})
+            said = [base.ask(row.question, shown if row.pictured else ()).base for row in draft.locality]
+            answer = base.ask(draft.question, shown).base if draft.question else None
+        near = [
+            replace(row, base=text, answer=row.answer or _whole(text))
+            for row, text in zip(draft.locality, said, strict=True)
+        ]
+        return replace(draft, base=answer, locality=tuple(near))
+
+
+class Check(_OfDraft):
+    """Check a draft as `more edit --dry-run` does."""
+
+    def run(self, model: Model) -> Draft:
+        """Return the draft with its problems, or with what an edit would do."""
+        try:
+            report = model.edit([self._line()], reapply=True, dry_run=True).report
+        except (StreamErrors, DataError) as error:
+            return _with_problems(self.draft, error)
+        return replace(self.draft, notes=["no problems found", *report.notes])
+
+
+@dataclass(frozen=True)
+class Applied:
+    """An edit that was applied, or was in the ledger already."""
+
+    id: str
+    said: str
+
+
+class Apply(_OfDraft):
+    """Apply a draft as `more edit` does."""
+
+    _verb = "applying"
+
+    def run(self, model: Model) -> Applied | Draft:
+        """Return what was applied, or the draft with its problems."""
+        try:
+            report = model.edit([self._line()], reapply=True).report
+        except (StreamErrors, DataError) as error:
+            return _with_problems(self.draft, error)
+        if not report.ids or report.ids[0] not in report.statuses:
+            return replace(self.draft, problems={"": ["it was interrupted before it was applied"]})
+        id = report.ids[0]
+        what = f"applied: {report.statuses[id]}" if report.applied else "this correction is in the ledger already"
+        return Applied(id, "; ".join([what, *report.notes]))
+
+
+@dataclass(frozen=True)
+class Revert:
+    """Revert one edit, unless the ledger has changed since the page with the button was drawn."""
+
+    id: str
+    head: str
+    """Hash of the ledger's last line on that page."""
+    edits: Edits
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"reverting {shorten(self.id)}"
+
+    @property
+    def path(self) -> str:
+        """The edit's page."""
+        return edit_path(self.id)
+
+    def run(self, model: Model) -> str:
+        """Return what was done, in words.
+
+        Raises:
+            StateError: the ledger has changed.
+        """
+        self.check()
+        report = model.revert(self.id)
+        again = f", {len(report.again)} later ones applied again" if report.again else ""
+        moved = [f"{id} is now {now}" for id, (_, now) in report.changed.items()]
+        return "; ".join([f"reverted{again}", *moved[:10]])
+
+    def check(self) -> None:
+        """Compare the ledger with the page.
+
+        Raises:
+            StateError: the ledger has changed.
+        """
+        if self.edits.now().head != self.head:
+            raise StateError(STALE, "look at the edit as it is now, then press the button again")
+
+
+def _sources(pictures: Pictures, digest: str) -> Sequence[ImageSource]:
+    """Return the picture of a form; none if no picture was chosen.
+
+    Raises:
+        DataError: it is gone.
+    """
+    if not digest:
+        return ()
+    source = pictures.find(digest)
+    if source is None:
+        raise DataError("the picture is not there any more", "choose it again")
+    return (source,)
+
+
+def _whole(answer: str) -> str:
+    """Return an answer as a line can expect it; nothing for one that was cut off, which stands for the base's too."""
+    return "" if answer.endswith(CUT_OFF) else plain(answer)
+
+
+def _with_problems(draft: Draft, error: MoreError) -> Draft:
+    problems = by_field(error.problems if isinstance(error, StreamErrors) else [error.message])
+    return replace(draft, problems=problems, notes=[error.hint] if error.hint else [])
