@@ -85,6 +85,7 @@ def open_model(
     dtype: str = "auto",
     device_map: str = "",
     memory: float | None = None,
+    attention: str = "auto",
     progress: Progress = no_progress,
 ) -> Model:
     """Open a checkpoint folder, with its state if there is one.
@@ -98,12 +99,13 @@ def open_model(
         dtype: `float32`, `bfloat16`, `float16`, or `auto` for the checkpoint's.
         device_map: `auto` spreads the model over devices, memory and disk.
         memory: GiB that may be used; by default what is free.
+        attention: `sdpa`, `eager`, `flash`, or `auto` for sdpa where the model has it.
         progress: Called with done, total and a text during long work.
 
     Raises:
         StateError: not a checkpoint.
     """
-    return Model(model, state, recipe, settings, Machine(device, dtype, device_map, memory), progress)
+    return Model(model, state, recipe, settings, Machine(device, dtype, device_map, memory, attention), progress)
 
 
 class Model:

@@ -30,6 +30,7 @@ def review(
     dtype: opt.Dtype = "auto",
     device_map: opt.DeviceMap = "",
     memory: opt.Memory = None,
+    attention: opt.Attention = "auto",
     verbose: opt.Verbose = 0,
 ) -> None:
     """Serve a page that shows, drafts and reverts edits.
@@ -57,7 +58,7 @@ def review(
     def opened(progress: Progress) -> Model:
         from more_cli.api import open_model
 
-        where = {"device": device, "dtype": dtype, "device_map": device_map}
+        where = {"device": device, "dtype": dtype, "device_map": device_map, "attention": attention}
         return open_model(target.model, target.sidecar, **where, memory=memory, progress=progress)
 
     def started(address: str) -> None:

@@ -28,7 +28,6 @@ class Machine:
     """`auto` spreads the model over every device, then main memory, then disk, through accelerate."""
     memory: float | None = None
     """GiB of main memory, or of `device`, that may be used; None for all that is free."""
-
     attention: str = "auto"
     """`auto` is sdpa where the model has it, else eager."""
 
