@@ -37,7 +37,8 @@ def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> 
         assert (bare > 0 and 0 < alone < cpu) if writes else bare == alone == 0
     assert made["P_error"] < 1e-11
     first, *_, last = made["held"]
-    assert (first["descriptors"], first["hooks"]) == (last["descriptors"], last["hooks"])
+    assert first["hooks"] == last["hooks"]
+    assert first["descriptors"] >= last["descriptors"], "the state is open until it is saved for the first time"
     assert made["before"]["descriptors"] == made["after"]["descriptors"]
     assert (made["before"]["hooks"], made["after"]["hooks"]) == (0, 10), "transformers' own, two a vision layer"
     # Its header counts edits and keys, in decimal digits.
