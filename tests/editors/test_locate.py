@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
 from more_cli.editors.locate.base import LocateEditor
@@ -203,7 +204,8 @@ def test_keys_of_earlier_edits_are_kept_and_protect_them(runtime: Runtime, tmp_p
 def test_the_paper_literal_variant_writes_one_key(runtime: Runtime, tmp_path: Path) -> None:
     """And in the last layer it can fit the first token of a longer target at most: nothing mixes positions behind."""
     entry = EDITORS_BY_NAME["alphaedit:last_prompt"]
-    editor = entry.make(EditorOptions(tmp_path, None, ("clamp=8.0", "steps=40", "neutral=0", "stop=0.0", "share=0.5")))
+    settings = ("clamp=8.0", "steps=40", "neutral=0", "stop=0.0", "share=0.5")
+    editor = entry.make(EditorOptions(demo_model_dir(), settings=settings))
     assert isinstance(editor, AlphaEditor)
     fitted(editor, runtime, tmp_path)
     request = requests(tmp_path, 3)[2]
