@@ -172,9 +172,9 @@ def test_the_base_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
     counted(loading, "meta_model")
     counted(loading, "load_processor")
-    counted(session, "load_state")
+    counted(session, "open_state")
     assert ask(world, QUESTION).code == 0
-    assert sorted(made) == ["load_processor", "load_state", "meta_model"]
+    assert sorted(made) == ["load_processor", "meta_model", "open_state"]
 
 
 # --- the loop ---
