@@ -22,6 +22,7 @@ from more_cli.errors import UsageError
 from more_cli.model.batches import Batch
 from more_cli.model.branches import computes_beside
 from more_cli.model.keymap import quiet
+from more_cli.model.quantised import import_bitsandbytes
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.structure import find_backbone, text_layers
@@ -126,6 +127,7 @@ class Peer:
 
     def seconds(self, batches: Sequence[Batch]) -> list[float]:
         """Return the seconds of one step on each of these batches."""
+        import_bitsandbytes()
         from peft import LoraConfig, get_peft_model
 
         config = LoraConfig(

@@ -28,7 +28,14 @@ def import_library(checkpoint: Checkpoint) -> None:
         if find_spec(needed) is None:
             what = f"{checkpoint.path}: quantised to {checkpoint.scheme}, which needs {needed}"
             raise StateError(what, 'pip install "more-cli[quantised]"')
-    # It warns at every Linear of every pass that float32 inputs become float16.
+    import_bitsandbytes()
+
+
+def import_bitsandbytes() -> None:
+    """Import bitsandbytes if it is installed, without what it would fetch from the hub; PEFT imports it as well."""
+    if find_spec("bitsandbytes") is None:
+        return
+    # It warns when it is imported, and at every Linear of every pass that float32 inputs become float16.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with _without("kernels"):
         import bitsandbytes  # noqa: F401

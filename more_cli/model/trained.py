@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from more_cli.errors import StateError, UsageError
 from more_cli.model.changes import Change
+from more_cli.model.quantised import import_bitsandbytes
 
 
 class Trained(ABC):
@@ -111,6 +112,7 @@ class Adapter(Trained):
         super().__init__(module)
         if find_spec("peft") is None:
             raise UsageError("the `lora` editors need PEFT", 'pip install "more-cli[lora]"')
+        import_bitsandbytes()
         from peft import LoraConfig, inject_adapter_in_model
 
         self._leaf = module.rpartition(".")[2]
