@@ -100,7 +100,7 @@ def _gallery(page: Page) -> Markup:
     order = "edits that do not hold first, then those with other answers that moved"
     return _section(
         "Gallery",
-        element("p", f"{note}{order}; `before` is the answer of the untouched base"),
+        element("p", f"{note}{order}; ", element("code", "before"), " is the answer of the untouched base"),
         element("div", *(_card(page, scores, thumbnails) for scores in shown), class_="gallery"),
     )
 

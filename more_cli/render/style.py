@@ -20,7 +20,7 @@ li { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
+  white-space: nowrap; vertical-align: top; }
 td:last-child { white-space: normal; }
 th, .tick, .variants, dt { color: var(--faint); font-weight: normal; }
 code, pre { font-family: ui-monospace, monospace; font-size: .875em; }
@@ -53,6 +53,7 @@ dd { margin: 0; }
 .variants, .why, article summary, article table { font-size: .875rem; }
 article summary { margin-top: .25rem; }
 article table { table-layout: fixed; width: 100%; }
-article th, article td { white-space: normal; overflow-wrap: anywhere; padding-right: .5rem; vertical-align: top; }
+article th, article td { white-space: normal; overflow-wrap: anywhere; padding-right: .5rem; }
+@media (max-width: 40rem) { main > section td:last-child { min-width: 50vw; } article td:last-child { min-width: 0; } }
 td img { display: block; max-height: 3rem; }
 """
