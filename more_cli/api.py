@@ -276,14 +276,19 @@ class Model:
         require_all: bool = False,
         rounding: Literal["nearest", "stochastic"] = "nearest",
         sha256: bool = False,
+        into: StrPath | None = None,
     ) -> MergeReport:
         """Write a standalone checkpoint that includes the edits to the folder `out`, as `more merge` does.
+
+        `into` is the full-precision checkpoint that a quantised one was made from: the edits are merged into it.
 
         Raises:
             FailedEditsError: with `require_all`, an edit does not stand; nothing is written.
             UsageError: `out` exists and may not be replaced.
         """
-        options = MergeOptions(force=force, verify=verify, require_all=require_all, rounding=rounding, sha256=sha256)
+        options = MergeOptions(
+            force=force, verify=verify, require_all=require_all, rounding=rounding, sha256=sha256, into=_path(into)
+        )
         return merge(self.target, Path(out), self.machine, options, self._progress)
 
     def export(
