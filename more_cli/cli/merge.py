@@ -193,4 +193,5 @@ def _values(report: MergeReport) -> dict[str, Any]:
             for fold in report.folds
         ],
         "verification": asdict(report.verification) if report.verification else None,
+        "not_held": report.not_held,
     }
