@@ -212,7 +212,10 @@ class Session:
             self._give_anchors(absorb_from=known)
 
     def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from place `since` on again where they do not hold, and a batch among them."""
+        """Write the edits from place `since` on again where they do not hold.
+
+        Edits of a batch that are among them are written for the first time.
+        """
         context = self.memory.context(self.state.meta.edits + 1)
         numbers = [number for number in context.past if number >= since]
         if self.unwritten and since <= self.unwritten[0]:

@@ -158,6 +158,8 @@ def test_edits_that_do_not_hold_in_the_full_checkpoint_are_named(
     assert done.code == 3
     assert "verified: 0 of 2 edits hold in" in done.out
     assert "did not hold beside the quantised weights either: never" in done.err
+    again = merge(world, tmp_path / "out", "--into", tmp_path / "full", "--force", "--json")
+    assert (again.code, again.json["not_held"]) == (3, ["never"])
     assert "lost beside full-precision weights: e1" in done.err
 
 
