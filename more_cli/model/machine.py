@@ -35,7 +35,9 @@ class Machine:
         if self.dtype not in DTYPES:
             raise UsageError(f"`--dtype {self.dtype}` is not one of {', '.join(DTYPES)}")
         if self.attention not in ATTENTIONS:
-            raise UsageError(f"`--attention {self.attention}` is not one of {', '.join(ATTENTIONS)}")
+            raise UsageError(
+                f"`--attention {self.attention}` is not one of {', '.join(ATTENTIONS)}", "leave it out for auto"
+            )
         if self.attention == "flash" and find_spec("flash_attn") is None:
             raise UsageError("`--attention flash` needs flash-attn", "pip install flash-attn, or use --attention sdpa")
         if self.device_map not in ("", "auto"):
