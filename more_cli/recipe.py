@@ -146,6 +146,9 @@ class Recipe(BaseModel):
     share one step length."""
     halvings: int = Field(default=5, ge=0, le=20)
     """Largest number of times that the step of a write is halved until it decreases `loss`; 0 accepts every step."""
+    conjugate: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Part, 0 to 1, of Fletcher and Reeves's weight up to which a write goes on along the one before it, where both
+    write the same edits: so the two are conjugate. 0: each goes along G P alone, as in the paper."""
     loss: Literal["nll", "margin"] = "nll"
     """What a write decreases: the target's mean negative log-likelihood (`nll`, as in the paper), or the same with the
     logit of every target token lowered by the margin that it must reach (`margin`)."""

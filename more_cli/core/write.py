@@ -118,6 +118,21 @@ def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
     return rho * loss / decrease if decrease > 0.0 else 0.0
 
 
+def conjugacy(slope: float, before: float, after: float, part: float) -> float:
+    """Return beta of the direction G P - beta s, conjugate to the last step s of the same edit.
+
+    `slope` is <G, G P>; `before` and `after` are <G, s> at the start and at the end of s. The smaller one of two: Dai
+    and Yuan's slope / (after - before) of 1999, and `part`, in (0, 1], of Fletcher and Reeves's slope / -before of
+    1964, which bounds the first where the loss hardly bends along s. So the direction always descends.
+
+    Deviation from the paper, where every write goes along G P. The tokens of an answer have nearly the same key: such a
+    write raises one token at the price of another, and the next write takes that back.
+    """
+    if before >= 0.0:  # nothing was written
+        return 0.0
+    return slope / max(after - before, -before / part)
+
+
 def length(step: Tensor) -> Tensor:
     """Return the Frobenius norm of a step, () float64."""
     # float64: the squares of a step that has blown up overflow float32, and the step would look finite and tiny.

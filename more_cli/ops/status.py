@@ -84,6 +84,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
     if recipe.stop_early:
         limit = f"margin {recipe.margin}" if recipe.criterion == "margin" else f"NLL {recipe.target_nll}"
         names.append(f"written until it holds ({limit}, at most {counted(recipe.max_steps, 'write')})")
+    if recipe.conjugate:
+        names.append(f"conjugate writes ({recipe.conjugate:g})")
     if recipe.halvings:
         names.append(f"shorter steps (at most {counted(recipe.halvings, 'halving')})")
     if recipe.rehearsal.size:

@@ -53,6 +53,7 @@ VARIANTS = {
     "nll": Variant(settings=("loss=nll",)),
     "undamped": Variant(settings=("damping=1e9",)),
     "damping-0.3": Variant(settings=("damping=0.3",)),
+    "along-gp": Variant(settings=("conjugate=0",)),
     "no-halvings": Variant(settings=("halvings=0",)),
     "no-watch": Variant(settings=("anchors.watched=0",)),
     "no-anchors": Variant(anchors=""),

@@ -168,6 +168,47 @@ def test_polyak_step_predicts_the_whole_loss_and_ignores_the_scale_of_p() -> Non
     assert write.polyak_step(3.0, 0.0) == 0.0
 
 
+@given(
+    slope=st.floats(1e-3, 1e3),
+    before=st.floats(-1e3, -1e-3),
+    after=st.floats(-1e3, 1e3),
+    part=st.floats(0.1, 1.0),
+)
+def test_a_conjugate_direction_descends_and_goes_on_by_a_bounded_part(
+    slope: float, before: float, after: float, part: float
+) -> None:
+    beta = write.conjugacy(slope, before, after, part)
+    assert slope - beta * after > 0  # <G, G P - beta s>
+    assert 0 <= beta <= part * slope / -before * (1 + 1e-9)
+
+
+def test_nothing_written_leaves_the_next_direction_alone() -> None:
+    assert write.conjugacy(2.0, 0.0, 0.0, 1.0) == 0.0
+
+
+def test_conjugate_writes_end_a_narrow_valley_in_as_many_steps_as_it_has_directions() -> None:
+    """A quadratic loss 1/2 <B H, B>, 555 at first, with P in front and exact line searches."""
+    H = torch.diag(torch.tensor([1.0, 10.0, 100.0, 1000.0], dtype=torch.float64))
+    P = recursion.closed_form(keys(3, 4), 0.5, "unit")
+
+    def inner(left: torch.Tensor, right: torch.Tensor) -> float:
+        return float((left * right).sum())
+
+    losses = []
+    for conjugate in (False, True):
+        B, step, before = torch.ones(1, 4, dtype=torch.float64), torch.zeros(1, 4, dtype=torch.float64), 0.0
+        for _ in range(4):
+            G = B @ H
+            D = G @ P
+            if conjugate:
+                D = D - write.conjugacy(inner(G, D), before, inner(G, step), 1.0) * step
+            step = -inner(G, D) / inner(D @ H, D) * D
+            B, before = B + step, inner(G, step)
+        losses.append(inner(B @ H, B) / 2)
+    assert losses[0] > 1.0
+    assert losses[1] < 1e-9
+
+
 def test_a_long_step_is_shortened_and_a_short_one_left_alone() -> None:
     step = torch.full((3, 3), 2.0)
     norm = float(write.length(step))

@@ -75,7 +75,7 @@ def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
     passes.scores |= passes.score(_drawn(passes))
     while passes.writes < recipe.max_steps and not _settled(passes):
         chosen = [new, *(number for number in passes.failing() if number != new)]
-        steps = sites.steps(passes.gradient(chosen), recipe)
+        steps = passes.steps(chosen)
         fresh = sites.keys(passes.batch([new])) if passes.alone and recipe.absorb == "write" else keys
         stopped = passes.write(chosen, steps, _drawn(passes, chosen))
         if recipe.absorb == "write":
@@ -110,7 +110,7 @@ def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[in
         for start in range(0, len(failing), rules.size):
             chosen = failing[start : start + rules.size]
             passes.scores = {number: scores[number] for number in chosen}
-            passes.write(chosen, passes.sites.steps(passes.gradient(chosen), passes.recipe))
+            passes.write(chosen, passes.steps(chosen))
     else:
         passes.scores = passes.score(numbers)
     passes.margin = passes.recipe.margin

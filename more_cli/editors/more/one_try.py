@@ -9,8 +9,9 @@ from more_cli.recipe import Recipe, parse_recipe
 from more_cli.settings import apply_setting
 
 ONE_TRY = (
-    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write", "halvings"),
-    *("visual_share", "damping", "captions", "top_k", "rehearsal", "anchors.size", "anchors.max_drift"),
+    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write"),
+    *("halvings", "conjugate", "visual_share", "damping", "captions", "top_k"),
+    *("rehearsal", "anchors.size", "anchors.max_drift"),
 )
 """Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
 

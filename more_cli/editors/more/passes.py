@@ -13,7 +13,7 @@ from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, drift
 from more_cli.editors.base import EditContext
 from more_cli.editors.more.rehearsal import EncodedEdits, draw_anchors
-from more_cli.editors.more.site import Weights
+from more_cli.editors.more.site import Step
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
@@ -56,6 +56,8 @@ class Passes:
     passes: int = 0
     """Samples sent forward; `cost` counts as in `EditOutcome`."""
     cost: float = 0.0
+    last: tuple[Sequence[int], Mapping[str, Step]] = ((), {})
+    """The edits and the steps of the last write; none before the first, and after one that failed."""
     written: set[str] = field(default_factory=set)
     """Names of the sites that were written."""
     against: list[int] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Passes:
             self.always += [look.anchor for look in again]
             self.longest /= 2
             self.writes, self.margins, self.written = 0, {}, set()
-        self.start, self.reach = self.sites.snapshot(), self.longest
+        self.start, self.reach, self.last = self.sites.snapshot(), self.longest, ((), {})
         self.scores = self.score([self.context.number], record=True)
 
     @contextmanager
@@ -167,6 +169,12 @@ class Passes:
         self.passes += size
         self.cost += size / 3
 
+    def steps(self, chosen: Sequence[int]) -> dict[str, Step]:
+        """Return the steps of a write on these edits; conjugate to the last one only if that wrote the same edits."""
+        before, last = self.last
+        loss = self.gradient(chosen)
+        return self.sites.steps(loss, self.recipe, last if before == chosen else {})
+
     @timed("gradient")
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run the forward and backward pass of a write on these edits; return L = mean loss + KL(base || edited)."""
@@ -196,13 +204,14 @@ class Passes:
         self.cost += len(samples)
         return total
 
-    def write(self, chosen: Sequence[int], steps: Mapping[str, Weights], also: Sequence[int] = ()) -> str:
+    def write(self, chosen: Sequence[int], steps: Mapping[str, Step], also: Sequence[int] = ()) -> str:
         """Write steps computed for `chosen`, score these and `also` again, and return why it failed, or "".
 
         The paper accepts every step. Here one that does not decrease the loss of `chosen` is halved, at most `halvings`
         times, and the length that worked is where the next write starts. If none works, all is as before.
         """
         before, scores, loss = self.sites.snapshot(), self.scores, self.loss(chosen)
+        self.last = (), {}
         again = [*chosen, *(number for number in also if number not in chosen)]
         self.writes += 1
         for halving in range(self.recipe.halvings + 1):
@@ -213,6 +222,7 @@ class Passes:
             if finite and (self.loss(chosen) < loss or not self.recipe.halvings):
                 self.reach = share if halving else min(2 * share, self.longest)
                 self.written |= set(steps)
+                self.last = chosen, steps
                 past = (number for number in chosen if number != self.context.number)
                 self.against = [number for number in past if self.scores[number].nll > scores[number].nll]
                 return ""

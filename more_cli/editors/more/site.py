@@ -73,6 +73,14 @@ def basis_of(state: State, record: SiteRecord) -> Tensor:
     return state.A[record.name] if record.name in state.A else rebuild_basis(record, state.meta.recipe.basis)
 
 
+@dataclass(frozen=True)
+class Step(Weights):
+    """What one write changes at one site."""
+
+    slope: float = 0.0
+    """<G, Delta B>, the first-order change of the loss; 0 where no recipe asks for it."""
+
+
 @dataclass
 class WrittenSite:
     """One site: its record, its branch (A, B) and its P. A write changes B."""
@@ -101,9 +109,10 @@ class WrittenSite:
         """Set B to zero."""
         self.branch.B = torch.zeros_like(self.branch.B)
 
-    def step(self, change: Tensor, limit: float, norm: float) -> Weights:
-        """Return the step that changes B by this, of this norm, shortened where |Delta B A|_F could be too long."""
-        return Weights(capped(change, limit / self.stretch, norm))
+    def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
+        """Return the step that changes B by this, of this norm and slope, shortened where |Delta B A|_F is too long."""
+        limit /= self.stretch
+        return Step(capped(change, limit, norm), slope=slope * min(1.0, limit / norm) if norm else 0.0)
 
     def write(self, before: Weights, step: Weights, share: float) -> None:
         """Set B to what it was before plus this share of the step."""
@@ -143,12 +152,13 @@ class MovingSite(WrittenSite):
         assert self.first is not None
         self.branch.basis = self.first
 
-    def step(self, change: Tensor, limit: float, norm: float) -> Weights:
+    def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
         """Return the step that changes B by this and A along its gradient; either changes B A by the limit at most."""
         by_A = limit / max(float(torch.linalg.vector_norm(self.branch.B)), 1e-12)
         self.stretch = basis.stretch(self.branch.basis)
         change_of_A = -self.rate * self.branch.basis_gradient()
-        return Weights(super().step(change, limit, norm).B, capped(change_of_A, by_A, float(length(change_of_A))))
+        step = super().step(change, limit, norm, slope)
+        return Step(step.B, capped(change_of_A, by_A, float(length(change_of_A))), step.slope)
 
     def write(self, before: Weights, step: Weights, share: float) -> None:
         """Set B and A to what they were before plus this share of the step."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.core import basis, recursion
-from more_cli.core.write import Gradient, length, polyak_step, read
-from more_cli.editors.more.site import Weights, WrittenSite, make_site
+from more_cli.core.write import Gradient, conjugacy, length, polyak_step, read
+from more_cli.editors.more.site import Step, Weights, WrittenSite, make_site
 from more_cli.editors.more.statistics import fitted, heard_by, stacked
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Batch
@@ -168,25 +168,31 @@ class Sites:
                 site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
 
     @timed("write")
-    def steps(self, loss: float, recipe: Recipe) -> dict[str, Weights]:
+    def steps(self, loss: float, recipe: Recipe, last: Mapping[str, Step] | None = None) -> dict[str, Step]:
         """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name.
 
-        `recipe` is the state's, or one that differs in how a single edit is written.
+        `recipe` is the state's, or one that differs in how a single edit is written. `last` is the write before, of the
+        same edits: where the recipe says so, this one is conjugate to it.
         """
         gradients = {name: site.branch.gradient() for name, site in self._sites.items()}
         chosen = self._chosen(gradients, recipe.top_k)
         directions = self._directions(chosen, gradients, recipe)
-        polyak = self._polyak(loss, chosen, gradients, directions, recipe) if recipe.uses_polyak else {}
+        known = recipe.uses_polyak or recipe.conjugate
+        slopes = self._along(gradients, directions) if known else dict.fromkeys(directions, 0.0)
+        if recipe.conjugate and last and last.keys() == directions.keys():
+            self._turn(directions, slopes, gradients, last, recipe)
+        polyak = self._polyak(loss, slopes, recipe) if recipe.uses_polyak else {}
         changes = {}
         for site in chosen:
             name, modality = site.record.name, site.record.modality
             step = recipe.constants_of(name, modality).step
             eta = step if isinstance(step, float) else polyak[modality]
             changes[name] = -eta * directions.pop(name)
+            slopes[name] *= -eta
         norms = read([length(change) for change in changes.values()])
         return {
-            site.record.name: site.step(changes.pop(site.record.name), self._limit(site, recipe), norm)
-            for site, norm in zip(chosen, norms, strict=True)
+            name: site.step(changes.pop(name), self._limit(site, recipe), norm, slopes[name])
+            for site, name, norm in zip(chosen, tuple(changes), norms, strict=True)
         }
 
     @timed("write")
@@ -212,20 +218,11 @@ class Sites:
             self._norms[record.name] = self._runtime.norm(record.module, record.disk_key)
         return recipe.max_write * self._norms[record.name] / record.scale
 
-    def _polyak(
-        self,
-        loss: float,
-        chosen: Sequence[WrittenSite],
-        gradients: Mapping[str, Gradient],
-        directions: Mapping[str, Tensor],
-        recipe: Recipe,
-    ) -> dict[str, float]:
+    def _polyak(self, loss: float, slopes: Mapping[str, float], recipe: Recipe) -> dict[str, float]:
         """Return eta by modality: one for all sites or, with `visual_share`, each modality's own part of the loss."""
         decrease = {"text": 0.0, "visual": 0.0}
-        names = [site.record.name for site in chosen]
-        own = read([gradients[name].inner(directions[name]) for name in names])
-        for site, part in zip(chosen, own, strict=True):
-            decrease[site.record.modality] += part
+        for name, slope in slopes.items():
+            decrease[self._sites[name].record.modality] += slope
         share, rho = recipe.visual_share, recipe.rho
         if share is None or min(decrease.values()) <= 0.0:  # a question without an image has no visual part
             eta = polyak_step(loss, sum(decrease.values()), rho)
@@ -234,6 +231,31 @@ class Sites:
             "text": polyak_step((1.0 - share) * loss, decrease["text"], rho),
             "visual": polyak_step(share * loss, decrease["visual"], rho),
         }
+
+    @staticmethod
+    def _along(gradients: Mapping[str, Gradient], changes: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return <G, change> by site name."""
+        slopes = read([gradients[name].inner(change) for name, change in changes.items()])
+        return dict(zip(changes, slopes, strict=True))
+
+    def _turn(
+        self,
+        directions: dict[str, Tensor],
+        slopes: dict[str, float],
+        gradients: Mapping[str, Gradient],
+        last: Mapping[str, Step],
+        recipe: Recipe,
+    ) -> None:
+        """Make directions conjugate to the last step, those together that share a step length, and follow <G, d>."""
+        before = {name: step.slope for name, step in last.items()}
+        after = self._along(gradients, {name: step.B for name, step in last.items()})
+        for modalities in ("text visual",) if recipe.visual_share is None else ("text", "visual"):
+            names = [name for name in directions if self._sites[name].record.modality in modalities]
+            slope, start, end = (sum(along[name] for name in names) for along in (slopes, before, after))
+            beta = conjugacy(slope, start, end, recipe.conjugate)
+            for name in names:
+                directions[name] = directions[name] - beta * last[name].B
+                slopes[name] -= beta * after[name]
 
     @staticmethod
     def _directions(

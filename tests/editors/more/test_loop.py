@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from more_cli.core.write import conjugacy
 from more_cli.editors import anchors as anchoring
 from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
@@ -174,6 +175,52 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
                 removed[site.record.modality] -= gradients[name].inner(steps[name].B)
         assert removed["visual"] == pytest.approx(share * loss, rel=1e-4)
         assert removed["text"] == pytest.approx((1 - share) * loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_a_second_write_is_conjugate_to_the_first_one(runtime, sites, tmp_path, share) -> None:
+    """Together over the sites that share a step length, of which it is a Polyak step like any other."""
+    editor, edits = (
+        MoreEditor.fresh(recipe(visual_share=share, max_write=1e9, conjugate=0.7), sites),
+        requests(tmp_path),
+    )
+    with editor.attach(runtime):
+        passes = two_edits(editor, edits)
+        first = passes.steps([1])
+        passes.write([1], first, [2])
+        loss = passes.gradient([1])
+        plain, turned = editor.sites.steps(loss, editor.recipe), editor.sites.steps(loss, editor.recipe, first)
+        gradients = {site.record.name: site.branch.gradient() for site in editor.sites}
+        for modalities in (["text"], ["visual"]) if share else (["text", "visual"],):
+            names = [site.record.name for site in editor.sites if site.record.modality in modalities]
+            slope, before = (sum(steps[name].slope for name in names) for steps in (plain, first))
+            after = sum(float(gradients[name].inner(first[name].B)) for name in names)
+            beta = conjugacy(-slope, before, after, 0.7)
+            expected = {name: plain[name].B + beta * first[name].B for name in names}
+            scale = slope / sum(float(gradients[name].inner(expected[name])) for name in names)
+            assert beta > 0
+            for name in names:
+                torch.testing.assert_close(turned[name].B, scale * expected[name], atol=1e-6, rtol=1e-3)
+
+
+def test_a_write_of_other_edits_starts_anew(runtime, sites, tmp_path) -> None:
+    editor = MoreEditor.fresh(recipe(conjugate=0.7), sites)
+    with editor.attach(runtime):
+        passes = two_edits(editor, requests(tmp_path))
+        passes.write([1], passes.steps([1]), [2])
+        for chosen, same in (([1], False), ([1, 2], True)):
+            anew = editor.sites.steps(passes.gradient(chosen), editor.recipe)
+            steps = passes.steps(chosen)
+            assert all(torch.equal(steps[name].B, anew[name].B) for name in anew) is same
+
+
+def two_edits(editor: MoreEditor, edits: list[EditRequest]) -> Passes:
+    """Return the passes of the first of two edits, both scored."""
+    passes = editor._passes_of(edits[0], EditContext(1, recall=lambda number: edits[number - 1]))
+    passes.encoded.put(1, edits[0])
+    passes.begin()
+    passes.scores = passes.score([1, 2])
+    return passes
 
 
 def make_white(runtime: Runtime, folder: Path):
