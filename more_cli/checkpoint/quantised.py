@@ -25,6 +25,7 @@ SCHEMES = (*bnb.SCHEMES, *compressed.SCHEMES)
 _SLACK = 1.001
 """Times the bound of a scheme: values near the middle of two codes are rounded in float32."""
 _CASTS = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+_BY_GPTQMODEL = "which transformers reads through gptqmodel alone, a library that compiles code when it loads a model"
 _INSTEAD = "use the full-precision checkpoint it was made from, or quantise that with bitsandbytes to int8 or nf4"
 
 
@@ -65,6 +66,8 @@ def _named(said: Any) -> tuple[str, str]:
         return compressed.named(said)
     if method == bnb.BITSANDBYTES:
         return bnb.named(said)
+    if method in ("gptq", "awq"):
+        return method, _BY_GPTQMODEL
     form = said.get("format")
     return f"{method} ({form})" if isinstance(form, str) else method, UNSHOWN
 

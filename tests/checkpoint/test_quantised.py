@@ -46,8 +46,8 @@ ODD: list[dict[str, Any]] = [
 ]
 """What is not read, each beside 4 bits in groups."""
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"quant_method": "gptq", "bits": 4}, "gptq"),
-    ({"quant_method": "awq", "bits": 4}, "awq"),
+    ({"quant_method": "gptq", "bits": 4}, "quantised by gptq, which transformers reads through gptqmodel alone"),
+    ({"quant_method": "awq", "bits": 4}, "quantised by awq, which transformers reads through gptqmodel alone"),
     ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "compressed-tensors (float-quantized)"),
     (GROUPS | {"config_groups": {"a": FOUR, "b": EIGHT}}, "compressed-tensors (pack-quantized) with more than one"),
     (GROUPS | {"config_groups": {"a": FOUR | {"output_activations": {}, "input_activations": INT8}}}, LOST),

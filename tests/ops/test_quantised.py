@@ -77,6 +77,8 @@ def test_peft_answers_the_same_on_the_quantised_base(edited: World, tmp_path: Pa
 
     done = run("export", edited.model, "-o", tmp_path / "adapter")
     assert done.code == 0, done.err
+    compressed = "compressed-tensors" in str(open_checkpoint(edited.model).scheme)
+    assert ("CompressedTensorsConfig(dequantize=True)" in done.err) == compressed
     assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["base_model_name_or_path"]
     session = open_session(locate(edited.model, None), Machine())
     asked = [EditRequest.of(session.ledger.edit_of(entry)) for entry in session.ledger.standing()]
@@ -208,6 +210,7 @@ def test_compressed_weights_are_compared_too(tmp_path: Path, scheme: str) -> Non
     assert done.code == 5
     assert f"`{key}` is" in done.err
     assert f"times as far from it as {name} rounds" in done.err
+    assert "if its weights were adjusted for it (GPTQ, AWQ, SmoothQuant), none fits" in done.err
 
 
 def test_a_model_of_another_shape_is_not_merged_into(small: World, tmp_path: Path) -> None:
