@@ -82,14 +82,18 @@ def unpacked(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` that unpack the weights of compressed-tensors while they are loaded.
 
     Else they are unpacked when the whole model first runs, which comes after its parts ran alone.
+
+    Raises:
+        StateError: this transformers cannot do so.
     """
     if checkpoint.scheme not in compressed.SCHEMES:
         return {}
-    from transformers import CompressedTensorsConfig
+    from transformers import CompressedTensorsConfig, __version__
 
-    newer = "dequantize" in signature(CompressedTensorsConfig).parameters
-    config = CompressedTensorsConfig(dequantize=True) if newer else CompressedTensorsConfig(run_compressed=False)
-    return {"quantization_config": config}
+    if "dequantize" not in signature(CompressedTensorsConfig).parameters:
+        what = f"quantised to {checkpoint.scheme}, which transformers {__version__} does not unpack as it loads"
+        raise StateError(f"{checkpoint.path}: {what}", "pip install --upgrade transformers")
+    return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
 
 def keep_differentiable(model: Any) -> None:

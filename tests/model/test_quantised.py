@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 
 from more_cli.checkpoint.quantised import matrix
 from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
+from more_cli.errors import StateError
 from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.model.branches import Branch, computes_beside
@@ -113,3 +114,13 @@ def test_a_package_that_fetches_kernels_is_not_there_while_bitsandbytes_is_impor
     with _without("kernels"), pytest.raises(ImportError):
         import kernels  # noqa: F401
     assert sys.modules["kernels"] is present
+
+
+def test_a_transformers_that_does_not_unpack_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier one leaves 4 and 8 bits packed until the whole model runs."""
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1, wide=True)
+    checkpoint = open_checkpoint(quantise(full, tmp_path / "packed", "W4A16"))
+    monkeypatch.setattr("transformers.CompressedTensorsConfig", lambda run_compressed=True: None)
+    with pytest.raises(StateError, match="does not unpack as it loads") as failed:
+        load_runtime(checkpoint)
+    assert failed.value.hint == "pip install --upgrade transformers"
