@@ -7,7 +7,6 @@ the scale of its part of the matrix: a group of columns in a row, a row, a block
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,6 @@ _ONE_EACH = ("int-quantized", "float-quantized", "naive-quantized")
 """Formats with a code per entry."""
 _FLOATS = {"F32": ("float32", 24), "F16": ("float16", 11), "BF16": ("bfloat16", 8)}
 """Dtypes of scales: name in torch, and significant bits."""
-_PART = re.compile(r"\.(weight|input|output)_\w+$")
 _CODES, _SCALE, _ZERO, _SHAPE = "weight_packed", "weight_scale", "weight_zero_point", "weight_shape"
 
 
@@ -99,29 +97,34 @@ def _block(weights: Mapping[str, Any], shape: tuple[int, int]) -> tuple[int, int
 
 def packed_weights(checkpoint: Checkpoint) -> Iterator[Packed]:
     """Yield the quantised weights of a checkpoint whose parts fit each other."""
+    said = declared(checkpoint.config)
+    group = next(iter(said["config_groups"].values()))
+    weights, form = group["weights"], group.get("format") or said.get("format")
+    for module, parts in _quantised(checkpoint):
+        if packed := _packed(checkpoint, module, parts, weights, form == _PACKED):
+            yield packed
+
+
+def not_read(checkpoint: Checkpoint) -> str:
+    """Return the key of a tensor of a quantised Linear that is part of no weight; empty if there is none."""
+    strange = (parts for module, parts in _quantised(checkpoint) if f"{module}.weight" not in checkpoint.packed)
+    return next((next(iter(parts.values())).key for parts in strange), "")
+
+
+def _quantised(checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, TensorEntry]]]:
+    """Yield the path of each quantised module, and its tensors by their names; its bias is none of them."""
     modules: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
     for key, entry in checkpoint.tensors.items():
         module, _, leaf = key.rpartition(".")
         if leaf != "bias":
             modules[module][leaf] = entry
-    said = declared(checkpoint.config)
-    group = next(iter(said["config_groups"].values()))
-    weights, form = group["weights"], group.get("format") or said.get("format")
-    for module, parts in modules.items():
-        if _SCALE in parts and (packed := _packed(checkpoint, module, parts, weights, form == _PACKED)):
-            yield packed
-
-
-def not_read(checkpoint: Checkpoint) -> str:
-    """Return the key of a tensor of a quantised weight that is none of those read; empty if there is none."""
-    read = {entry.key for packed in checkpoint.packed.values() for entry in packed.parts.values()}
-    return next((key for key in checkpoint.tensors if key not in read and _PART.search(key)), "")
+    yield from ((module, parts) for module, parts in modules.items() if _SCALE in parts or _CODES in parts)
 
 
 def _packed(
     checkpoint: Checkpoint, module: str, found: Mapping[str, TensorEntry], weights: Mapping[str, Any], words: bool
 ) -> Packed | None:
-    """Return the weight that a module's tensors are; None if they do not fit each other."""
+    """Return the weight that a module's tensors are, packed into int32 `words` or not; None if they do not fit."""
     symmetric = bool(weights.get("symmetric", True))
     names = [_CODES if words else "weight", _SCALE, *([] if symmetric else [_ZERO]), *([_SHAPE] if words else [])]
     if set(names) != set(found):
@@ -135,6 +138,7 @@ def _packed(
     block = _block(weights, shape)
     if block is None or (block[0] == 1 and shape[1] % block[1]):
         return None
+    block = min(block[0], shape[0]), min(block[1], shape[1])  # a file may name any size, and memory is taken by it
     across = -(-shape[0] // block[0]), -(-shape[1] // block[1])
     floating = weights.get("type") == "float"
     stored = ("I32", (shape[0], _words(shape[1], bits))) if words else ("F8_E4M3" if floating else "I8", shape)

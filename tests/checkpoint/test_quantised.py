@@ -256,3 +256,14 @@ def test_float8_without_its_scales_is_refused(tmp_path: Path) -> None:
     tiny.write_weights(folder, tensors)
     with pytest.raises(StateError, match=f"{LINEAR}.weight has dtype F8_E4M3"):
         open_checkpoint(folder)
+
+
+def test_blocks_of_any_size_take_no_more_memory_than_the_matrix(tmp_path: Path) -> None:
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1, wide=True)
+    folder = quantise(full, tmp_path / "packed", "W8A16 naive")
+    config = open_checkpoint(folder).config["quantization_config"]
+    config["config_groups"]["group_0"]["weights"] |= {"strategy": "block", "block_structure": [1 << 40, 1 << 40]}
+    tiny.set_config(folder, quantization_config=config)
+    opened = open_checkpoint(folder)
+    packed = opened.packed[f"{LINEAR}.weight"]
+    assert matrix(opened, packed).shape == packed.shape == (64, 128)

@@ -14,9 +14,11 @@ from more_cli import files
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.sites import Sites
+from more_cli.model.keymap import meta_model
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.quantised import keep_differentiable, unpacked
+from more_cli.ops.estimate import _weights
 from more_cli.ops.session import Session, open_session
 from more_cli.store.target import locate
 from support import tiny
@@ -237,3 +239,14 @@ def test_the_full_checkpoint_may_be_of_another_dtype_and_layout(tmp_path: Path, 
 def test_deltas_of_quantised_weights_are_refused(small: World, tmp_path: Path) -> None:
     done = run("export", small.model, "--format", "delta", "-o", tmp_path / "deltas.safetensors")
     assert (done.code, "deltas cannot be added to such weights" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("scheme", "said"), [("W4A16", "in float32"), ("nf4", "in nf4 and float32")])
+def test_memory_is_that_of_the_weights_as_they_are_loaded(tmp_path: Path, scheme: str, said: str) -> None:
+    world = quantised_world(tmp_path, scheme, text_layers=1)
+    checkpoint = open_checkpoint(world.model)
+    model = meta_model(checkpoint)
+    part = _weights(checkpoint, model)
+    whole = 4 * sum(weight.numel() for weight in model.parameters())
+    assert part.note == said
+    assert (part.bytes == whole) == (scheme == "W4A16")
