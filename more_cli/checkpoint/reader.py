@@ -14,13 +14,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from more_cli.checkpoint.quantised import Packed, packed_weights, refuse_float8, scheme_of
+from more_cli.checkpoint.packed import Packed
+from more_cli.checkpoint.quantised import packed_weights, refuse_float8, scheme_of
 from more_cli.errors import StateError
 from more_cli.text import shorten, unique_fields
 
@@ -100,7 +101,7 @@ class Checkpoint:
 
     @cached_property
     def packed(self) -> Mapping[str, Packed]:
-        """Its quantised weights, by the key of their codes."""
+        """Its quantised weights, by their keys."""
         return packed_weights(self) if self.scheme else {}
 
     @cached_property
@@ -108,7 +109,7 @@ class Checkpoint:
         """Its tensors as a model names them: a quantised weight with the shape of its matrix, without its scales."""
         parts = {entry.key for packed in self.packed.values() for entry in packed.parts.values()}
         plain = {key: entry for key, entry in self.tensors.items() if key not in parts}
-        return plain | {key: replace(self.tensors[key], shape=packed.shape) for key, packed in self.packed.items()}
+        return plain | {key: packed.entry for key, packed in self.packed.items()}
 
     def read_tensor(self, entry: TensorEntry) -> Tensor:
         """Read one tensor, bit for bit."""
@@ -156,8 +157,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     config = _read_object(path / CONFIG)
     _require_transformers(path, config)
     scheme_of(path, config)  # raises for those that cannot be edited
-    named = config.get("transformers_weights")
-    if named not in (None, SINGLE, INDEX):
+    if (named := config.get("transformers_weights")) not in (None, SINGLE, INDEX):
         raise StateError(f"{path}: config.json loads weights from {named!r}", "save it again with save_pretrained")
     placed, shards = _placement(path)
     tensors: dict[str, TensorEntry] = {}
@@ -172,8 +172,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     for key, shard in placed.items():
         if key not in tensors or tensors[key].shard != shard:
             raise StateError(f"{path}: {INDEX} says {key!r} is in {shard}, but it is not", _AGAIN)
-    refuse_float8(path, tensors.values())
-    return Checkpoint(path, config, tensors, shards)
+    checkpoint = Checkpoint(path, config, tensors, shards)
+    refuse_float8(checkpoint)
+    return checkpoint
 
 
 def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:

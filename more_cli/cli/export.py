@@ -88,6 +88,8 @@ def _show_export(output: Output, report: ExportReport) -> None:
     what = counted(len(report.modules), "module" if report.format == "peft" else "weight delta")
     of = " of the model" if report.format == "peft" else ""
     output.line(f"wrote {report.out}: {counted(report.edits, 'edit')} in {what}{of}")
+    if report.needs_unpacked:
+        output.note("load the base for PEFT with quantization_config=CompressedTensorsConfig(dequantize=True)")
     if report.kept:
         least = min(report.kept, key=lambda module: report.kept[module])
         output.line(f"the rank keeps {report.kept[least]:.1%} or more of each update; least in {least}")

@@ -13,7 +13,7 @@ from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import OWN, Prompter
-from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right
+from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right, unpacked
 from more_cli.model.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def load_runtime(
                 use_safetensors=True,
                 attn_implementation=attention,
                 **placed(checkpoint, machine, reserve),
+                **unpacked(checkpoint),
             )
             if checkpoint.scheme is None and not machine.device_map:
                 model.to(machine.device)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
+from more_cli.checkpoint import bnb, compressed
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 from more_cli.model.machine import Machine
 
 _FAST = "support_avx512bf16_for_cpu"
+_INSTEAD = "use the full-precision checkpoint it was made from"
 
 
 def import_library(checkpoint: Checkpoint) -> None:
@@ -24,11 +28,16 @@ def import_library(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.scheme is None:
         return
-    for needed in ("bitsandbytes", "accelerate"):
+    library = "bitsandbytes" if checkpoint.scheme in bnb.SCHEMES else "compressed_tensors"
+    for needed in (library, "accelerate"):
         if find_spec(needed) is None:
-            what = f"{checkpoint.path}: quantised to {checkpoint.scheme}, which needs {needed}"
+            what = f"{checkpoint.path}: quantised to {checkpoint.scheme}, which needs {needed.replace('_', '-')}"
             raise StateError(what, 'pip install "more-cli[quantised]"')
-    import_bitsandbytes()
+    if library == "bitsandbytes":
+        import_bitsandbytes()
+    else:
+        # Some releases log to standard output, where commands print JSON.
+        os.environ.setdefault("COMPRESSED_TENSORS_LOG_DISABLED", "true")
 
 
 def import_bitsandbytes() -> None:
@@ -42,13 +51,18 @@ def import_bitsandbytes() -> None:
 
 
 def require_right(checkpoint: Checkpoint, machine: Machine) -> None:
-    """Check that bitsandbytes reads the 4-bit weights of a checkpoint as they were written.
+    """Check that the weights of a checkpoint will be read as they were written.
 
-    On a CPU its release 0.50.2 gives wrong numbers, without an error, where a block of weights goes on in the next row.
+    On a CPU bitsandbytes 0.50.2 gives wrong numbers for 4 bits, without an error, where a block of weights goes on in
+    the next row. compressed-tensors leaves out what it does not know, such as a changed order of columns.
 
     Raises:
-        StateError: it does not.
+        StateError: one of them would not.
     """
+    if checkpoint.scheme in compressed.SCHEMES:
+        if strange := compressed.not_read(checkpoint):
+            raise StateError(f"{checkpoint.path}: `{strange}` does not fit its scheme, {checkpoint.scheme}", _INSTEAD)
+        return
     for packed in checkpoint.packed.values() if machine.device == "cpu" and not machine.device_map else ():
         block, entries = packed.facts.get("blocksize", 1), packed.shape[1]
         if entries % block:
@@ -62,6 +76,24 @@ def placed(checkpoint: Checkpoint, machine: Machine, reserve: int) -> dict[str, 
     if checkpoint.scheme is None or machine.device_map:
         return machine.placement(reserve)
     return {"device_map": {"": machine.device}}
+
+
+def unpacked(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that unpack the weights of compressed-tensors while they are loaded.
+
+    Else they are unpacked when the whole model first runs, which comes after its parts ran alone.
+
+    Raises:
+        StateError: this transformers cannot do so.
+    """
+    if checkpoint.scheme not in compressed.SCHEMES:
+        return {}
+    from transformers import CompressedTensorsConfig, __version__
+
+    if "dequantize" not in signature(CompressedTensorsConfig).parameters:
+        what = f"quantised to {checkpoint.scheme}, which transformers {__version__} does not unpack as it loads"
+        raise StateError(f"{checkpoint.path}: {what}", "pip install --upgrade transformers")
+    return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
 
 def keep_differentiable(model: Any) -> None:

@@ -16,7 +16,7 @@ def open_base(target: Target, state: State) -> Checkpoint:
     """
     checkpoint = open_checkpoint(target.model)
     base = state.meta.base
-    keys = [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.tensors]
+    keys = [site.disk_key for site in state.meta.sites if site.disk_key in checkpoint.weights]
     actual = fingerprint(checkpoint, keys)
     changed = sorted(key for key in base.keys() | actual.keys() if base.get(key) != actual.get(key))
     if changed:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from more_cli.checkpoint import bnb
 from more_cli.checkpoint.reader import FLOATS, Checkpoint
 from more_cli.core import basis
 from more_cli.errors import ResourceError
@@ -135,12 +136,12 @@ def require(needed: Estimate, checkpoint: Checkpoint) -> None:
 
 
 def _weights(checkpoint: Checkpoint, model: Any) -> Part:
-    """Return the memory of the weights; quantised ones stay as they are on disk."""
+    """Return the memory of the weights; those of bitsandbytes stay as they are on disk, others are unpacked."""
     size = model.dtype.itemsize * sum(weight.numel() for weight in model.parameters())
-    for packed in checkpoint.packed.values():
+    for packed in checkpoint.packed.values() if checkpoint.scheme in bnb.SCHEMES else ():
         held = sum(entry.stop - entry.start for entry in packed.parts.values())
         size += held - model.dtype.itemsize * math.prod(packed.shape)
-    scheme = f"{checkpoint.scheme} and " if checkpoint.scheme else ""
+    scheme = f"{checkpoint.scheme} and " if checkpoint.scheme in bnb.SCHEMES else ""
     return Part("weights", size, f"in {scheme}{_name(model.dtype)}")
 
 

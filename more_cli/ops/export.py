@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors import safe_open
 
+from more_cli.checkpoint import compressed
 from more_cli.checkpoint.writer import header, in_order
 from more_cli.editors.more.site import basis_of
 from more_cli.errors import StateError, UsageError
@@ -57,6 +58,8 @@ class ExportReport:
     replayed: int = 0
     kept: dict[str, float] = field(default_factory=dict)
     """By module, the part of its update that an adapter of another rank keeps, |B' A'| / |B A|."""
+    needs_unpacked: bool = False
+    """Whether PEFT takes the adapter only beside weights that were unpacked while they were loaded."""
 
 
 class Update(NamedTuple):
@@ -108,6 +111,7 @@ def export(
             updates = [Update(record, rank or record.rank) for record in written]
             report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
             report.modules = _matched_modules(session, scratch, updates)
+        report.needs_unpacked = session.checkpoint.scheme in compressed.SCHEMES
     return report
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from more_cli.checkpoint import compressed
 from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.progress import Progress
@@ -123,4 +124,7 @@ def _flaw(packed: Checkpoint, key: str, full: Checkpoint, twin: str) -> str:
 
 def _not_made_from(packed: Checkpoint, full: Checkpoint, why: str) -> StateError:
     what = f"`{packed.path}` was not made from `{full.path}`: {why}"
-    return StateError(what, "name the checkpoint that was quantised, unchanged")
+    hint = "name the checkpoint that was quantised, unchanged"
+    if packed.scheme in compressed.SCHEMES:
+        hint += "; if its weights were adjusted for it (GPTQ, AWQ, SmoothQuant), none fits: use `more export`"
+    return StateError(what, hint)

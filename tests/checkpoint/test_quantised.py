@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from more_cli.checkpoint.bnb import FOUR_BITS
 from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.quantised import SCHEMES, matrix, misfit
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.model.keymap import key_map, meta_model
+from more_cli.model.loading import load_runtime
 from support import tiny
 from support.helpers import run
-from support.quantised import SETTINGS, quantise
+from support.quantised import COMPRESSED, SETTINGS, quantise
 
 BITS = {"quant_method": "bitsandbytes"}
+PACKED = "compressed-tensors (pack-quantized)"
+LOST = f"{PACKED}, whose activations are quantised too: no gradient comes back through its Linears"
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16}
+INT8 = INT4 | {"num_bits": 8}
+FOUR, EIGHT = ({"targets": ["Linear"], "weights": weights} for weights in (INT4, INT8))
+GROUPS = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {"a": FOUR},
+}
+ODD: list[dict[str, Any]] = [
+    {"actorder": "group"},
+    {"num_bits": 3},
+    {"num_bits": 4.0},
+    {"type": "float"},
+    {"type": "float", "num_bits": 8},
+    {"strategy": "tensor_group"},
+    {"group_size": 0},
+    {"dynamic": True},
+    {"scale_dtype": "torch.float8_e4m3fn"},
+]
+"""What is not read, each beside 4 bits in groups."""
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"quant_method": "gptq", "bits": 4}, "gptq"),
-    ({"quant_method": "awq", "bits": 4}, "awq"),
+    ({"quant_method": "gptq", "bits": 4}, "quantised by gptq, which transformers reads through gptqmodel alone"),
+    ({"quant_method": "awq", "bits": 4}, "quantised by awq, which transformers reads through gptqmodel alone"),
     ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "compressed-tensors (float-quantized)"),
+    (GROUPS | {"config_groups": {"a": FOUR, "b": EIGHT}}, "compressed-tensors (pack-quantized) with more than one"),
+    (GROUPS | {"config_groups": {"a": FOUR | {"output_activations": {}, "input_activations": INT8}}}, LOST),
+    (GROUPS | {"kv_cache_scheme": INT8}, "whose keys and values are quantised too"),
+    (GROUPS | {"quantization_status": "frozen"}, "compressed-tensors (pack-quantized), beside which"),
+    (GROUPS | {"transform_config": {"config_groups": {}}}, "compressed-tensors (pack-quantized), beside which"),
+    *((GROUPS | {"config_groups": {"a": {"weights": INT4 | odd}}}, f"{PACKED}, beside which") for odd in ODD),
     *(({"quant_method": name}, name) for name in ("fp8", "fbgemm_fp8", "hqq", "quanto", "torchao", "aqlm", "mxfp4")),
     ({"quant_method": "brand-new"}, "brand-new"),
     ({}, "an unnamed method"),
@@ -36,7 +68,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "name"), REFUSED, ids=[name for _, name in REFUSED])
+@pytest.mark.parametrize(("declared", "name"), REFUSED)
 @pytest.mark.parametrize("command", ["init", "status"])
 def test_other_schemes_are_refused_by_name_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], name: str, command: str
@@ -65,9 +97,9 @@ def test_compression_config_is_a_scheme_too(tmp_path: Path) -> None:
     assert "quantised by compressed-tensors" in run("init", model).err
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+@pytest.fixture(scope="module", params=[*SETTINGS, *COMPRESSED])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint]:
-    """A full-precision checkpoint in bfloat16, and what bitsandbytes made of it."""
+    """A full-precision checkpoint in bfloat16, and what a library made of it."""
     root = tmp_path_factory.mktemp("quantised")
     full = tiny.tiny_llava(root / "full", dtype="bfloat16", text_layers=1, wide=True)
     return open_checkpoint(full), open_checkpoint(quantise(full, root / "packed", request.param))
@@ -82,23 +114,28 @@ def test_the_model_finds_every_packed_weight(pair: tuple[Checkpoint, Checkpoint]
     assert len(pair[1].packed) > 10
 
 
-def test_matrices_are_those_of_bitsandbytes(pair: tuple[Checkpoint, Checkpoint]) -> None:
-    from bitsandbytes import functional
-    from transformers import AutoModelForImageTextToText
-
+def test_matrices_are_those_of_the_library(pair: tuple[Checkpoint, Checkpoint]) -> None:
     opened = pair[1]
-    model = AutoModelForImageTextToText.from_pretrained(opened.path, dtype="auto", device_map={"": "cpu"})
+    model = load_runtime(opened).model
     for name, key in key_map(meta_model(opened), opened).disk.items():
         if key not in opened.packed:
             continue
-        module = model.get_submodule(name.removesuffix(".weight"))
-        if opened.scheme == "int8":
-            theirs = module.weight.data.float() * module.weight.SCB[:, None] / 127
-        else:
-            theirs = functional.dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+        theirs = dequantised(model.get_submodule(name.removesuffix(".weight")), str(opened.scheme))
         ours = matrix(opened, opened.packed[key])
         assert torch.allclose(ours, theirs, atol=1e-6, rtol=2**-8), key  # theirs is rounded to bfloat16
         assert weight_norm(opened, key) == pytest.approx(float(torch.linalg.vector_norm(ours)), rel=1e-5)
+
+
+def dequantised(module: Any, scheme: str) -> torch.Tensor:
+    """The matrix that a loaded Linear stands for."""
+    if scheme == "int8":
+        return module.weight.data.float() * module.weight.SCB[:, None] / 127
+    if scheme in FOUR_BITS:
+        from bitsandbytes import functional
+
+        return functional.dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+    assert type(module) is torch.nn.Linear
+    return module.weight.data.float()
 
 
 def test_only_the_weight_it_was_made_from_fits(pair: tuple[Checkpoint, Checkpoint]) -> None:
@@ -118,7 +155,7 @@ def test_a_state_belongs_to_codes_and_scales(pair: tuple[Checkpoint, Checkpoint]
     key, packed = next(iter(opened.packed.items()))
     before = fingerprint(opened, [key])
     assert {f"tensor:{part.key}" for part in packed.parts.values()} <= before.keys()
-    scales = packed.parts["SCB" if opened.scheme == "int8" else "weight.absmax"]
+    scales = packed.parts[next(name for name in ("SCB", "weight.absmax", "weight_scale") if name in packed.parts)]
     whole = (opened.path / scales.shard).read_bytes()
     try:
         changed = bytes([whole[scales.start] ^ 1])
@@ -161,3 +198,72 @@ def test_without_bitsandbytes_loading_says_what_to_install(tmp_path: Path, monke
     with pytest.raises(StateError, match="quantised to int8, which needs bitsandbytes") as failed:
         loading.import_library(open_checkpoint(model))
     assert failed.value.hint == 'pip install "more-cli[quantised]"'
+
+
+def test_without_compressed_tensors_loading_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from more_cli.model import quantised as loading
+
+    model = tiny.tiny_llava(tmp_path / "model")
+    tiny.set_config(model, quantization_config=GROUPS)
+    monkeypatch.setattr(loading, "find_spec", lambda _: None)
+    what = "quantised to int4 .compressed-tensors., which needs compressed-tensors"
+    with pytest.raises(StateError, match=what) as failed:
+        loading.import_library(open_checkpoint(model))
+    assert failed.value.hint == 'pip install "more-cli[quantised]"'
+
+
+LINEAR = "language_model.model.layers.0.mlp.down_proj"
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("weight_packed", lambda old: old[:, :-1]),
+        ("weight_scale", lambda old: old[:-1]),
+        ("weight_scale", lambda old: old.to(torch.int32)),
+        ("weight_zero_point", lambda old: old.flatten()[:-1]),
+        ("weight_shape", lambda old: old + 8),
+        ("weight_shape", lambda old: -old),
+        ("weight_shape", lambda old: old.to(torch.int32)),
+        ("weight_g_idx", lambda old: torch.zeros(128, dtype=torch.int32)),
+        ("input_scale", lambda old: torch.ones(1)),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_before_the_model_is_loaded(
+    tmp_path: Path, part: str, value: Callable[[Any], torch.Tensor]
+) -> None:
+    """compressed-tensors would leave an order of columns (`weight_g_idx`) out, without an error."""
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1, wide=True)
+    folder = quantise(full, tmp_path / "packed", "W4A16 asymmetric")
+    tensors = tiny.read_weights(folder)
+    tensors[f"{LINEAR}.{part}"] = value(tensors.get(f"{LINEAR}.{part}")).clone()
+    tiny.write_weights(folder, tensors)
+    opened = open_checkpoint(folder)
+    assert f"{LINEAR}.weight" not in opened.packed
+    with pytest.raises(StateError, match=f"`{LINEAR}.*` does not fit its scheme"):
+        load_runtime(opened)
+    result = run("init", folder, "--set", 'sites=["text.ffn_out"]')
+    assert (result.code, "no tensor on disk (quantised: compressed-tensors" in result.err) == (5, True)
+
+
+def test_float8_without_its_scales_is_refused(tmp_path: Path) -> None:
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1, wide=True)
+    folder = quantise(full, tmp_path / "packed", "float8")
+    tensors = tiny.read_weights(folder)
+    del tensors[f"{LINEAR}.weight_scale"]
+    tiny.write_weights(folder, tensors)
+    with pytest.raises(StateError, match=f"{LINEAR}.weight has dtype F8_E4M3"):
+        open_checkpoint(folder)
+
+
+def test_blocks_of_any_size_take_no_more_memory_than_the_matrix(tmp_path: Path) -> None:
+    full = tiny.tiny_llava(tmp_path / "full", text_layers=1, wide=True)
+    folder = quantise(full, tmp_path / "packed", "W8A16 naive")
+    config = open_checkpoint(folder).config["quantization_config"]
+    config["config_groups"]["group_0"]["weights"] |= {"strategy": "block", "block_structure": [1 << 40, 1 << 40]}
+    tiny.set_config(folder, quantization_config=config)
+    opened = open_checkpoint(folder)
+    packed = opened.packed[f"{LINEAR}.weight"]
+    assert matrix(opened, packed).shape == packed.shape == (64, 128)

@@ -1,4 +1,4 @@
-"""Edits beside weights that bitsandbytes quantised: learnt, resumed, exported, and merged into the full checkpoint."""
+"""Edits beside quantised weights: learnt, resumed, exported, and merged into the full checkpoint."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from more_cli import files
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.sites import Sites
+from more_cli.model.keymap import meta_model
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
-from more_cli.model.quantised import keep_differentiable
+from more_cli.model.quantised import keep_differentiable, unpacked
+from more_cli.ops.estimate import _weights
 from more_cli.ops.session import Session, open_session
 from more_cli.store.target import locate
 from support import tiny
 from support.helpers import COLOURS, QUESTION, World, at_call, die, forks, in_child, line, run
 from support.quantised import quantise, quantised_world
 
-pytest.importorskip("bitsandbytes")
 LEARNING = ("--set", "max_steps=40", "--set", "rehearsal.draws=30", "--set", "last=1")
 TWELVE = [line(n) for n in range(8)] + [
     line(n, id=f"e{n + 9}", question="what is in the image ?", target=COLOURS[n + 4][0]) for n in range(4)
 ]
-KINDS = [(family, scheme) for family in ("llava", "qwen2_vl") for scheme in ("int8", "nf4")]
+KINDS = [(family, scheme) for family in ("llava", "qwen2_vl") for scheme in ("int8", "nf4", "W4A16", "float8")]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=" ".join)
@@ -78,6 +79,8 @@ def test_peft_answers_the_same_on_the_quantised_base(edited: World, tmp_path: Pa
 
     done = run("export", edited.model, "-o", tmp_path / "adapter")
     assert done.code == 0, done.err
+    compressed = "compressed-tensors" in str(open_checkpoint(edited.model).scheme)
+    assert ("CompressedTensorsConfig(dequantize=True)" in done.err) == compressed
     assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["base_model_name_or_path"]
     session = open_session(locate(edited.model, None), Machine())
     asked = [EditRequest.of(session.ledger.edit_of(entry)) for entry in session.ledger.standing()]
@@ -85,7 +88,9 @@ def test_peft_answers_the_same_on_the_quantised_base(edited: World, tmp_path: Pa
         runtime = session.runtime
         batches = [runtime.batch([runtime.encode(request.query, request.target)]) for request in asked]
         live = [runtime.score(batch).logits for batch in batches]
-    base = AutoModelForImageTextToText.from_pretrained(edited.model, local_files_only=True, device_map={"": "cpu"})
+    base = AutoModelForImageTextToText.from_pretrained(
+        edited.model, local_files_only=True, device_map={"": "cpu"}, **unpacked(session.checkpoint)
+    )
     keep_differentiable(base)  # else bitsandbytes rounds scales on some processors, and logits differ by 0.01
     adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     assert type(base.get_submodule(session.editor.records[0].module)).__module__.startswith("peft.tuners.lora")
@@ -119,10 +124,7 @@ def test_merged_into_the_full_checkpoint(edited: World, tmp_path: Path) -> None:
         fold["disk_key"] for fold in done.json["folds"]
     }
     assert run("verify", tmp_path / "out", "--deep").code == 0
-    assert (
-        "nf4 form" in (tmp_path / "out/README.md").read_text()
-        or "int8 form" in (tmp_path / "out/README.md").read_text()
-    )
+    assert f"its {open_checkpoint(edited.model).scheme} form" in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +196,25 @@ def test_another_checkpoint_is_not_merged_into(small: World, tmp_path: Path, spo
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("scheme", ["W4A16 asymmetric", "W8A16 naive"])
+def test_compressed_weights_are_compared_too(tmp_path: Path, scheme: str) -> None:
+    world = quantised_world(tmp_path, scheme, text_layers=1)
+    world.edits(1)
+    assert world.edit("--set", "max_steps=2").code in (0, 3)
+    done = merge(world, tmp_path / "out")
+    name = open_checkpoint(world.model).scheme
+    assert (done.code, f"is quantised to {name}: merged into" in done.err) == (2, True)
+    key = "language_model.model.layers.0.mlp.down_proj.weight"
+    tensors = tiny.read_weights(tmp_path / "full")
+    tensors[key] = tensors[key] * 1.2
+    tiny.write_weights(tmp_path / "full", tensors)
+    done = merge(world, tmp_path / "out", "--into", tmp_path / "full")
+    assert done.code == 5
+    assert f"`{key}` is" in done.err
+    assert f"times as far from it as {name} rounds" in done.err
+    assert "if its weights were adjusted for it (GPTQ, AWQ, SmoothQuant), none fits" in done.err
+
+
 def test_a_model_of_another_shape_is_not_merged_into(small: World, tmp_path: Path) -> None:
     other = tiny.tiny_llava(tmp_path / "other", text_layers=2, wide=True)
     done = merge(small, tmp_path / "out", "--into", other)
@@ -201,7 +222,7 @@ def test_a_model_of_another_shape_is_not_merged_into(small: World, tmp_path: Pat
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("scheme", ["int8", "nf4 nested"])
+@pytest.mark.parametrize("scheme", ["int8", "nf4 nested", "W4A16 asymmetric", "W8A16"])
 def test_the_full_checkpoint_may_be_of_another_dtype_and_layout(tmp_path: Path, scheme: str, dtype: str) -> None:
     world = World(tmp_path, text_layers=1, layout="old_hub", shards=2, wide=True)
     full = world.model.rename(tmp_path / "full")
@@ -218,3 +239,14 @@ def test_the_full_checkpoint_may_be_of_another_dtype_and_layout(tmp_path: Path, 
 def test_deltas_of_quantised_weights_are_refused(small: World, tmp_path: Path) -> None:
     done = run("export", small.model, "--format", "delta", "-o", tmp_path / "deltas.safetensors")
     assert (done.code, "deltas cannot be added to such weights" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("scheme", "said"), [("W4A16", "in float32"), ("nf4", "in nf4 and float32")])
+def test_memory_is_that_of_the_weights_as_they_are_loaded(tmp_path: Path, scheme: str, said: str) -> None:
+    world = quantised_world(tmp_path, scheme, text_layers=1)
+    checkpoint = open_checkpoint(world.model)
+    model = meta_model(checkpoint)
+    part = _weights(checkpoint, model)
+    whole = 4 * sum(weight.numel() for weight in model.parameters())
+    assert part.note == said
+    assert (part.bytes == whole) == (scheme == "W4A16")
