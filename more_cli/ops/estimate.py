@@ -8,27 +8,39 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from more_cli.checkpoint import bnb
 from more_cli.checkpoint.reader import FLOATS, Checkpoint
 from more_cli.core import basis
+from more_cli.editors.draws import watched_places
 from more_cli.errors import ResourceError
 from more_cli.inputs.images import grey_image
-from more_cli.model.activations import Activations
+from more_cli.model.activations import Activations, Pass
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
+from more_cli.model.branches import computes_in
 from more_cli.model.loading import Blueprint, load_blueprint
 from more_cli.model.machine import GIB, Machine
 from more_cli.recipe import Recipe
 from more_cli.store.state import SiteRecord
 from more_cli.text import counted
 
-LIBRARIES = 500 << 20
-"""Bytes of Python, torch and transformers, as measured."""
+LIBRARIES = 410 << 20
+"""Bytes of Python, torch and transformers once a pass has used them, as measured."""
+KERNEL = 650 << 10
+"""Bytes that oneDNN keeps of one product in half precision, as measured; it compiles one for every shape."""
+KERNELS = 1024
+"""Most products that oneDNN keeps."""
 ANSWER = 8
 """Tokens of an answer."""
-COPIES = 4
-"""Tensors of B's size that a write needs beside B: gradient, step, B before the edit, B before the write."""
+HOLES = 0.36
+"""Holes that glibc's heap has after a pass, as a part of what the pass holds, as measured on passes of 4 to 16 samples.
+
+A block that is freed can be too small for the next one of its own size, which has to be aligned.
+"""
+STATES = 3
+"""States of B and P that are kept beside the present one: of the start of the run, the last save, before the edit."""
 QUESTION = "What is in the image, and what is it called?"
 
 
@@ -73,6 +85,7 @@ def estimate(
     machine: Machine,
     *,
     anchors: int = 0,
+    past: int | None = None,
     tokens: int | None = None,
     blueprint: Blueprint | None = None,
 ) -> Estimate:
@@ -84,38 +97,41 @@ def estimate(
         recipe: Says rank, rehearsal and anchors of a write.
         machine: Where the model runs, and in which dtype.
         anchors: How many the state has.
+        past: How many earlier edits the last one has; by default as many as rehearsal takes.
         tokens: Length of a sequence; by default that of a question about one image.
         blueprint: The checkpoint without weights, as the recipe asks it, if the caller has it; it takes on the dtype.
     """
     blueprint = blueprint or load_blueprint(checkpoint, **recipe.asking)
     model = blueprint.model.to(_dtype(checkpoint, blueprint.model, machine))
-    size = model.dtype.itemsize
     sample = blueprint.prompter.encode(Query((grey_image(),), QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
-    samples = 1 + recipe.rehearsal.size + min(anchors, recipe.anchors.size)
+    edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
+    samples = edits + min(_held_anchors(anchors, recipe), recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
-    passes = list(activations.parts(range(samples), "backward", lambda _: length))
-    most = max(map(len, passes))
+    scored, most = _together(activations, edits, "forward", length), _together(activations, samples, "backward", length)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    logits = most * ANSWER * vocabulary * (size + 3 * 4)
-    A, B, P = _site_bytes(sites, recipe)
-    written, what = (B, "B") if recipe.basis_rate is None else (A + B, "A and B")
+    logits = most * ANSWER * vocabulary * (model.dtype.itemsize + 3 * 4)
+    held = _site_bytes(sites, recipe, computes_in(model.dtype).itemsize)
+    passed = activations.bytes(most * length, "backward") + logits
+    of_passes = f"{most} of {counted(samples, 'sample')} at a time"
+    # A write begins when the pass before it has ended: of the two the larger one counts.
+    if 2 * held.written > passed:
+        passed, of_passes = 2 * held.written, "gradients and steps, larger than a pass"
     images = samples * (sample.bytes + _features(model, sample))
     of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
-    held = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
+    seen = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
     parts = (
         _weights(checkpoint, model),
-        Part("sites", A + B + P, f"A, B and P of {len(sites)}"),
-        Part("writes", COPIES * written, f"gradients, steps, and copies of {what}"),
-        Part(
-            "passes",
-            activations.bytes(most * length, "backward") + logits,
-            f"{most} of {counted(samples, 'sample')} at a time",
-        ),
-        Part("images", images + of_anchors, f"of {' and '.join(held)}"),
+        Part("sites", held.branches + held.P, f"A, B and P of {len(sites)}"),
+        Part("undo", STATES * (held.written + held.P), f"{held.what} and P as they were, {STATES} times"),
+        Part("steps", held.written, "the last write's steps"),
+        Part("passes", passed, of_passes),
+        Part("holes", round(HOLES * passed) if machine.device == "cpu" else 0, "in the heap, after passes"),
+        Part("images", images + of_anchors, f"of {' and '.join(seen)}"),
+        _kernels(model, sites, recipe, machine, scored, most),
         Part("libraries", LIBRARIES, "Python, torch, transformers"),
     )
-    return Estimate(parts, machine.free(), length, samples, B + P + A * recipe.stores_basis)
+    return Estimate(parts, machine.free(), length, samples, held.stored)
 
 
 def require(needed: Estimate, checkpoint: Checkpoint) -> None:
@@ -133,6 +149,16 @@ def require(needed: Estimate, checkpoint: Checkpoint) -> None:
         "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device, --device-map auto or "
         'fewer sites (--set last=3, --set sites=["text.ffn_out"]) need less; --memory GIB sets what counts as free',
     )
+
+
+def _held_anchors(anchors: int, recipe: Recipe) -> int:
+    """Return how many of the anchors writes train on."""
+    return anchors - len(watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed))
+
+
+def _together(activations: Activations, samples: int, kind: Pass, length: int) -> int:
+    """Return how many of these samples, of this length, go through the model at a time."""
+    return max(map(len, activations.parts(range(samples), kind, lambda _: length)))
 
 
 def _weights(checkpoint: Checkpoint, model: Any) -> Part:
@@ -157,14 +183,62 @@ def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
     return dtype
 
 
-def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe) -> tuple[int, int, int]:
-    """Return the bytes of A and B in float32 and of P in float64, over all sites."""
+@dataclass(frozen=True)
+class _Held:
+    """Bytes of the tensors of all sites."""
+
+    A: int
+    B: int
+    P: int
+    branches: int
+    """A and B as the branches hold them."""
+    trains_basis: bool
+    stores_basis: bool
+
+    @property
+    def written(self) -> int:
+        """What a write changes."""
+        return self.B + self.A * self.trains_basis
+
+    @property
+    def what(self) -> str:
+        """The same by its name."""
+        return "A, B" if self.trains_basis else "B"
+
+    @property
+    def stored(self) -> int:
+        """The tensors of the sidecar."""
+        return self.B + self.P + self.A * self.stores_basis
+
+
+def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe, size: int) -> _Held:
+    """Return the bytes of A and B in float32 and of P in float64; branches compute in numbers of `size` bytes."""
     A = B = P = 0
     for site in sites:
         d_out, d_in = site.shape
         rank = basis.usable_rank(recipe.rank, d_in)
         A, B, P = A + 4 * rank * d_in, B + 4 * d_out * rank, P + 8 * rank * rank
-    return A, B, P
+    trained = recipe.basis_rate is not None
+    # B stays in float32 beside what it is rounded to; an A that is trained does too, and its first values are kept.
+    branches = A * size // 4 + B + (B * size // 4 if size < 4 else 0) + 2 * A * trained
+    return _Held(A, B, P, branches, trained, recipe.stores_basis)
+
+
+def _kernels(
+    model: Any, sites: Sequence[Site | SiteRecord], recipe: Recipe, machine: Machine, scored: int, written: int
+) -> Part:
+    """Return what oneDNN compiles on a CPU for half precision: a kernel for each shape of each matrix product.
+
+    Every number of samples has its own shapes: up to `scored` of them go forward, up to `written` backward too.
+    """
+    if machine.device != "cpu" or model.dtype.itemsize != 2:
+        return Part("kernels", 0, "none")
+    linears = {(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)}
+    branches = {(*site.shape, basis.usable_rank(recipe.rank, site.shape[1])) for site in sites}
+    # A branch is two products forward; backward it is two more, and one for the gradient of B.
+    count = scored * (len(linears) + 2 * len(branches)) + written * (len(linears) + 3 * len(branches))
+    kept = min(count, KERNELS)
+    return Part("kernels", kept * KERNEL, f"of {kept} shapes of matrix products")
 
 
 def _features(model: Any, sample: Encoded) -> int:

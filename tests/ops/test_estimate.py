@@ -6,9 +6,13 @@ import pytest
 
 from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import ResourceError
+from more_cli.model.activations import Activations
+from more_cli.model.loading import load_blueprint
 from more_cli.model.machine import Machine
+from more_cli.ops import estimate as module
 from more_cli.ops.estimate import Estimate, estimate
 from more_cli.ops.init import plan
+from more_cli.store.state import load_meta
 from more_cli.store.target import locate
 from support.helpers import QUICK, World, run
 
@@ -32,6 +36,63 @@ def test_weights_are_those_of_the_headers_in_the_dtype_they_are_loaded_in(world:
     on_disk = sum(entry.stop - entry.start for entry in tensors)
     assert part(of(world), "weights") == on_disk
     assert part(of(world, machine=Machine(dtype="float32")), "weights") == 2 * on_disk
+
+
+def sizes(world: World) -> tuple[int, int, int]:
+    """Return the numbers of values in A, B and P of all sites."""
+    state = run("init", world.model)
+    assert state.code == 0
+    records = load_meta(world.sidecar).sites
+    A = sum(record.rank * record.shape[1] for record in records)
+    B = sum(record.rank * record.shape[0] for record in records)
+    return A, B, sum(record.rank**2 for record in records)
+
+
+def test_what_sites_hold_follows_from_their_shapes(world: World) -> None:
+    A, B, P = sizes(world)
+    result = of(world)
+    assert part(result, "sites") == 2 * A + (4 + 2) * B + 8 * P  # bfloat16 branches: B is also there rounded
+    assert part(of(world, machine=Machine(dtype="float32")), "sites") == 4 * A + 4 * B + 8 * P
+    assert part(result, "undo") == 3 * (4 * B + 8 * P)
+    assert part(result, "steps") == 4 * B
+
+
+def test_a_trained_basis_is_written_and_undone_too(world: World) -> None:
+    A, B, P = sizes(world)
+    result = of(world, "basis_rate=0.1")
+    assert part(result, "steps") == 4 * (A + B)
+    assert part(result, "undo") == 3 * (4 * (A + B) + 8 * P)
+
+
+def test_a_pass_is_its_activations_and_logits_and_leaves_holes_on_a_cpu(world: World) -> None:
+    chosen = plan(locate(world.model, None), None, ())
+    model = load_blueprint(chosen.checkpoint).model.bfloat16()
+    activations = Activations.of(model, [site.module for site in chosen.sites])
+    result = of(world, past=4, tokens=100)
+    logits = 5 * module.ANSWER * model.config.get_text_config().vocab_size * (2 + 3 * 4)
+    assert part(result, "passes") == activations.bytes(5 * 100, "backward") + logits
+    assert part(result, "holes") == round(module.HOLES * part(result, "passes"))
+
+
+def test_gradients_and_steps_count_where_they_are_larger_than_a_pass(world: World, monkeypatch) -> None:
+    _, B, _ = sizes(world)
+    monkeypatch.setattr(module, "ANSWER", 0)
+    assert part(of(world, past=0, tokens=1), "passes") == 2 * 4 * B
+
+
+def test_every_shape_of_a_product_in_half_precision_has_a_kernel(world: World, monkeypatch) -> None:
+    one, two = (part(of(world, past=past), "kernels") for past in (0, 1))
+    assert one > 0
+    assert two == 2 * one
+    assert part(of(world, machine=Machine(dtype="float32")), "kernels") == 0
+    monkeypatch.setattr(module, "KERNELS", 3)
+    assert part(of(world), "kernels") == 3 * module.KERNEL
+
+
+def test_only_held_anchors_and_past_edits_that_there_are_join_a_write(world: World) -> None:
+    assert of(world, past=0).samples == 1
+    assert of(world, past=100).samples == of(world).samples == 17
+    assert of(world, past=0, anchors=4).samples == 1 + 3  # one in four is watched
 
 
 def test_the_state_is_as_large_as_its_file(world: World) -> None:
@@ -60,7 +121,7 @@ def test_samples_are_split_into_parts_of_limited_memory(world: World, monkeypatc
 
 
 def test_one_sample_is_counted_in_the_singular(world: World) -> None:
-    notes = {part.name: part.note for part in of(world, "rehearsal.size=0", "anchors.size=1", anchors=1).parts}
+    notes = {part.name: part.note for part in of(world, "rehearsal.size=0", "anchors.watched=0", anchors=1).parts}
     assert (notes["passes"], notes["images"]) == ("2 of 2 samples at a time", "of 2 samples and 1 anchor")
     notes = {part.name: part.note for part in of(world, "rehearsal.size=0").parts}
     assert (notes["passes"], notes["images"]) == ("1 of 1 sample at a time", "of 1 sample")
