@@ -43,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         "locality": [{"question": "what ?"}, {"question": QUESTION, "image": "img/white.png"}],
     }
     world.write([line(0, **probes), line(1, id=EVIL, question=HOSTILE, target=NEVER)])
-    done = world.edit("--set", "max_steps=4", "--set", "halvings=0", "--json")
+    done = world.edit("--set", "max_steps=4", "--set", "halvings=0", "--set", "conjugate=0", "--json")
     assert done.json["counts"] == {"learnt": 1, "not-learnt": 1}
     return world
 
