@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from more_cli.errors import MoreError, UsageError
 from more_cli.progress import Progress, no_progress
 
 TRIES = 3
-"""How often a job is started whose process ends before it: by a kill, or for lack of memory."""
+"""How often a job is started alone whose process ends before it: by a kill, or for lack of memory."""
 LOST = f"its process ended {TRIES} times before it: killed, or out of memory"
 
 
@@ -100,10 +100,14 @@ def here(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Job, Outcome
 
 
 def processes(workers: int) -> Runner:
-    """Return a runner with so many worker processes; it starts them again if one of them is killed."""
+    """Return a runner with so many worker processes; it starts them again if one of them is killed.
+
+    Which job ended a worker is not known while several run, so each of them then runs alone, after the others: a job is
+    lost when it was alone and its process ended, `TRIES` times.
+    """
 
     def run(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Job, Outcome]]:
-        waiting, started = deque(jobs), Counter[str]()
+        waiting, suspects, ended = deque(jobs), set[str](), Counter[str]()
         while waiting:
             running: dict[Future[Outcome], Job] = {}
             # Not forked: threads of torch do not survive it.
@@ -112,16 +116,18 @@ def processes(workers: int) -> Runner:
             try:
                 while waiting or running:
                     # No more than there are workers: when one is killed, the jobs that it may have had are known.
-                    while waiting and len(running) < (1 if _alone(waiting[0], running, started) else workers):
+                    while waiting and len(running) < (1 if waiting[0].key in suspects else workers):
                         running[pool.submit(run_job, waiting[0])] = waiting[0]
-                        started[waiting.popleft().key] += 1
+                        waiting.popleft()
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         outcome = future.result()
                         yield running.pop(future), outcome
             except BrokenProcessPool:
+                ended.update(job.key for job in running.values() if len(running) == 1)
+                suspects.update(job.key for job in running.values())
                 for job in running.values():
-                    if started[job.key] < TRIES:
-                        waiting.append(job)
+                    if ended[job.key] < TRIES:
+                        waiting.append(job)  # behind the others: nothing starts beside it
                     else:
                         yield job, Outcome(None, LOST)
             except BaseException:  # such as Ctrl-C: a job may take hours, and continues next time
@@ -132,12 +138,6 @@ def processes(workers: int) -> Runner:
                 pool.shutdown(cancel_futures=True)
 
     return run
-
-
-def _alone(following: Job, running: Mapping[Future[Outcome], Job], started: Mapping[str, int]) -> bool:
-    """Return whether a job must wait for the others: a last try is alone, so that what ends it is the job itself."""
-    last = any(started[job.key] == TRIES for job in running.values())
-    return last or started[following.key] == TRIES - 1
 
 
 def _end_with_parent() -> None:
