@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,10 +24,11 @@ from pydantic import (
 )
 
 from more_cli.errors import UsageError
-from more_cli.recipe_tables import AnchorUse, Asking, Constants, Joint, Positive, Rehearsal, Statistics
+from more_cli.recipe_tables import AnchorUse, Asking, Constants, Count, Joint, Positive, Rehearsal, Statistics, Unset
 from more_cli.settings import apply_setting, refusal
 from more_cli.text import did_you_mean
 
+Share = Annotated[float, Field(gt=0, lt=1)]
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
@@ -65,11 +66,11 @@ class Recipe(BaseModel):
     """Groups of `sites` that are left out of a model that has nothing to edit there; it is refused for any other."""
     last: int = Field(default=7, ge=1)
     """Number of layers that are edited, counted from the last layer of a stack, from 1."""
-    last_vision: int | None = Field(default=None, ge=1)
+    last_vision: Count | Unset = None
     """The same for vision layers, counted from the last one whose features are used. Default: `last`."""
     exclude: tuple[str, ...] = ()
     """Sites that are not edited: regular expressions that match the whole site name."""
-    top_k: int | None = Field(default=None, ge=1)
+    top_k: Count | Unset = None
     """Number of groups (a layer, or the projector) that a write changes, from 1: those with the largest gradient norm.
     Default: all."""
 
@@ -82,7 +83,7 @@ class Recipe(BaseModel):
     basis: Literal["orthonormal", "gaussian", "xavier", "pca"] = "orthonormal"
     """Rows of A: random and orthonormal as in the paper, random with variance 1 / d_in (`gaussian`) or 2 / (r + d_in)
     (`xavier`), or the principal directions of what a site reads of the anchors (`pca`), which the state then stores."""
-    basis_rate: Positive | None = None
+    basis_rate: Positive | Unset = None
     """Learning rate of A, > 0: every write also takes this step down A's gradient, and the state stores A. Default: A
     is frozen, as in the paper."""
     basis_orthonormal: bool = False
@@ -115,7 +116,7 @@ class Recipe(BaseModel):
     site: dict[str, Constants] = {}
     """Constants by site name (regular expressions that match the whole name); they override all others."""
 
-    damping: Positive | None = None
+    damping: Positive | Unset = None
     """Damping of the second moment of a write's own keys, > 0, as a multiple of its mean eigenvalue: at text sites a
     write goes less along what its tokens share, the more so the smaller the value. Default: off, as in the paper."""
 
@@ -141,7 +142,7 @@ class Recipe(BaseModel):
     """Joint writing of wrong or unsure edits after a stream (`edit --consolidate`)."""
     batch: Joint = Joint(margin=12.0, rounds=16)
     """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
-    visual_share: float | None = Field(default=None, gt=0, lt=1)
+    visual_share: Share | Unset = None
     """Part of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
     share one step length."""
     halvings: int = Field(default=5, ge=0, le=20)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Unset = Annotated[None, BeforeValidator(lambda value: None if value == "none" else value)]
+"""An optional value that is not set. TOML has no null: `none` unsets what a recipe inherits."""
 Step = Literal["polyak"] | Positive
 Statistics = Literal["site", "modality", "shared"]
 
@@ -24,11 +27,11 @@ class Constants(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
 
-    step: Step | None = None
+    step: Step | Unset = None
     """Step length: `"polyak"` (computed from the loss, the same for all sites), or a fixed eta > 0."""
-    ridge: Positive | None = Field(default=None, alias="lambda")
+    ridge: Positive | Unset = Field(default=None, alias="lambda")
     """Ridge lambda of the recursion, > 0, in units of |z|^2. A larger value protects past edits less."""
-    ridge_rel: Positive | None = Field(default=None, alias="lambda_rel")
+    ridge_rel: Positive | Unset = Field(default=None, alias="lambda_rel")
     """Ridge as a multiple of the site's mean |z|^2 over its first 16 keys, > 0, dimensionless. Excludes `lambda`."""
 
     @model_validator(mode="after")

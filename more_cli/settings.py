@@ -103,21 +103,27 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
 
 def takes(field: FieldInfo) -> str:
     """Return in words which values a field takes: `a whole number >= 1`."""
+    return " ".join([_word(field.annotation), _bounds(field.metadata)]).rstrip()
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    """Return the limits of a number in words: `> 0 and < 1`."""
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     bounds = [
         f"{sign} {bound:g}"
-        for item in field.metadata
+        for item in metadata
         for name, sign in signs.items()
         if (bound := getattr(item, name, None)) is not None
     ]
-    return " ".join([_word(field.annotation), " and ".join(dict.fromkeys(bounds))]).rstrip()
+    return " and ".join(dict.fromkeys(bounds))
 
 
 def _word(hint: Any) -> str:
     """Return a type in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is typing.Annotated:
-        return f"{_word(arguments[0])} > 0"
+        inner = [item for each in arguments[1:] for item in getattr(each, "metadata", ())]
+        return "`none`" if arguments[0] is type(None) else f"{_word(arguments[0])} {_bounds(inner)}".rstrip()
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
     if origin in (types.UnionType, typing.Union):

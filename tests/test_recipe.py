@@ -127,6 +127,17 @@ def test_settings_change_single_values() -> None:
     assert (recipe.max_steps, recipe.default.ridge_rel, recipe.system) == (3, 0.5, "Answer briefly.")
 
 
+def test_none_unsets_what_a_recipe_inherits(tmp_path: Path) -> None:
+    settings = ["damping=none", "visual_share=none", "default.lambda_rel=none", "default.lambda=3"]
+    recipe = load_recipe("default", settings)
+    assert (recipe.damping, recipe.visual_share) == (None, None)
+    assert recipe.default == Constants(step="polyak", ridge=3.0)
+    file = tmp_path / "r.toml"
+    file.write_text('extends = "default"\ndamping = "none"')
+    assert load_recipe(str(file)).damping is None
+    assert load_recipe("default", ["pooling=none"]).pooling == "none"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -171,7 +182,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, expected: str) -> None:
         ("rank=[1, 2]", "`rank` cannot be `[1, 2]`; it takes a whole number >= 1", "for example --set rank=512;"),
         ("max_steps=5000", "`max_steps` cannot be `5000`; it takes a whole number >= 1 and <= 1000", ""),
         ("max_steps=1.5", "`max_steps` cannot be `1.5`; it takes a whole number", "for example --set max_steps=10;"),
-        ("visual_share=1", "`visual_share` cannot be `1`; it takes a number > 0 and < 1", ""),
+        ("visual_share=1", "`visual_share` cannot be `1`; it takes a number > 0 and < 1 or `none`", ""),
         ("stop_early=maybe", "`stop_early` cannot be `maybe`; it takes true or false", "--set stop_early=true;"),
         ("absorb=never", '`absorb` cannot be `never`; it takes `"edit"` or `"write"`', "--set 'absorb=\"edit\"';"),
         ("default.step=fast", '`default.step` cannot be `fast`; it takes `"polyak"` or a number > 0', ""),

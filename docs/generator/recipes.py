@@ -16,7 +16,8 @@ from more_cli.settings import meanings, spelled, takes
 _INTRO = """\
 A recipe holds every number of a run. `more init` stores it in the state, so later commands use the same numbers. Pick
 one with `--recipe NAME` or `--recipe FILE.toml`; change single values with `--set key=value`, such as
-`--set rehearsal.size=8`. Without `--recipe`, `init` picks by the checkpoint's `model_type`.
+`--set rehearsal.size=8`. The value `none` unsets an optional number. Without `--recipe`, `init` picks by the
+checkpoint's `model_type`.
 
 A file of your own names a recipe to start from and what differs:"""
 

@@ -97,7 +97,7 @@ ABLATION = {
     "P = I": varied("precondition=false"),
     "loss criterion": varied("criterion=loss"),
     "a key per token": varied("pooling=none"),
-    "one step for all sites": varied("visual_share="),
+    "one step for all sites": varied("visual_share=none"),
     "no guard": varied("halvings=0"),
     "FFN-out only": varied('sites=["text.ffn_out","projector"]'),
     "left factor": varied(left=True),
