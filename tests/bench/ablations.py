@@ -1,0 +1,239 @@
+"""The paper's ablations on the embedded models and on the panel's development half: the tables of ABLATIONS.md.
+
+    python tests/bench/ablations.py run OUT --workers 2 [--sweep statistics --world llava --seed 42]
+    python tests/bench/ablations.py show > tests/bench/ABLATIONS.md
+
+`run` gives each file of recipes/sweeps to `more sweep` once a world, with the models and suites of that world, and adds
+to results/ablations.jsonl. A model of the panel needs its suites: OUT/suites/A1, as recipes/panel/build.py writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from more_cli.cli.app import main as more
+from more_cli.settings import spelled
+from panel_show import FIVE, MEAN, over_models, per_edit
+from streams import DATA, FAMILIES, model_of, suite_of
+
+SWEEPS = Path(__file__).parents[2] / "recipes" / "sweeps"
+RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
+HEAD = Path(__file__).parent / "ablations_head.md"
+PANEL = ("A1", "A2", "B1")
+"""Models of the development half that are small enough."""
+RECIPES = {"llava": "paper-llava", "blip2_opt": "paper-blip2", "qwen2_vl": "paper-qwen2-vl", "qwen3_vl": "paper-qwen3-vl"}
+FIXED = {("statistics", "blip2_opt"): {"visual.lambda": ["none"]}}
+"""Settings of all trials of a sweep on a world: sites that share a P have one lambda, that of the text sites."""
+METRICS = dict(
+    zip(
+        FIVE,
+        ("rel.tf_exact", "gen_text.tf_exact", "gen_image.tf_exact", "loc_text.loc_expkl_answer", "loc_image.loc_expkl_answer"),
+        strict=True,
+    )
+)
+Row = dict[str, Any]
+
+
+def places(world: str, out: Path) -> tuple[str, dict[str, str]]:
+    """Return the checkpoint of a world, and its suites by name as a sweep takes them."""
+    if world in PANEL:
+        return str(DATA / "panel" / world), {"mistakes": str(out / "suites" / world / "mistakes" / "eval.json")}
+    names = ("e-vqa", "e-ic")
+    if world == "llava":
+        return "embedded:llava", {name: name for name in names}
+    return str(model_of(world)), {name: str(suite_of(world, f"{name}-mini") / "eval.json") for name in names}
+
+
+def sweep_file(name: str, world: str, seeds: Sequence[int], out: Path) -> Path:
+    """Write a sweep of the repository for another world, and return its path."""
+    values = tomllib.loads((SWEEPS / f"{name}.toml").read_text(encoding="utf-8"))
+    model, suites = places(world, out)
+    named = {"e-vqa", "mistakes"} if values["suites"] == ["e-vqa"] else set(suites)
+    recipe = RECIPES.get(world, RECIPES["llava"])
+    settings = {key.replace(RECIPES["llava"], recipe): each for key, each in values.pop("settings").items()}
+    settings |= FIXED.get((name, world), {})
+    values |= {
+        "editors": [editor.replace(RECIPES["llava"], recipe) for editor in values["editors"]],
+        "models": [model],
+        "suites": [path for suite, path in suites.items() if suite in named],
+        "protocols": ["final"],
+        "threads": 1,
+    }
+    if seeds:
+        values["seeds"] = list(seeds)
+    lines = [f"{key} = {spelled(value)}" for key, value in values.items()]
+    lines += ["[settings]", *(f'"{key}" = {spelled(each)}' for key, each in flat(settings))]
+    path = out / f"{world}-{name}.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings by their dotted names."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield above + key, value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run sweeps one after the other, and add what they measured."""
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    worst = 0
+    for name in arguments.sweep or sorted(path.stem for path in SWEEPS.glob("*.toml")):
+        for world in arguments.world or (*FAMILIES, *PANEL):
+            file = sweep_file(name, world, arguments.seed, out)
+            command = ["sweep", str(file), "-o", str(out / world), "--workers", str(arguments.workers)]
+            worst = max(worst, more(command))
+            add(name, world, out)
+    return worst
+
+
+def add(sweep: str, world: str, out: Path) -> None:
+    """Add the trials that a sweep has just written, in place of older ones of the same name."""
+    suites = {path: name for name, path in places(world, out)[1].items()}
+    lines = [json.loads(line) for line in (out / world / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = {key(row): row for row in rows()}
+    for line in lines:
+        row = kept(sweep, world, line, suites)
+        found[key(row)] = row
+    text = "".join(json.dumps(found[each], separators=(",", ":")) + "\n" for each in sorted(found))
+    RESULTS.write_text(text, encoding="utf-8")
+
+
+def kept(sweep: str, world: str, line: Mapping[str, Any], suites: Mapping[str, str]) -> Row:
+    """Return what the tables need of a trial."""
+    trial = line["trial"]
+    fixed = [f"{name}={spelled(each[0])}" for name, each in FIXED.get((sweep, world), {}).items()]
+    return {
+        "sweep": sweep,
+        "world": world,
+        "suite": suites[trial["suite"]],
+        "change": " ".join(setting for setting in trial["settings"] if setting not in fixed) or "A frozen",
+        "seed": trial["seed"],
+        "counts": line["counts"],
+        "cost": round(line["cost"], 3),
+        "ids": [edit["id"] for edit in line["per_edit"]],
+        "values": {label: [one(edit["values"], name) for edit in line["per_edit"]] for label, name in METRICS.items()},
+    }
+
+
+def one(values: Mapping[str, Sequence[float | None]], name: str) -> float | None:
+    """Return an edit's mean over the probes of a metric; None without one."""
+    known = [value for value in values.get(name, ()) if value is not None]
+    return round(sum(known) / len(known), 4) if known else None
+
+
+def key(row: Row) -> tuple[str, str, str, str, int]:
+    """Return the name of a trial."""
+    return row["sweep"], row["world"], row["suite"], row["change"], row["seed"]
+
+
+def rows() -> list[Row]:
+    """Return all trials."""
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+
+
+def show() -> Iterator[str]:
+    """Yield the page."""
+    yield HEAD.read_text(encoding="utf-8").rstrip()
+    everything = rows()
+    for sweep in dict.fromkeys(row["sweep"] for row in everything):
+        yield from section(sweep, [row for row in everything if row["sweep"] == sweep])
+
+
+def section(sweep: str, trials: Sequence[Row]) -> Iterator[str]:
+    """Yield the tables of a sweep: of the first setting what was reached, of the others the difference from it."""
+    first, *others = changes(sweep, trials)
+    cells = list(dict.fromkeys((row["world"], row["suite"]) for row in trials))
+    labels = (*FIVE, MEAN)
+    yield from ("", f"## {sweep}", "", f"`{first}`:", "")
+    yield from table(("world", "suite", "bases", "learnt", *labels))
+    groups = {cell: of(trials, cell, first) for cell in cells}
+    for cell, runs in groups.items():
+        learnt = sum(run["counts"].get("learnt", 0) + run["counts"].get("already-right", 0) for run in runs) / len(runs)
+        yield line(*cell, len(runs), f"{learnt:.0f}", *(level([list(per_edit(runs, label).values())]) for label in labels))
+    for other in others:
+        yield from ("", f"`{other}`, minus that:", "", *table(("world", "suite", "bases", *labels)))
+        sides = {cell: both(trials, cell, first, other) for cell in cells}
+        sides = {cell: runs for cell, runs in sides.items() if all(runs)}
+        for cell, (ours, theirs) in sides.items():
+            yield line(*cell, len(theirs), *(level([differences(ours, theirs, label)], "+") for label in labels))
+        every = [[differences(*runs, label) for runs in sides.values()] for label in labels]
+        yield line("**mean**", f"{len(sides)}", "", *(level(samples, "+") for samples in every))
+
+
+def changes(sweep: str, trials: Sequence[Row]) -> list[str]:
+    """Return the settings of a sweep, the paper's own first."""
+    values = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
+    alone = len(values["editors"]) > 1
+    own = "A frozen" if alone else " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values["settings"]))
+    return [own, *dict.fromkeys(row["change"] for row in trials if row["change"] != own)]
+
+
+def of(trials: Sequence[Row], cell: tuple[str, str], change: str) -> list[Row]:
+    """Return the trials of a world and suite with a setting, one for each basis."""
+    return [row for row in trials if (row["world"], row["suite"]) == cell and row["change"] == change]
+
+
+def both(trials: Sequence[Row], cell: tuple[str, str], first: str, other: str) -> tuple[list[Row], list[Row]]:
+    """Return the trials of two settings with the bases that both have."""
+    ours, theirs = of(trials, cell, first), of(trials, cell, other)
+    seeds = {row["seed"] for row in ours} & {row["seed"] for row in theirs}
+    return [row for row in ours if row["seed"] in seeds], [row for row in theirs if row["seed"] in seeds]
+
+
+def differences(ours: Sequence[Row], theirs: Sequence[Row], label: str) -> list[float]:
+    """Return by edit what the second has more than the first, means over bases."""
+    first, second = per_edit(ours, label), per_edit(theirs, label)
+    return [second[edit] - value for edit, value in first.items()]
+
+
+def level(samples: Sequence[Sequence[float]], sign: str = "") -> str:
+    """Return the mean over worlds in percent with its 95 % interval over edits."""
+    if not all(samples):
+        return ""
+    value, low, high = (100 * number for number in over_models(samples))
+    return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def table(columns: Sequence[str]) -> Iterator[str]:
+    """Yield the head of a table."""
+    yield line(*columns)
+    yield line(*["---"] * len(columns))
+
+
+def line(*cells: object) -> str:
+    """Return a row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("show")
+    running = commands.add_parser("run")
+    running.add_argument("out", type=Path)
+    running.add_argument("--workers", type=int, default=1)
+    running.add_argument("--sweep", action="append", choices=sorted(path.stem for path in SWEEPS.glob("*.toml")))
+    running.add_argument("--world", action="append", choices=(*FAMILIES, *PANEL))
+    running.add_argument("--seed", action="append", type=int, help="of the basis; default: those of the sweep")
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        return run(arguments)
+    print("\n".join(show()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
