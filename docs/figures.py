@@ -1,4 +1,4 @@
-"""Draw the figures of results.md, unseen-models.md and speed.md from the results in tests/bench/results (needs the extra `plots`).
+"""Draw the figures of the three pages of results from tests/bench/results (needs the extra `plots`).
 
     python docs/figures.py [FOLDER]         # default: docs/img
 

@@ -53,7 +53,8 @@ def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
     elif kind == "xavier":
         X = _normal(rows, d_in, seed) * (2 / (rank + d_in)) ** 0.5
     else:
-        X = orthonormal(_normal(rows, d_in, seed))
+        X = _normal(rows, d_in, seed)
+        X = _cholesky_qr(X) if 4 * rows <= d_in else orthonormal(X)
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
     A: Tensor = X.to(torch.float32)
     return A
@@ -68,12 +69,19 @@ def _normal(rows: int, d_in: int, seed: int) -> Tensor:
 def orthonormal(X: Tensor) -> Tensor:
     """Return Q (r, d_in) with orthonormal rows that span those of X (r, d_in), of rank r; likewise the first n rows.
 
-    Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's.
+    Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's, whatever X is.
     """
-    for _ in range(2):
-        L = torch.linalg.cholesky(X @ X.T)
-        X = torch.linalg.solve_triangular(L, X, upper=False)
-    return X
+    return _cholesky_qr(_cholesky_qr(X))
+
+
+def _cholesky_qr(X: Tensor) -> Tensor:
+    """Return Q (r, d_in) of X = L Q, L lower triangular, with errors of about 2e-16 k^2, k the condition number of X.
+
+    Normal numbers with r <= d_in / 4 have k of at most about 3: singular values lie within sqrt(d_in) +- sqrt(r).
+    """
+    L = torch.linalg.cholesky(X @ X.T)
+    Q: Tensor = torch.linalg.solve_triangular(L, X, upper=False)
+    return Q
 
 
 def orthonormal_again(A: Tensor) -> tuple[Tensor, Tensor]:

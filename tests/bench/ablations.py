@@ -18,6 +18,7 @@ from typing import Any
 
 from more_cli.cli.app import main as more
 from more_cli.settings import spelled
+from panel_runs import METRICS
 from panel_show import FIVE, MEAN, over_models, per_edit
 from streams import DATA, FAMILIES, model_of, suite_of
 
@@ -26,17 +27,23 @@ RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
 HEAD = Path(__file__).parent / "ablations_head.md"
 PANEL = ("A1", "A2", "B1")
 """Models of the development half that are small enough."""
-RECIPES = {"llava": "paper-llava", "blip2_opt": "paper-blip2", "qwen2_vl": "paper-qwen2-vl", "qwen3_vl": "paper-qwen3-vl"}
+RECIPES = {
+    "llava": "paper-llava",
+    "blip2_opt": "paper-blip2",
+    "qwen2_vl": "paper-qwen2-vl",
+    "qwen3_vl": "paper-qwen3-vl",
+}
 FIXED = {("statistics", "blip2_opt"): {"visual.lambda": ["none"]}}
 """Settings of all trials of a sweep on a world: sites that share a P have one lambda, that of the text sites."""
-METRICS = dict(
-    zip(
-        FIVE,
-        ("rel.tf_exact", "gen_text.tf_exact", "gen_image.tf_exact", "loc_text.loc_expkl_answer", "loc_image.loc_expkl_answer"),
-        strict=True,
-    )
-)
+LABELS = (*FIVE, MEAN)
+FROZEN = "A frozen"
+"""The setting of the recipe that a sweep compares itself with, changed."""
+SEEDS = "seeds"
+"""The sweep that compares bases; the others take their mean."""
 Row = dict[str, Any]
+Cell = tuple[str, str]
+"""A world and a suite."""
+Sides = tuple[list[Row], list[Row]]
 
 
 def places(world: str, out: Path) -> tuple[str, dict[str, str]]:
@@ -55,7 +62,7 @@ def sweep_file(name: str, world: str, seeds: Sequence[int], out: Path) -> Path:
     model, suites = places(world, out)
     named = {"e-vqa", "mistakes"} if values["suites"] == ["e-vqa"] else set(suites)
     recipe = RECIPES.get(world, RECIPES["llava"])
-    settings = {key.replace(RECIPES["llava"], recipe): each for key, each in values.pop("settings").items()}
+    settings = {key.replace(RECIPES["llava"], recipe): each for key, each in values.pop("settings", {}).items()}
     settings |= FIXED.get((name, world), {})
     values |= {
         "editors": [editor.replace(RECIPES["llava"], recipe) for editor in values["editors"]],
@@ -104,7 +111,8 @@ def add(sweep: str, world: str, out: Path) -> None:
     for line in lines:
         row = kept(sweep, world, line, suites)
         found[key(row)] = row
-    text = "".join(json.dumps(found[each], separators=(",", ":")) + "\n" for each in sorted(found))
+    kept_rows = [{name: value for name, value in found[each].items() if name != "ids"} for each in sorted(found)]
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept_rows)
     RESULTS.write_text(text, encoding="utf-8")
 
 
@@ -112,16 +120,20 @@ def kept(sweep: str, world: str, line: Mapping[str, Any], suites: Mapping[str, s
     """Return what the tables need of a trial."""
     trial = line["trial"]
     fixed = [f"{name}={spelled(each[0])}" for name, each in FIXED.get((sweep, world), {}).items()]
+    changed = [setting for setting in trial["settings"] if setting not in fixed]
     return {
         "sweep": sweep,
         "world": world,
         "suite": suites[trial["suite"]],
-        "change": " ".join(setting for setting in trial["settings"] if setting not in fixed) or "A frozen",
-        "seed": trial["seed"],
+        "change": f"seed={trial['seed']}" if sweep == SEEDS else " ".join(changed) or FROZEN,
+        "seed": None if sweep == SEEDS else trial["seed"],
         "counts": line["counts"],
         "cost": round(line["cost"], 3),
-        "ids": [edit["id"] for edit in line["per_edit"]],
-        "values": {label: [one(edit["values"], name) for edit in line["per_edit"]] for label, name in METRICS.items()},
+        "values": {
+            label: [one(edit["values"], name) for edit in line["per_edit"]]
+            for label, name in METRICS.items()
+            if label in FIVE
+        },
     }
 
 
@@ -133,63 +145,86 @@ def one(values: Mapping[str, Sequence[float | None]], name: str) -> float | None
 
 def key(row: Row) -> tuple[str, str, str, str, int]:
     """Return the name of a trial."""
-    return row["sweep"], row["world"], row["suite"], row["change"], row["seed"]
+    return row["sweep"], row["world"], row["suite"], row["change"], row["seed"] or 0
 
 
 def rows() -> list[Row]:
-    """Return all trials."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    """Return all trials; an edit is named by its place, since a suite has the same edits in the same order in all."""
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    trials = [json.loads(line) for line in lines]
+    return [trial | {"ids": list(range(len(trial["values"]["Rel"])))} for trial in trials]
 
 
 def show() -> Iterator[str]:
-    """Yield the page."""
-    yield HEAD.read_text(encoding="utf-8").rstrip()
+    """Yield the page: first the means over worlds, then every world."""
     everything = rows()
-    for sweep in dict.fromkeys(row["sweep"] for row in everything):
-        yield from section(sweep, [row for row in everything if row["sweep"] == sweep])
+    sweeps = {
+        sweep: [row for row in everything if row["sweep"] == sweep]
+        for sweep in sorted({r["sweep"] for r in everything})
+    }
+    yield HEAD.read_text(encoding="utf-8").rstrip()
+    yield from (
+        "",
+        "## Means over worlds and suites",
+        "",
+        *table(("sweep", "setting, minus the first", "in", *LABELS, "up, down")),
+    )
+    for sweep, trials in sweeps.items():
+        _, *others = changes(sweep, trials)
+        for other in others:
+            yield mean_row(sweep, other, pairs(sweep, trials, other))
+    for sweep, trials in sweeps.items():
+        yield from section(sweep, trials)
+
+
+def mean_row(sweep: str, other: str, sides: Mapping[Cell, Sides]) -> str:
+    """Return the means of a setting, and in how many worlds and suites its mean of five is shown to be up or down."""
+    means = [[differences(*runs, label) for runs in sides.values()] for label in LABELS]
+    ends = [over_models([sample])[1:] for sample in means[-1]]
+    shown = f"{sum(low > 0 for low, _ in ends)}, {sum(high < 0 for _, high in ends)}"
+    return line(sweep, f"`{other}`", len(sides), *(change(samples) for samples in means), shown)
 
 
 def section(sweep: str, trials: Sequence[Row]) -> Iterator[str]:
     """Yield the tables of a sweep: of the first setting what was reached, of the others the difference from it."""
     first, *others = changes(sweep, trials)
-    cells = list(dict.fromkeys((row["world"], row["suite"]) for row in trials))
-    labels = (*FIVE, MEAN)
-    yield from ("", f"## {sweep}", "", f"`{first}`:", "")
-    yield from table(("world", "suite", "bases", "learnt", *labels))
-    groups = {cell: of(trials, cell, first) for cell in cells}
-    for cell, runs in groups.items():
-        learnt = sum(run["counts"].get("learnt", 0) + run["counts"].get("already-right", 0) for run in runs) / len(runs)
-        yield line(*cell, len(runs), f"{learnt:.0f}", *(level([list(per_edit(runs, label).values())]) for label in labels))
+    yield from ("", f"## {sweep}", "", f"`{first}`:", "", *table(("world", "suite", "bases", "learnt", *LABELS)))
+    for cell in dict.fromkeys((row["world"], row["suite"]) for row in trials):
+        runs = of(trials, cell, first)
+        learnt = sum(run["counts"].get(status, 0) for run in runs for status in ("learnt", "already-right")) / len(runs)
+        levels = (percent(over_models([list(per_edit(runs, label).values())])) for label in LABELS)
+        yield line(*cell, len(runs), f"{learnt:.0f}", *levels)
     for other in others:
-        yield from ("", f"`{other}`, minus that:", "", *table(("world", "suite", "bases", *labels)))
-        sides = {cell: both(trials, cell, first, other) for cell in cells}
-        sides = {cell: runs for cell, runs in sides.items() if all(runs)}
-        for cell, (ours, theirs) in sides.items():
-            yield line(*cell, len(theirs), *(level([differences(ours, theirs, label)], "+") for label in labels))
-        every = [[differences(*runs, label) for runs in sides.values()] for label in labels]
-        yield line("**mean**", f"{len(sides)}", "", *(level(samples, "+") for samples in every))
+        yield from ("", f"`{other}`, minus that:", "", *table(("world", "suite", "bases", *LABELS)))
+        for cell, runs in pairs(sweep, trials, other).items():
+            yield line(*cell, len(runs[1]), *(change([differences(*runs, label)]) for label in LABELS))
 
 
 def changes(sweep: str, trials: Sequence[Row]) -> list[str]:
     """Return the settings of a sweep, the paper's own first."""
     values = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
-    alone = len(values["editors"]) > 1
-    own = "A frozen" if alone else " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values["settings"]))
+    own = " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values.get("settings", {})))
+    if sweep == SEEDS:
+        own = f"seed={values['seeds'][0]}"
+    elif len(values["editors"]) > 1:
+        own = FROZEN
     return [own, *dict.fromkeys(row["change"] for row in trials if row["change"] != own)]
 
 
-def of(trials: Sequence[Row], cell: tuple[str, str], change: str) -> list[Row]:
+def of(trials: Sequence[Row], cell: Cell, change: str) -> list[Row]:
     """Return the trials of a world and suite with a setting, one for each basis."""
     return [row for row in trials if (row["world"], row["suite"]) == cell and row["change"] == change]
 
 
-def both(trials: Sequence[Row], cell: tuple[str, str], first: str, other: str) -> tuple[list[Row], list[Row]]:
-    """Return the trials of two settings with the bases that both have."""
-    ours, theirs = of(trials, cell, first), of(trials, cell, other)
-    seeds = {row["seed"] for row in ours} & {row["seed"] for row in theirs}
-    return [row for row in ours if row["seed"] in seeds], [row for row in theirs if row["seed"] in seeds]
+def pairs(sweep: str, trials: Sequence[Row], other: str) -> dict[Cell, Sides]:
+    """Return by world and suite the trials of the first setting and of another, with the bases that both have."""
+    first, found = changes(sweep, trials)[0], dict[Cell, Sides]()
+    for cell in dict.fromkeys((row["world"], row["suite"]) for row in trials):
+        ours, theirs = of(trials, cell, first), of(trials, cell, other)
+        seeds = {row["seed"] for row in ours} & {row["seed"] for row in theirs}
+        if seeds:
+            found[cell] = [row for row in ours if row["seed"] in seeds], [row for row in theirs if row["seed"] in seeds]
+    return found
 
 
 def differences(ours: Sequence[Row], theirs: Sequence[Row], label: str) -> list[float]:
@@ -198,11 +233,14 @@ def differences(ours: Sequence[Row], theirs: Sequence[Row], label: str) -> list[
     return [second[edit] - value for edit, value in first.items()]
 
 
-def level(samples: Sequence[Sequence[float]], sign: str = "") -> str:
-    """Return the mean over worlds in percent with its 95 % interval over edits."""
-    if not all(samples):
-        return ""
-    value, low, high = (100 * number for number in over_models(samples))
+def change(samples: Sequence[Sequence[float]]) -> str:
+    """Return the mean of a difference over worlds with its interval."""
+    return percent(over_models(samples), "+") if any(map(any, samples)) else "0.0"
+
+
+def percent(found: tuple[float, float, float], sign: str = "") -> str:
+    """Return a share and its 95 % interval over edits in percent."""
+    value, low, high = (100 * number for number in found)
     return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 

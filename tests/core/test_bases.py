@@ -68,3 +68,11 @@ def test_stretch_bounds_the_length_of_a_product() -> None:
         B = inputs(7, 20, seed).float()
         assert float((B @ A).norm()) <= longest * float(B.norm()) * (1 + 1e-6)
     assert basis.stretch(basis.draw_basis(20, 90, 0)) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rank", "d_in"), [(1, 4), (96, 384), (512, 2048)])
+def test_a_drawn_basis_is_householders_to_the_last_digits(rank: int, d_in: int) -> None:
+    X = basis._normal(rank, d_in, seed=5)
+    Q = basis._leading(rank, rank, d_in, 5, "orthonormal").double()
+    torch.testing.assert_close(Q, basis.orthonormal_again(X)[1], atol=1e-7, rtol=0)
+    assert float((basis._cholesky_qr(X) - basis.orthonormal_again(X)[1]).abs().max()) < 1e-14
