@@ -13,6 +13,8 @@ VERSION = 1
 """Version of the stream and factorisation below; it goes into the state, since another A is another model."""
 
 FINGERPRINT_ENTRIES = 16
+PART = 256
+"""Rows or columns of A that are computed at a time, so that little more than A itself is held."""
 
 Kind = Literal["orthonormal", "gaussian", "xavier", "pca"]
 """How A is chosen: the paper's and the others of its Table basis_init. `pca` is drawn as `orthonormal` until there is
@@ -54,15 +56,18 @@ def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
         X = _normal(rows, d_in, seed) * (2 / (rank + d_in)) ** 0.5
     else:
         X = _normal(rows, d_in, seed)
-        X = _cholesky_qr(X) if 4 * rows <= d_in else orthonormal(X)
+        X = _cholesky_qr_(X) if 4 * rows <= d_in else orthonormal(X)
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
     A: Tensor = X.to(torch.float32)
     return A
 
 
 def _normal(rows: int, d_in: int, seed: int) -> Tensor:
-    # The clone lies in torch's own, aligned memory: BLAS rounds differently at other addresses.
-    X: Tensor = torch.from_numpy(np.random.RandomState(seed).standard_normal((rows, d_in))).clone()
+    # In torch's own, aligned memory: BLAS rounds differently at other addresses.
+    X = torch.empty(rows, d_in, dtype=torch.float64)
+    stream = np.random.RandomState(seed)
+    for part in X.split(PART):  # the numbers of one draw are those of several: X is held once
+        part.copy_(torch.from_numpy(stream.standard_normal(part.shape)))
     return X
 
 
@@ -71,17 +76,18 @@ def orthonormal(X: Tensor) -> Tensor:
 
     Cholesky-QR costs one d_in r^2 product; run twice it is as orthogonal as Householder's, whatever X is.
     """
-    return _cholesky_qr(_cholesky_qr(X))
+    return _cholesky_qr_(_cholesky_qr_(X.clone()))
 
 
-def _cholesky_qr(X: Tensor) -> Tensor:
-    """Return Q (r, d_in) of X = L Q, L lower triangular, with errors of about 2e-16 k^2, k the condition number of X.
+def _cholesky_qr_(X: Tensor) -> Tensor:
+    """Overwrite X (r, d_in) with Q of X = L Q, L lower triangular; errors of about 2e-16 k^2, k the condition number.
 
     Normal numbers with r <= d_in / 4 have k of at most about 3: singular values lie within sqrt(d_in) +- sqrt(r).
     """
     L = torch.linalg.cholesky(X @ X.T)
-    Q: Tensor = torch.linalg.solve_triangular(L, X, upper=False)
-    return Q
+    for part in X.split(PART, dim=1):
+        part.copy_(torch.linalg.solve_triangular(L, part, upper=False))
+    return X
 
 
 def orthonormal_again(A: Tensor) -> tuple[Tensor, Tensor]:

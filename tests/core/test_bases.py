@@ -1,5 +1,6 @@
 """The bases of the ablations: their variance, their directions, and how much longer than B they make a product."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,4 +76,9 @@ def test_a_drawn_basis_is_householders_to_the_last_digits(rank: int, d_in: int) 
     X = basis._normal(rank, d_in, seed=5)
     Q = basis._leading(rank, rank, d_in, 5, "orthonormal").double()
     torch.testing.assert_close(Q, basis.orthonormal_again(X)[1], atol=1e-7, rtol=0)
-    assert float((basis._cholesky_qr(X) - basis.orthonormal_again(X)[1]).abs().max()) < 1e-14
+    assert float((basis._cholesky_qr_(X.clone()) - basis.orthonormal_again(X)[1]).abs().max()) < 1e-14
+
+
+def test_numbers_drawn_in_parts_are_those_of_one_draw() -> None:
+    whole = np.random.RandomState(7).standard_normal((2 * basis.PART + 3, 5))
+    assert np.array_equal(basis._normal(*whole.shape, seed=7).numpy(), whole)
