@@ -66,7 +66,7 @@ def _normal(rows: int, d_in: int, seed: int) -> Tensor:
     # In torch's own, aligned memory: BLAS rounds differently at other addresses.
     X = torch.empty(rows, d_in, dtype=torch.float64)
     stream = np.random.RandomState(seed)
-    for part in X.split(PART):  # the numbers of one draw are those of several: X is held once
+    for part in torch.split(X, PART):  # the numbers of one draw are those of several: X is held once
         part.copy_(torch.from_numpy(stream.standard_normal(part.shape)))
     return X
 
@@ -85,7 +85,7 @@ def _cholesky_qr_(X: Tensor) -> Tensor:
     Normal numbers with r <= d_in / 4 have k of at most about 3: singular values lie within sqrt(d_in) +- sqrt(r).
     """
     L = torch.linalg.cholesky(X @ X.T)
-    for part in X.split(PART, dim=1):
+    for part in torch.split(X, PART, dim=1):
         part.copy_(torch.linalg.solve_triangular(L, part, upper=False))
     return X
 
