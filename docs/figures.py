@@ -1,4 +1,4 @@
-"""Draw the figures of the three pages of results from tests/bench/results (needs the extra `plots`).
+"""Draw the figures of the pages of results and claims from tests/bench/results (needs the extra `plots`).
 
     python docs/figures.py [FOLDER]         # default: docs/img
 
@@ -22,6 +22,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from figure_ablations import ablations, draw_ablations
 from figure_parts import (
     FAINT,
     FIVE,
@@ -38,6 +39,7 @@ from figure_parts import (
     panels,
     point,
 )
+from figure_standing import draw_standing, standing
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.paired import compare
 
@@ -196,22 +198,6 @@ def speed() -> list[Point]:
     return points
 
 
-STANDING = {"auto-anchors": "anchors made", "default": "anchors by hand", "lora": "LoRA"}
-
-
-def standing() -> list[Point]:
-    """Return what 100, 300 and 1,000 corrections that all stand leave, on one held-out model."""
-    made = map(json.loads, (RESULTS / "panel.jsonl").read_text(encoding="utf-8").splitlines())
-    runs = [run for run in made if (run["model"], run["stream"], run["pool"]) == ("D2", "long", "evaluation")]
-    points = []
-    for label in FIVE:
-        for variant, name in STANDING.items():
-            for run in sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["limit"]):
-                found = estimate([value for value in run["values"][label] if value is not None])
-                points.append(point(label, name, (found.value, found.low, found.high), found.n, run["limit"]))
-    return points
-
-
 # ------------------------------------------------------------------------------------------------ drawings
 
 
@@ -349,24 +335,6 @@ def draw_speed(points: Sequence[Point]) -> Figure:
     return figure
 
 
-def draw_standing(points: Sequence[Point]) -> Figure:
-    """Draw a panel a metric, a line an editor, against the number of corrections."""
-    figure = Figure(figsize=(9.5, 2.9), layout="constrained")
-    found = panels(points)
-    for axes, (panel, part) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
-        for name, colour in zip(STANDING.values(), (OURS, PART, LORA), strict=True):
-            mine = [one for one in part if one.row == name]
-            errors = [[one.value - one.low for one in mine], [one.high - one.value for one in mine]]
-            x, y = [one.x for one in mine], [one.value for one in mine]
-            axes.errorbar(x, y, yerr=errors, fmt="o-", color=colour, markersize=4, capsize=2, label=name)
-        axes.set(title=panel, xscale="log", xticks=[100, 300, 1000], ylim=(0, 104))
-        axes.set_xticks([100, 300, 1000], ["100", "300", "1,000"])
-        axes.minorticks_off()
-        axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
 FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], Figure]]] = {
     "editors": (editors, draw_editors),
     "cost": (costs, draw_costs),
@@ -375,6 +343,7 @@ FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], 
     "standing": (standing, draw_standing),
     "families": (families, draw_families),
     "speed": (speed, draw_speed),
+    "ablations": (ablations, draw_ablations),
 }
 """By name of the file: what a figure shows, and how it is drawn."""
 

@@ -1,18 +1,22 @@
 """The paper's ablations on the embedded models and on the panel's development half: the tables of ABLATIONS.md.
 
     python tests/bench/ablations.py run OUT --workers 2 [--sweep statistics --world llava --seed 42]
+    python tests/bench/ablations.py calibrate OUT [--world llava]
     python tests/bench/ablations.py show > tests/bench/ABLATIONS.md
 
 `run` gives each file of recipes/sweeps to `more sweep` once a world, with the models and suites of that world, and adds
-to results/ablations.jsonl. A model of the panel needs its suites: OUT/suites/A1, as recipes/panel/build.py writes them.
+to results/ablations.jsonl. `calibrate` adds runs of three settings, each at the best of nine of its own. A model of the
+panel needs its suites: OUT/suites/A1, as recipes/panel/build.py writes them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,10 @@ FIXED = {("statistics", "blip2_opt"): {"visual.lambda": ["none"]}}
 LABELS = (*FIVE, MEAN)
 FROZEN = "A frozen"
 """The setting of the recipe that a sweep compares itself with, changed."""
+CALIBRATED = "calibrated"
+"""Not a sweep: settings that are each calibrated first, with as many tries."""
+SETTINGS = ("statistics=site", "statistics=shared", "pooling=none")
+"""Those settings, the paper's own first."""
 SEEDS = "seeds"
 """The sweep that compares bases; the others take their mean."""
 Row = dict[str, Any]
@@ -99,34 +107,62 @@ def run(arguments: argparse.Namespace) -> int:
             file = sweep_file(name, world, arguments.seed, out)
             command = ["sweep", str(file), "-o", str(out / world), "--workers", str(arguments.workers)]
             worst = max(worst, more(command))
-            add(name, world, out)
+            add(trials_of(name, world, out))
     return worst
 
 
-def add(sweep: str, world: str, out: Path) -> None:
-    """Add the trials that a sweep has just written, in place of older ones of the same name."""
-    suites = {path: name for name, path in places(world, out)[1].items()}
-    lines = [json.loads(line) for line in (out / world / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-    found = {key(row): row for row in rows()}
-    for line in lines:
-        row = kept(sweep, world, line, suites)
-        found[key(row)] = row
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Compare settings that are calibrated alike, on one basis."""
+    for world in arguments.world or (*FAMILIES, *PANEL):
+        model, suites = places(world, arguments.out.resolve())
+        for suite, path in suites.items():
+            named = "e-ic" if suite == "e-ic" else "e-vqa"
+            where = ["--suite", named]
+            if world != "llava":
+                where = [model, *where, "--data-root", str(Path(path).parent)]
+            for setting in SETTINGS:
+                extra = [] if setting.startswith("pooling") else fixed_settings("statistics", world)
+                changed = [part for each in (setting, *extra) for part in ("--set", each)]
+                tuned = ["--calibrate", "9", "--protocol", "final", "--limit", "100", "--json"]
+                command = [sys.executable, "-m", "more_cli", "eval", *where, "--editor", "more:paper", *changed, *tuned]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                add([measured(CALIBRATED, world, suite, setting, 42, json.loads(done.stdout))])
+    return 0
+
+
+def fixed_settings(sweep: str, world: str) -> list[str]:
+    """Return the settings of all trials of a sweep on a world, as `--set` takes them."""
+    return [f"{name}={spelled(each[0])}" for name, each in FIXED.get((sweep, world), {}).items()]
+
+
+def add(new: Iterable[Row]) -> None:
+    """Add trials, in place of older ones of the same name."""
+    found = {key(row): row for row in (*rows(), *new)}
     kept_rows = [{name: value for name, value in found[each].items() if name != "ids"} for each in sorted(found)]
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept_rows)
     RESULTS.write_text(text, encoding="utf-8")
 
 
-def kept(sweep: str, world: str, line: Mapping[str, Any], suites: Mapping[str, str]) -> Row:
-    """Return what the tables need of a trial."""
-    trial = line["trial"]
-    fixed = [f"{name}={spelled(each[0])}" for name, each in FIXED.get((sweep, world), {}).items()]
-    changed = [setting for setting in trial["settings"] if setting not in fixed]
+def trials_of(sweep: str, world: str, out: Path) -> Iterator[Row]:
+    """Yield the trials that a sweep has just written."""
+    suites = {path: name for name, path in places(world, out)[1].items()}
+    fixed = fixed_settings(sweep, world)
+    for text in (out / world / "results.jsonl").read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        trial = line["trial"]
+        changed = " ".join(setting for setting in trial["settings"] if setting not in fixed) or FROZEN
+        change, seed = (f"seed={trial['seed']}", 0) if sweep == SEEDS else (changed, trial["seed"])
+        yield measured(sweep, world, suites[trial["suite"]], change, seed, line)
+
+
+def measured(sweep: str, world: str, suite: str, change: str, seed: int, line: Mapping[str, Any]) -> Row:
+    """Return what the tables need of a run."""
     return {
         "sweep": sweep,
         "world": world,
-        "suite": suites[trial["suite"]],
-        "change": f"seed={trial['seed']}" if sweep == SEEDS else " ".join(changed) or FROZEN,
-        "seed": None if sweep == SEEDS else trial["seed"],
+        "suite": suite,
+        "change": change,
+        "seed": seed,
         "counts": line["counts"],
         "cost": round(line["cost"], 3),
         "values": {
@@ -140,12 +176,12 @@ def kept(sweep: str, world: str, line: Mapping[str, Any], suites: Mapping[str, s
 def one(values: Mapping[str, Sequence[float | None]], name: str) -> float | None:
     """Return an edit's mean over the probes of a metric; None without one."""
     known = [value for value in values.get(name, ()) if value is not None]
-    return round(sum(known) / len(known), 4) if known else None
+    return round(sum(known) / len(known), 3) if known else None
 
 
 def key(row: Row) -> tuple[str, str, str, str, int]:
     """Return the name of a trial."""
-    return row["sweep"], row["world"], row["suite"], row["change"], row["seed"] or 0
+    return row["sweep"], row["world"], row["suite"], row["change"], row["seed"]
 
 
 def rows() -> list[Row]:
@@ -202,13 +238,16 @@ def section(sweep: str, trials: Sequence[Row]) -> Iterator[str]:
 
 def changes(sweep: str, trials: Sequence[Row]) -> list[str]:
     """Return the settings of a sweep, the paper's own first."""
+    if sweep == CALIBRATED:
+        return list(SETTINGS)
     values = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
     own = " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values.get("settings", {})))
     if sweep == SEEDS:
         own = f"seed={values['seeds'][0]}"
     elif len(values["editors"]) > 1:
         own = FROZEN
-    return [own, *dict.fromkeys(row["change"] for row in trials if row["change"] != own)]
+    others = {row["change"] for row in trials} - {own}
+    return [own, *sorted(others, key=lambda change: (len(change), change))]  # rank 8 before rank 16
 
 
 def of(trials: Sequence[Row], cell: Cell, change: str) -> list[Row]:
@@ -261,16 +300,18 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("show")
     running = commands.add_parser("run")
-    running.add_argument("out", type=Path)
+    calibrating = commands.add_parser("calibrate")
+    for command in (running, calibrating):
+        command.add_argument("out", type=Path)
+        command.add_argument("--world", action="append", choices=(*FAMILIES, *PANEL))
     running.add_argument("--workers", type=int, default=1)
     running.add_argument("--sweep", action="append", choices=sorted(path.stem for path in SWEEPS.glob("*.toml")))
-    running.add_argument("--world", action="append", choices=(*FAMILIES, *PANEL))
     running.add_argument("--seed", action="append", type=int, help="of the basis; default: those of the sweep")
     arguments = parser.parse_args()
-    if arguments.command == "run":
-        return run(arguments)
-    print("\n".join(show()))
-    return 0
+    if arguments.command == "show":
+        print("\n".join(show()))
+        return 0
+    return run(arguments) if arguments.command == "run" else calibrate(arguments)
 
 
 if __name__ == "__main__":

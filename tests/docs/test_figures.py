@@ -67,7 +67,7 @@ def test_a_second_run_gives_the_same_bytes_without_a_date(figures: ModuleType, m
 
 
 def test_every_figure_is_on_a_page_with_a_text_for_who_cannot_see_it(figures: ModuleType) -> None:
-    names = "results.md", "unseen-models.md", "speed.md"
+    names = "results.md", "unseen-models.md", "speed.md", "claims.md"
     page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in names)
     images = dict((name, text) for text, name in re.findall(r"!\[([^\]]+)\]\(img/(\w+)\.svg\)", page))
     assert set(images) == set(figures.FIGURES)
