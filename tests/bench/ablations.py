@@ -216,7 +216,7 @@ def show() -> Iterator[str]:
 def mean_row(sweep: str, other: str, sides: Mapping[Cell, Sides]) -> str:
     """Return the means of a setting, and in how many worlds and suites its mean of five is shown to be up or down."""
     means = [[differences(*runs, label) for runs in sides.values()] for label in LABELS]
-    ends = [over_models([sample])[1:] for sample in means[-1]]
+    ends = [over_models([sample], shares=False)[1:] for sample in means[-1]]
     shown = f"{sum(low > 0 for low, _ in ends)}, {sum(high < 0 for _, high in ends)}"
     return line(sweep, f"`{other}`", len(sides), *(change(samples) for samples in means), shown)
 
@@ -274,7 +274,7 @@ def differences(ours: Sequence[Row], theirs: Sequence[Row], label: str) -> list[
 
 def change(samples: Sequence[Sequence[float]]) -> str:
     """Return the mean of a difference over worlds with its interval."""
-    return percent(over_models(samples), "+") if any(map(any, samples)) else "0.0"
+    return percent(over_models(samples, shares=False), "+") if any(map(any, samples)) else "0.0"
 
 
 def percent(found: tuple[float, float, float], sign: str = "") -> str:

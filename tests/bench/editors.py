@@ -122,7 +122,7 @@ def show() -> Iterator[str]:
     yield (Path(__file__).parent / "editors_head.md").read_text(encoding="utf-8")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from sections(RESULTS, "", whole=True)
-    yield from rivals([json.loads(line) for line in RIVALS.read_text(encoding="utf-8").splitlines()])
+    yield from sections(RIVALS, " (own constants)", whole=True)
 
 
 def sections(path: Path, what: str, *, whole: bool) -> Iterator[str]:
@@ -137,24 +137,6 @@ def sections(path: Path, what: str, *, whole: bool) -> Iterator[str]:
                 yield from table(f"{title}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
         yield from differences(title, runs)
         yield from budget(title, runs)
-
-
-def rivals(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield editors that ran with their own constants only."""
-    for suite in dict.fromkeys(run["suite"] for run in runs):
-        columns = "editor", "learns alone", *FIVE, "mean of five", "cost per edit", "kB fixed", "kB per edit"
-        yield from head(f"{suite}, final@100, own constants, not calibrated", columns)
-        for run in sorted((run for run in runs if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"])):
-            found = [run["readouts"]["final@100"][label] for label in FIVE]
-            cells = [f"{100 * value:.1f} ({100 * low:.1f}-{100 * high:.1f})" for value, low, high, _ in found]
-            yield row(
-                run["editor"],
-                f"{run['fit']['right']} of {run['fit']['held_out']}",
-                *cells,
-                f"{100 * mean([one[0] for one in found]):.1f}",
-                f"{run['cost']:.1f}",
-                *memory(run),
-            )
 
 
 def memory(run: Mapping[str, Any]) -> tuple[str, str]:

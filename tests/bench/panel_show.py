@@ -44,13 +44,14 @@ def five(run: Run) -> float:
     return float(np.mean(means))
 
 
-def over_models(samples: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+def over_models(samples: Sequence[Sequence[float]], *, shares: bool = True) -> tuple[float, float, float]:
     """Return the mean over models of their means, with its 95 % interval over edits within models.
 
     That of a proportion is Wilson's over all edits, if the models have as many; at 100 % a bootstrap has no width.
+    `shares=False` says that these are differences.
     """
     pooled = [value for values in samples for value in values]
-    if len({len(values) for values in samples}) == 1 and set(pooled) <= {0.0, 1.0}:
+    if shares and len({len(values) for values in samples}) == 1 and set(pooled) <= {0.0, 1.0}:
         found = estimate(pooled)
         return found.value, found.low, found.high
     draws = np.random.default_rng(SEED)

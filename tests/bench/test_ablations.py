@@ -69,4 +69,5 @@ def test_a_difference_is_paired_by_edit_and_a_mean_over_the_bases_of_both(ablati
     assert [len(side) for side in runs] == [2, 2]
     assert ablations.differences(*runs, "Rel") == [0.5, 1.0]
     assert ablations.change([[0.5, 1.0]]).startswith("+75.0 (")
+    assert "(+0.0 to" in ablations.change([[0.0] * 99 + [1.0]]), "a difference is no share: its interval has 0"
     assert ablations.change([[0.0, 0.0]]) == "0.0", "where no edit differs there is no interval"
