@@ -7,7 +7,7 @@ from typing import ClassVar
 from more_cli.editors.training import TrainedEditor
 from more_cli.errors import StateError
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, last_ffn_out, own_parameters, visual_adapter
+from more_cli.model.structure import last_ffn_out, own_parameters, visual_adapter
 from more_cli.model.trained import Copy, Trained
 
 
@@ -18,7 +18,7 @@ class FineTuneText(TrainedEditor):
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return a copy of the last FFN output."""
-        paths = last_ffn_out(runtime.model, find_backbone(runtime.model))
+        paths = last_ffn_out(runtime.model, runtime.backbone)
         if not paths:
             raise StateError("the last text layer has no FFN output that can be trained", "use another --editor")
         return [Copy(path, runtime.model.get_submodule(path), only=("weight",)) for path in paths]
@@ -34,5 +34,5 @@ class FineTuneVision(TrainedEditor):
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return copies of the modules there that have parameters."""
-        paths = own_parameters(runtime.model, visual_adapter(runtime.model, find_backbone(runtime.model)))
+        paths = own_parameters(runtime.model, visual_adapter(runtime.model, runtime.backbone))
         return [Copy(path, runtime.model.get_submodule(path)) for path in paths]

@@ -20,7 +20,7 @@ from more_cli.editors.weights import Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.model.taps import Tap
 
 
@@ -134,7 +134,7 @@ def ffn_out_at(runtime: Runtime, depth: float) -> str:
     Raises:
         StateError: that layer has no such Linear.
     """
-    model, backbone = runtime.model, find_backbone(runtime.model)
+    model, backbone = runtime.model, runtime.backbone
     layers = text_layers(model, backbone)
     paths = ffn_outs(model, backbone, [layers[int(depth * len(layers))]])
     if not paths:

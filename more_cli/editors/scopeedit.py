@@ -37,7 +37,7 @@ from more_cli.model.batches import Batch, Query
 from more_cli.model.branches import Branch
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, own_parameters, text_layers
+from more_cli.model.structure import own_parameters, text_layers
 
 
 class ScopeTuning(BaseModel):
@@ -290,7 +290,7 @@ def _modules(runtime: Runtime, depth: float) -> list[tuple[str, str]]:
 
     Of gated FFNs the `up` Linear and not the gate's, as in the published code.
     """
-    model, backbone = runtime.model, find_backbone(runtime.model)
+    model, backbone = runtime.model, runtime.backbone
     layers = text_layers(model, backbone)
     leaves = [leaf for leaf in backbone.text_ffn_in if "gate" not in leaf.rpartition(".")[2]] + [*backbone.text_ffn_out]
     last = layers[-max(1, round(depth * len(layers))) :]

@@ -19,7 +19,7 @@ from more_cli.editors.weights import WeightEditor, Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_cli.model.structure import ffn_outs, text_layers
 
 MOMENTS = "moments:"
 """Put before a shape in the names of its statistics."""
@@ -54,7 +54,7 @@ class UltraEditor(WeightEditor):
 
     def modules(self, runtime: Runtime) -> list[str]:
         """Return the FFN outputs of the last text layers."""
-        backbone = find_backbone(runtime.model)
+        backbone = runtime.backbone
         paths = ffn_outs(runtime.model, backbone, text_layers(runtime.model, backbone)[-self.tuning.layers :])
         if not paths:
             raise StateError("the last text layers have no FFN output that can be edited", "use another --editor")

@@ -30,7 +30,7 @@ from more_cli.files import disk_errors, replacing
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import YesNoSuite
 from more_cli.text import canonical_json
@@ -138,7 +138,7 @@ def _states(runtime: Runtime, probes: Sequence[Asked]) -> dict[str, Tensor]:
     likely first token's logit over the next, `gold` (n,) the mean probability of the gold answer's tokens, NaN
     without one.
     """
-    last = text_layers(runtime.model, find_backbone(runtime.model))[-1]
+    last = text_layers(runtime.model, runtime.backbone)[-1]
     states, margins, golds = [], [], []
     for start in range(0, len(probes), BATCH):
         group = probes[start : start + BATCH]
@@ -174,7 +174,7 @@ def _pictures(runtime: Runtime, record: RunRecord) -> dict[str, Tensor]:
 
 
 def _features(runtime: Runtime, asked: Sequence[Asked]) -> Tensor:
-    first = text_layers(runtime.model, find_backbone(runtime.model))[0]
+    first = text_layers(runtime.model, runtime.backbone)[0]
     rows: list[Tensor | None] = []
     for one in asked:
         prompt = runtime.encode(one.query)

@@ -8,7 +8,7 @@ from torch import Tensor
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 
 
 def attentions(runtime: Runtime, sample: Encoded) -> list[Tensor]:
@@ -24,7 +24,7 @@ def attentions(runtime: Runtime, sample: Encoded) -> list[Tensor]:
     with torch.no_grad():
         output = runtime.model(**inputs, use_cache=False, output_attentions=True)
     found = getattr(output, "attentions", None) or ()
-    layers, length = text_layers(runtime.model, find_backbone(runtime.model)), len(sample.input_ids)
+    layers, length = text_layers(runtime.model, runtime.backbone), len(sample.input_ids)
     if len(found) != len(layers) or any(each is None or each.shape[-2:] != (length, length) for each in found):
         raise StateError("this model gives no attention weights for its text layers", "choose another analysis")
     return [each[0].float().mean(dim=0).cpu() for each in found]

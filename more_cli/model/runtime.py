@@ -63,7 +63,8 @@ class Runtime:
         self.checkpoint = checkpoint
         self.device = self._device(model.get_input_embeddings())
         self.loss_scale = LOSS_SCALE if model.dtype == torch.float16 else 1.0
-        self._backbone = find_backbone(model)
+        self.backbone = find_backbone(model)
+        """Its parts as they were loaded: an editor may replace or wrap modules."""
         self._vision: VisionCache | None = None
         self._prefix: PrefixCache | None = None
         self._branches: tuple[Part, ...] = ()
@@ -96,10 +97,10 @@ class Runtime:
     def _caches(self, modules: Sequence[str]) -> tuple[VisionCache | None, PrefixCache | None]:
         """Return empty caches of what edits of these modules cannot change."""
         vision = prefix = None
-        if frozen := frozen_vision_layers(self.model, self._backbone, modules):
-            kept = read_vision_layers(self.model, self._backbone, frozen)
-            vision = VisionCache(self.model, frozen, kept, text_layers(self.model, self._backbone)[0])
-        if frozen := frozen_text_layers(self.model, self._backbone, modules):
+        if frozen := frozen_vision_layers(self.model, self.backbone, modules):
+            kept = read_vision_layers(self.model, self.backbone, frozen)
+            vision = VisionCache(self.model, frozen, kept, text_layers(self.model, self.backbone)[0])
+        if frozen := frozen_text_layers(self.model, self.backbone, modules):
             prefix = PrefixCache(self.model, frozen)
         return vision, prefix
 
@@ -285,7 +286,7 @@ class Runtime:
         model = self.model.get_submodule(alone) if alone else self.model
         tokens = torch.full(hidden.shape[:2], self.prompter.eos, device=self.device)  # which ones makes no difference
         with self.base(), ExitStack() as stack:
-            for path in text_layers(self.model, self._backbone):
+            for path in text_layers(self.model, self.backbone):
                 layer = self.model.get_submodule(path)
                 stack.enter_context(replaced_forward(layer, lambda *_, **__: hidden.to(self.model.dtype)))
             logits: Tensor = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from more_cli.evaluation.figures import PALETTE
+from more_cli.experiments.analyses import figures
 from more_cli.experiments.analyses.kept import KeptRun
 from more_cli.experiments.analyses.scales import load_base
 from more_cli.experiments.run_journal import RunJournal
@@ -163,6 +166,22 @@ def test_runs_that_were_scored_only_right_after_each_edit_are_not_compared(world
     refused = analyze(world, "sensitivity", "online-1", "online-2")
     said = "error: no run was scored after its last edit\nhint: run them with --protocol final\n"
     assert (refused.code, refused.err) == (2, said)
+
+
+def test_states_are_kept_of_an_editor_that_wraps_modules(world: World) -> None:
+    pytest.importorskip("peft")
+    result = keep(world, "lora", "--editor", "lora", "--set", "steps=1", "--keep-states", "--protocol", "final")
+    assert result.code == 0, result.err
+    assert analyze(world, "drift", "lora", out="lora-drift").code == 0
+
+
+def test_lines_differ_in_colour_or_stroke() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    for place in range(3 * len(PALETTE)):
+        figures.line(axes, place, [0, 1], [0, 1])
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == len(axes.lines)
 
 
 def test_what_was_not_kept_is_said_and_skipped_in_all(world: World) -> None:

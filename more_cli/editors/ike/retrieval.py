@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.model.taps import Side
 
 READ = 32
@@ -28,7 +28,7 @@ class Reader:
     """
 
     def __init__(self, runtime: Runtime, depth: float) -> None:
-        layers = text_layers(runtime.model, find_backbone(runtime.model))
+        layers = text_layers(runtime.model, runtime.backbone)
         self.layer, self.layers = max(1, int(depth * len(layers))), len(layers)
         self._place: tuple[str, Side] = layers[self.layer - 1], "output"
         self._image = getattr(runtime.model.config, "image_token_id", -1)

@@ -24,7 +24,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 
 
@@ -91,7 +91,7 @@ class LiveEdit(Editor):
         Raises:
             StateError: an encoder-decoder, whose text layers see no image, or a model with a single layer.
         """
-        layers = text_layers(runtime.model, find_backbone(runtime.model))
+        layers = text_layers(runtime.model, runtime.backbone)
         if runtime.prompter.decoder_start is not None or len(layers) < 2:
             raise StateError("its text layers have no place where LiveEdit could act", "use another --editor")
         return layers[min(int(self.tuning.depth * len(layers)) + 1, len(layers) - 1)]

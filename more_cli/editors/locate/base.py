@@ -23,7 +23,7 @@ from more_cli.editors.weights import WeightEditor, Work
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_cli.model.structure import ffn_outs, text_layers
 
 _FITTED = ("first", "last", "contexts", "neutral", "records", "seed")
 
@@ -53,7 +53,7 @@ def edited_layers(runtime: Runtime, tuning: LocateTuning) -> tuple[list[str], li
     Raises:
         StateError: one of them has none, or several.
     """
-    backbone = find_backbone(runtime.model)
+    backbone = runtime.backbone
     layers = text_layers(runtime.model, backbone)
     start = int(tuning.first * len(layers))
     chosen = layers[start : max(start + 1, math.ceil(tuning.last * len(layers)))]

@@ -24,7 +24,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_linears, find_backbone, text_layers
+from more_cli.model.structure import ffn_linears, text_layers
 
 CLIP = 100.0
 """Largest norm of a gradient in training, as in all published versions."""
@@ -77,7 +77,7 @@ class MendEditor(WeightEditor):
 
     def modules(self, runtime: Runtime) -> list[str]:
         """Return the FFN Linears of the last text layers."""
-        backbone = find_backbone(runtime.model)
+        backbone = runtime.backbone
         paths = ffn_linears(runtime.model, backbone, text_layers(runtime.model, backbone)[-self.tuning.layers :])
         if not paths:
             raise StateError("the last text layers have no FFN weights that can be edited", "use another --editor")

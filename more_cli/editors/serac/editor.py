@@ -23,7 +23,7 @@ from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 
 
@@ -59,7 +59,7 @@ class SeracEditor(Editor):
             StateError: the model is an encoder-decoder, or its image is no part of the text layers' input.
         """
         _require_one_sequence(runtime)
-        layers = text_layers(runtime.model, find_backbone(runtime.model))
+        layers = text_layers(runtime.model, runtime.backbone)
         if self._nets is not None:
             self._nets.to(runtime.device)
         self._memory = {number: _moved(kept, runtime.device) for number, kept in self._memory.items()}

@@ -17,7 +17,7 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
-from more_cli.model.structure import find_backbone, text_layers
+from more_cli.model.structure import text_layers
 
 LEAST_LONGEST = 24
 """Random targets have up to so many tokens, or as many as the pool's longest target."""
@@ -54,7 +54,7 @@ class Record:
 
 def input_embeddings(runtime: Runtime, samples: Sequence[Encoded]) -> list[Tensor]:
     """Return what the first text layer takes in for each sample, (T, d) float32: words and image features."""
-    first = text_layers(runtime.model, find_backbone(runtime.model))[0]
+    first = text_layers(runtime.model, runtime.backbone)[0]
     found: list[Tensor] = [torch.empty(0)] * len(samples)
     with runtime.base():
         for rows in _like(samples):

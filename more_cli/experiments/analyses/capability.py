@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from more_cli.evaluation.metrics import Estimate, change, estimate
-from more_cli.experiments.analyses.figures import band, colour, line
+from more_cli.experiments.analyses.figures import band, line
 from more_cli.experiments.analyses.kept import KeptRun, Pairs
 from more_cli.experiments.analyses.result import Cell, Result, Scalar
 from more_cli.experiments.capability import accuracy_of
@@ -14,6 +14,8 @@ from more_cli.suites.yes_no import parse_answer
 
 ACROSS = 4
 """Panels beside each other."""
+BANDS = 4
+"""Most runs whose intervals are drawn; the table has all."""
 CHANCE = 50.0
 
 
@@ -38,24 +40,27 @@ def capability(runs: Sequence[KeptRun]) -> Result:
                 curve = curves.get((label, name), {})
                 values = list(curve.values())
                 line(axes, place, list(curve), [100 * value.value for value in values], label=label)
-                low, high = [100 * value.low for value in values], [100 * value.high for value in values]
-                band(axes, place, list(curve), low, high)
+                if len(kept) <= BANDS:
+                    low, high = [100 * value.low for value in values], [100 * value.high for value in values]
+                    band(axes, place, list(curve), low, high)
                 if 0 in curve:
-                    axes.axhline(100 * curve[0].value, color=colour(place), linestyle="--", linewidth=1)
+                    axes.axhline(100 * curve[0].value, color="0.3", linestyle="--", linewidth=1)
             axes.axhline(CHANCE, color="0.6", linestyle=":", linewidth=1)
             axes.set_title(name.replace("_", " "), fontsize=9)
             axes.set_ylim(0, 102)
             axes.xaxis.get_major_locator().set_params(integer=True)
         for axes in panels.flat[len(categories) :]:
             axes.set_visible(False)
-        figure.supxlabel("edits", fontsize=9)
+        for axes in panels.flat[max(0, len(categories) - panels.shape[1]) : len(categories)]:
+            axes.set_xlabel("edits", fontsize=9)
+            axes.tick_params(labelbottom=True)
         figure.supylabel("accuracy, %", fontsize=9)
         if len(kept) > 1:
             figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
 
     columns = ("run", "category", "edits", "accuracy", "low", "high", "images", "unparsable")
-    size = (8.0, 1.0 + 1.5 * -(-len(categories) // ACROSS))
-    note = "Dashed: the unedited model; dotted: chance. Bands are 95 % intervals over images."
+    size = (8.0, 1.0 + 1.5 * -(-len(categories) // ACROSS) + 0.2 * -(-len(kept) // ACROSS))
+    note = f"Dashed: the unedited model; dotted: chance. Bands, up to {BANDS} runs, are 95 % intervals over images."
     return Result(columns, rows, scalars, draw, size=size, note=note)
 
 

@@ -12,6 +12,7 @@ from more_cli.evaluation.figures import PALETTE
 
 Floats = npt.NDArray[np.float64]
 MARKERS = "os^Dvp*"
+STROKES = ("-", "--", ":")
 GREY = "0.6"
 LABELS = 12
 """Most ticks of a heat map's axis."""
@@ -23,9 +24,11 @@ def colour(number: int) -> str:
 
 
 def line(axes: Any, number: int, x: Sequence[float], y: Sequence[float], **more: Any) -> None:
-    """Draw a line in the colour and with the marker of its place."""
+    """Draw a line in the colour and with the marker of its place; when the colours begin again it is another stroke."""
+    lap = number // len(PALETTE)
+    look = {"linestyle": STROKES[lap % len(STROKES)], "markerfacecolor": "white" if lap else colour(number)} | more
     marker = MARKERS[number % len(MARKERS)]
-    axes.plot(x, y, color=colour(number), marker=marker, markersize=4, linewidth=1.6, **more)
+    axes.plot(x, y, color=colour(number), marker=marker, markersize=4, linewidth=1.6, **look)
 
 
 def band(axes: Any, number: int, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:

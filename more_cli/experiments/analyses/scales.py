@@ -26,7 +26,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.progress import Progress
 
 SAMPLES = 64
@@ -66,7 +66,7 @@ class Moments:
 def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Result:
     """Return the spread of every coordinate's log-variance: text tokens after each layer, and projected images."""
     with _opened(runs[0], machine, progress) as (runtime, samples):
-        layers = text_layers(runtime.model, find_backbone(runtime.model))
+        layers = text_layers(runtime.model, runtime.backbone)
         places: list[Any] = [(layers[0], "input"), *((layer, "output") for layer in layers)]
         visual, text = Moments(), [Moments() for _ in layers]
         for number, sample in enumerate(samples[:SAMPLES]):
@@ -111,7 +111,7 @@ def energy(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Res
     with _opened(runs[0], machine, progress) as (runtime, samples):
         parts = module_parts(runtime)
         places: list[Any] = [*((path, "output") for _, _, path in parts)]
-        first = text_layers(runtime.model, find_backbone(runtime.model))[0]
+        first = text_layers(runtime.model, runtime.backbone)[0]
         sizes, projected = np.zeros((len(samples[:FEW]), len(parts))), []
         for row, sample in enumerate(samples[:FEW]):
             seen = runtime.image_tokens(runtime.batch([sample]))[0].cpu()
@@ -150,7 +150,7 @@ def module_parts(runtime: Runtime) -> list[tuple[str, int, str]]:
     Raises:
         NotKept: no layer has both, under names that are known.
     """
-    model, backbone, found = runtime.model, find_backbone(runtime.model), list[tuple[str, int, str]]()
+    model, backbone, found = runtime.model, runtime.backbone, list[tuple[str, int, str]]()
     for number, layer in enumerate(text_layers(model, backbone), 1):
         names = [name for name, _ in model.get_submodule(layer).named_modules() if name]
         attention = [name for name in names if re.fullmatch(r"(.*\.)?(self_?attn|self_?attention)", name.lower())]
