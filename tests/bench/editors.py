@@ -31,7 +31,7 @@ from more_cli.text import canonical_json
 
 RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")
-"""Runs without calibration: `more eval --suite e-vqa --editor EDITOR --protocol final`."""
+"""Runs without calibration, of all editors."""
 NINE = RESULTS.with_name("nine.jsonl")
 """Runs with `--calibrate 9`, of six editors so far; those of RESULTS had five settings each."""
 BACKBONE = "LLaVA-v1.5"
