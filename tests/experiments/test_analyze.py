@@ -170,9 +170,9 @@ def test_runs_that_were_scored_only_right_after_each_edit_are_not_compared(world
 
 def test_states_are_kept_of_an_editor_that_wraps_modules(world: World) -> None:
     pytest.importorskip("peft")
-    result = keep(world, "lora", "--editor", "lora", "--set", "steps=1", "--keep-states", "--protocol", "final")
+    result = keep(world, "wrapped", "--editor", "lora", "--set", "steps=1", "--keep-states", "--protocol", "final")
     assert result.code == 0, result.err
-    assert analyze(world, "drift", "lora", out="lora-drift").code == 0
+    assert analyze(world, "drift", "wrapped", out="wrapped-drift").code == 0
 
 
 def test_lines_differ_in_colour_or_stroke() -> None:
