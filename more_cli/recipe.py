@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,11 +24,21 @@ from pydantic import (
 )
 
 from more_cli.errors import UsageError
-from more_cli.recipe_tables import AnchorUse, Asking, Constants, Count, Joint, Positive, Rehearsal, Statistics, Unset
+from more_cli.recipe_tables import (
+    AnchorUse,
+    Asking,
+    Constants,
+    Count,
+    Joint,
+    Positive,
+    Rehearsal,
+    Share,
+    Statistics,
+    Unset,
+)
 from more_cli.settings import apply_setting, refusal
 from more_cli.text import did_you_mean
 
-Share = Annotated[float, Field(gt=0, lt=1)]
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""

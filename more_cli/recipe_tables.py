@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Unset = Annotated[None, BeforeValidator(lambda value: None if value == "none" else value)]
 """An optional value that is not set. TOML has no null: `none` unsets what a recipe inherits."""
 Step = Literal["polyak"] | Positive

@@ -55,7 +55,7 @@ def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
     elif kind == "xavier":
         X = _normal(rows, d_in, seed) * (2 / (rank + d_in)) ** 0.5
     else:
-        X = _normal(rows, d_in, seed)
+        X = _normal(rows, d_in, seed)  # well conditioned, unless there are nearly as many rows as columns
         X = _cholesky_qr_(X) if 4 * rows <= d_in else orthonormal(X)
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
     A: Tensor = X.to(torch.float32)

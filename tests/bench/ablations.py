@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -42,6 +43,8 @@ FIXED = {("statistics", "blip2_opt"): {"visual.lambda": ["none"]}}
 LABELS = (*FIVE, MEAN)
 FROZEN = "A frozen"
 """The setting of the recipe that a sweep compares itself with, changed."""
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""Another number of threads gives other last digits."""
 CALIBRATED = "calibrated"
 """Not a sweep: settings that are each calibrated first, with as many tries."""
 SETTINGS = ("statistics=site", "statistics=shared", "pooling=none")
@@ -125,7 +128,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
                 changed = [part for each in (setting, *extra) for part in ("--set", each)]
                 tuned = ["--calibrate", "9", "--protocol", "final", "--limit", "100", "--json"]
                 command = [sys.executable, "-m", "more_cli", "eval", *where, "--editor", "more:paper", *changed, *tuned]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                done = subprocess.run(command, env=ONE_THREAD, stdout=subprocess.PIPE, check=True, text=True)
                 add([measured(CALIBRATED, world, suite, setting, 42, json.loads(done.stdout))])
     return 0
 
