@@ -33,7 +33,7 @@ from more_cli.ops.merge import MergeOptions, MergeReport, merge
 from more_cli.ops.revert import RevertReport, RevertRequest, revert
 from more_cli.ops.status import StatusReport, status
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe_tables import Asking
+from more_cli.recipe.tables import Asking
 from more_cli.store.entry import entry_values
 from more_cli.store.target import locate
 

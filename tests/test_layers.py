@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "more_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors", "clock", "progress", "system", "text"],
-    ["files", "recipe_tables", "settings"],
+    ["files"],
     ["recipe", "core"],
     ["inputs"],
     ["checkpoint"],

@@ -52,7 +52,7 @@ def python(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProces
 
 def test_recipes_samples_and_the_model_are_found(installed: Path, tmp_path: Path) -> None:
     code = (
-        "from more_cli.recipe import shipped_recipes, data_folder; import more_cli;"
+        "from more_cli.recipe.files import shipped_recipes, data_folder; import more_cli;"
         "print(more_cli.__file__); print(*shipped_recipes());"
         "print((data_folder('sample_edits') / 'edits.jsonl').is_file());"
         "from more_cli.demo.files import demo_model_dir; print((demo_model_dir() / 'model.safetensors').is_file())"

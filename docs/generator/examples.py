@@ -16,7 +16,7 @@ from unittest import mock
 
 from more_cli.cli.app import main
 from more_cli.demo.files import demo_model_dir
-from more_cli.recipe import data_folder
+from more_cli.recipe.files import data_folder
 
 FILE = Path(__file__).resolve().with_suffix(".json")
 

@@ -10,8 +10,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from generator.markdown import fence, page, table
-from more_cli.recipe import AnchorUse, Constants, Joint, Recipe, Rehearsal, load_recipe, shipped_recipes
-from more_cli.settings import meanings, spelled, takes
+from more_cli.recipe.files import load_recipe, shipped_recipes
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import meanings, spelled, takes
+from more_cli.recipe.tables import AnchorUse, Constants, Joint, Rehearsal
 
 _INTRO = """\
 A recipe holds every number of a run. `more init` stores it in the state, so later commands use the same numbers. Pick
@@ -62,7 +64,7 @@ def recipes_page() -> str:
     for anchor, title, model, text in _TABLES:
         parts.append(f"### {title} {{#{anchor}}}\n\n{text or _first_sentence(model)}\n\n{_keys(model)}")
     parts.append(_contents())
-    return page("Recipes", "more_cli/recipe.py and recipes/*.toml", *parts)
+    return page("Recipes", "more_cli/recipe/schema.py and recipes/*.toml", *parts)
 
 
 def _ordered(names: set[str]) -> list[str]:

@@ -41,7 +41,7 @@ def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Completion:
 @_offered
 def recipes(_: typer.Context) -> Iterable[str]:
     """Offer the recipes."""
-    from more_cli.recipe import shipped_recipes
+    from more_cli.recipe.files import shipped_recipes
 
     return shipped_recipes()
 
@@ -63,8 +63,8 @@ def editors(_: typer.Context) -> Iterable[str]:
 @_offered
 def settings(_: typer.Context) -> Iterable[str]:
     """Offer the keys of a recipe."""
-    from more_cli.recipe import Recipe
-    from more_cli.settings import keys_of
+    from more_cli.recipe.schema import Recipe
+    from more_cli.recipe.settings import keys_of
 
     return [f"{key}=" for key in keys_of(Recipe)]
 

@@ -54,7 +54,7 @@ def _wrong_value(misuse: Any, parameter: Any) -> str:
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name.upper()
     if not hasattr(misuse.__cause__, "errors"):
         return f"`{name}`: {misuse.message}"
-    from more_cli.settings import plain_problem
+    from more_cli.recipe.settings import plain_problem
 
     problem = misuse.__cause__.errors()[0]
     text = plain_problem(problem)

@@ -16,7 +16,7 @@ from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from more_cli.recipe import Recipe
+    from more_cli.recipe.schema import Recipe
 
 EXIT_CODES = """Exit codes: 0 done; 2 usage, unknown recipe, or a value that a recipe cannot have."""
 
@@ -40,7 +40,7 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
       more recipes list
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.recipe import load_recipe, shipped_recipes
+    from more_cli.recipe.files import load_recipe, shipped_recipes
 
     recipes = [load_recipe(name) for name in shipped_recipes()]
     output.json("more.recipes.list/1", {"recipes": [_about(recipe) for recipe in recipes]})
@@ -77,7 +77,7 @@ def show(
       more recipes show own.toml --set rehearsal.size=8
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.recipe import load_recipe, shipped_recipes
+    from more_cli.recipe.files import load_recipe, shipped_recipes
 
     if name is None:
         hint = f"there are {', '.join(shipped_recipes())}; for example: more recipes show default"
@@ -87,7 +87,7 @@ def show(
 
 def _show_recipe(output: Output, recipe: Recipe) -> None:
     """Show the keys of a recipe, but those that name and describe it in one line."""
-    from more_cli.settings import described, spelled
+    from more_cli.recipe.settings import described, spelled
 
     keys = {key: found for key, found in described(recipe).items() if key not in _ABOUT}
     output.json(

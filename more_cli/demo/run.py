@@ -15,7 +15,7 @@ from more_cli.ops.evaluate import EvalReport, evaluate_state
 from more_cli.ops.init import InitReport, Inputs, initialise
 from more_cli.ops.merge import MergeOptions, MergeReport, merge
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import data_folder
+from more_cli.recipe.files import data_folder
 from more_cli.store.target import Target, sidecar_path
 
 MARKER = "DEMO"

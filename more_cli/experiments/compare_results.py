@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import DataError
 from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.inputs.records import opened
-from more_cli.settings import plain_problem
+from more_cli.recipe.settings import plain_problem
 from more_cli.text import shorten
 
 SCHEMAS = ("more.eval/1", "more.eval/2")

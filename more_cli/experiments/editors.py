@@ -31,8 +31,8 @@ from more_cli.editors.wise.editor import WiseEditor, WiseTuning
 from more_cli.errors import UsageError
 from more_cli.experiments import tries
 from more_cli.ops.init import plan
-from more_cli.recipe import published_recipe
-from more_cli.settings import apply_setting, refusal
+from more_cli.recipe.files import published_recipe
+from more_cli.recipe.settings import apply_setting, refusal
 from more_cli.store.target import Target, sidecar_path
 from more_cli.text import counted, shorten
 

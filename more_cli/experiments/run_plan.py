@@ -22,7 +22,7 @@ from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
 from more_cli.model.prompts import OWN
 from more_cli.ops.anchors import identities, leave_out
-from more_cli.recipe_tables import Asking
+from more_cli.recipe.tables import Asking
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
 

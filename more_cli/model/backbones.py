@@ -17,7 +17,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.model.families import Backbone
 from more_cli.model.keymap import KeyMap
 from more_cli.model.structure import find_backbone, layers_of, used_vision_layers
-from more_cli.recipe import BY_PATH, SITE_GROUPS
+from more_cli.recipe.schema import BY_PATH, SITE_GROUPS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import Entry, ProbeEntry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta

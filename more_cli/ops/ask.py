@@ -25,8 +25,8 @@ from more_cli.ops.base import open_base
 from more_cli.ops.provenance import PROVENANCE
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import load_recipe, pick_recipe
-from more_cli.recipe_tables import Asking
+from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.tables import Asking
 from more_cli.store.state import State, load_meta
 from more_cli.store.target import Target
 from more_cli.text import check_strings

@@ -22,7 +22,7 @@ from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
 from more_cli.inputs.wording import Words, words_of
 from more_cli.model.batches import Query
 from more_cli.ops.anchors import identity
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.text import canonical_json
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
 from more_cli.ops.evaluate import summarise
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import Recipe, parse_recipe
+from more_cli.recipe.files import parse_recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.text import canonical_json
 
 CANDIDATES: dict[str, tuple[float, ...]] = {

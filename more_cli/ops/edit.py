@@ -32,7 +32,7 @@ from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot

@@ -22,7 +22,7 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.branches import computes_in
 from more_cli.model.loading import Blueprint, load_blueprint
 from more_cli.model.machine import GIB, Machine
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord
 from more_cli.text import counted
 

@@ -35,7 +35,8 @@ from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import Recipe, load_recipe, pick_recipe
+from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import State, StateMeta, load_state, save_state

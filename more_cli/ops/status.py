@@ -10,8 +10,8 @@ from more_cli.checkpoint.reader import Checkpoint
 from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
-from more_cli.recipe import Recipe
-from more_cli.settings import spelled
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start

@@ -33,7 +33,7 @@ from more_cli.ops.provenance import (
 )
 from more_cli.ops.retrace import retrace
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.checkpoint.reader import TensorEntry
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, replacing
-from more_cli.recipe import Recipe
-from more_cli.settings import plain_problem
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import plain_problem
 from more_cli.store import sidecar
 from more_cli.store.entry import START
 from more_cli.store.sidecar import ZEROS, Sidecar, Stored

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.cli.app import main as more
-from more_cli.settings import spelled
+from more_cli.recipe.settings import spelled
 from panel_runs import METRICS
 from panel_show import FIVE, MEAN, over_models, per_edit
 from streams import DATA, FAMILIES, model_of, suite_of

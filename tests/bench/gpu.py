@@ -39,7 +39,7 @@ from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import GIB, Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.estimate import estimate
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 
 LIMIT = 600.0
 """Seconds of the whole run."""

@@ -28,7 +28,7 @@ from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from more_cli.store.state import SiteRecord
 
 ROUNDS = 7

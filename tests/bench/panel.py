@@ -80,7 +80,7 @@ PACKAGE = Path(more_cli.__file__).parent
 MEMBERS = PACKAGE.parent / "recipes" / "panel" / "members.toml"
 CODE = {
     "editor": [
-        *(PACKAGE / name for name in ("core", "editors", "model", "recipe.py")),
+        *(PACKAGE / name for name in ("core", "editors", "model", "recipe")),
         *(PACKAGE / "evaluation" / name for name in ("probes.py", "metrics.py", "streams.py")),
         PACKAGE / "ops" / "auto_anchors.py",
         PACKAGE.parent / "recipes",

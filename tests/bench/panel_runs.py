@@ -29,7 +29,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity
 from more_cli.ops.auto_anchors import AUTO, of_edits, told_apart
 from more_cli.ops.session import versions
-from more_cli.recipe import load_recipe, pick_recipe
+from more_cli.recipe.files import load_recipe, pick_recipe
 from more_cli.suites.annotations import read_pool
 
 METRICS = {

@@ -19,7 +19,7 @@ from more_cli.experiments.references import BaseAnswers
 from more_cli.model.batches import Query
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from streams import fresh_editor, pool, runtime
 
 

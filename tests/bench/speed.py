@@ -116,7 +116,7 @@ def merge(folder: Path) -> dict[str, Any]:
 def start(folder: Path) -> dict[str, Any]:
     """Commands that need no weights, on an edited copy of the embedded model."""
     from more_cli.demo.files import demo_model_dir
-    from more_cli.recipe import data_folder
+    from more_cli.recipe.files import data_folder
 
     model = folder / "start" / "llava"
     if not model.exists():

@@ -31,7 +31,8 @@ from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe, load_recipe
+from more_cli.recipe.files import load_recipe
+from more_cli.recipe.schema import Recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "demo_model"))
 from draw import with_pictures

@@ -21,7 +21,7 @@ from PIL import Image
 from more_cli import __version__
 from more_cli.cli.app import app
 from more_cli.cli.output import Output
-from more_cli.recipe import load_recipe, shipped_recipes
+from more_cli.recipe.files import load_recipe, shipped_recipes
 from more_cli.store.state import load_state
 from support import tiny
 from support.helpers import LEARNING, QUESTION, QUICK, World, line, run, spelled, tree

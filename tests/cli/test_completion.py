@@ -18,8 +18,9 @@ from more_cli.cli import completion
 from more_cli.cli.app import main
 from more_cli.demo.files import demo_model_dir
 from more_cli.experiments.editors import EDITORS
-from more_cli.recipe import Recipe, shipped_recipes
-from more_cli.settings import keys_of
+from more_cli.recipe.files import shipped_recipes
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import keys_of
 from more_cli.suites.catalog import CATALOG
 from more_cli.system.pager import COMPLETING
 from support.helpers import QUICK, World, run

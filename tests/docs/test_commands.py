@@ -15,7 +15,7 @@ import yaml
 from more_cli.cli.app import main
 from more_cli.experiments.sweep.file import read_sweep
 from more_cli.inputs.edits import EditLine
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from support.documents import PAGES, ROOT, Block, blocks, prepare, programs
 
 CHECKED = {"json", "yaml", "toml"}

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from more_cli.core import basis
-from more_cli.recipe import load_recipe, shipped_recipes
+from more_cli.recipe.files import load_recipe, shipped_recipes
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "method.md"

@@ -16,7 +16,7 @@ from generator.commands import exit_codes
 from more_cli import __version__
 from more_cli.cli.app import EXIT_CODES
 from more_cli.demo.files import demo_model_dir
-from more_cli.recipe import data_folder, shipped_recipes
+from more_cli.recipe.files import data_folder, shipped_recipes
 from support.documents import ROOT, Block, blocks, programs
 
 README = ROOT / "README.md"

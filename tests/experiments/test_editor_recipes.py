@@ -60,23 +60,25 @@ def test_an_editor_with_a_recipe_runs_alone_and_as_with_the_option(world: World)
     assert named.code == option.code == 0, named.err + option.err
     assert named.json["metrics"] == option.json["metrics"]
     assert named.json["reproduce"]["constants"] == option.json["reproduce"]["constants"]
-    shown = alone(world, "more@per-token", "--set", "max_steps=1", "--set", "last=1")
-    assert "; editor more@per-token" in shown.out
+    shown = alone(world, "more@paper-llava", "--set", "max_steps=1", "--set", "last=1")
+    assert "; editor more@paper-llava" in shown.out
 
 
 def test_settings_reach_the_editor_with_the_longest_name(world: World) -> None:
-    editors = "more", "more:paper", "more@per-token"
+    editors = "more", "more:paper", "more@paper-llava"
     small = [word for name in editors for key in ("last=1", "max_steps=1") for word in ("--set", f"{name}:{key}")]
-    result = compared(world, *editors, *small, "--set", "more@per-token:rank=3", "--set", "more:paper:rank=2", "--json")
+    result = compared(
+        world, *editors, *small, "--set", "more@paper-llava:rank=3", "--set", "more:paper:rank=2", "--json"
+    )
     assert result.code == 0, result.err
     ranks = {name: report["reproduce"]["constants"]["rank"] for name, report in result.json["editors"].items()}
-    assert ranks == {"more": 512, "more:paper": 2, "more@per-token": 3}
+    assert ranks == {"more": 512, "more:paper": 2, "more@paper-llava": 3}
 
 
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        (("more", "more@per-tokn"), "no recipe `per-tokn`", "did you mean `per-token`?"),
+        (("more", "more@defalt"), "no recipe `defalt`", "did you mean `default`?"),
         (("more", "more@none.toml"), "no recipe `none.toml`", "or give the path of a .toml file"),
         (("more", "more@"), "`more@` names no recipe", "for example more@default"),
         (("more", "ft-l@default"), "editor `ft-l` takes no recipe", "name it `ft-l`, or use `more@default`"),
@@ -102,6 +104,6 @@ def test_a_mistake_in_a_name_is_one_line_and_a_hint(
 
 
 def test_a_recipe_is_named_once(world: World) -> None:
-    refused = alone(world, "more@default", "--recipe", "per-token")
+    refused = alone(world, "more@default", "--recipe", "paper-llava")
     assert refused.code == 2
     assert "error: editor `more@default` has its recipe in its name" in refused.err

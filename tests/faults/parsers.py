@@ -23,8 +23,8 @@ from more_cli.inputs.edits import Edit, iter_edits, read_edits, read_probes
 from more_cli.inputs.feeds import Pipe
 from more_cli.inputs.images import decode_image
 from more_cli.ops.anchors import load_anchors
-from more_cli.recipe import load_recipe, parse_recipe
-from more_cli.settings import apply_setting
+from more_cli.recipe.files import load_recipe, parse_recipe
+from more_cli.recipe.settings import apply_setting
 from more_cli.store.entry import START, Entry, parse_entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta, load_state

@@ -17,7 +17,7 @@ from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES, Family
 from more_cli.model.keymap import KeyMap, key_map, meta_model
 from more_cli.model.structure import find_backbone, layers_of, read_vision_layers, text_layers, used_vision_layers
-from more_cli.recipe import SITE_GROUPS
+from more_cli.recipe.schema import SITE_GROUPS
 from support import tiny, tiny_families
 
 TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 99}

@@ -16,7 +16,7 @@ from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, alike, auto_anchors, words_of
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from support.helpers import COLOURS, Result, World, line, run
 from support.refused import assert_refused
 

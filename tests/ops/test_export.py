@@ -14,7 +14,7 @@ from more_cli.editors.more.sites import Sites
 from more_cli.files import sha256_bytes
 from more_cli.ops.calibrate import CANDIDATES, GAIN
 from more_cli.ops.session import Session
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from more_cli.store.state import load_state, save_state
 from support.helpers import QUESTION, World, at_call, die, forks, in_child, line, run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.recipe import data_folder
+from more_cli.recipe.files import data_folder
 from support.helpers import run
 from support.paths import DATA
 

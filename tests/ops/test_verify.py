@@ -336,7 +336,7 @@ def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: 
 @pytest.mark.slow
 def test_a_key_of_every_token_is_resumed_and_replayed_to_the_same_bytes(tmp_path: Path) -> None:
     at_once, in_parts = (World(tmp_path / name) for name in ("at-once", "in-parts"))
-    options = ("--recipe", "per-token", *LEARNING)
+    options = LEARNING
     for world in (at_once, in_parts):
         world.edits(4)
     assert in_parts.edit(*options, "--limit", 2).code in (0, 3)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `review` is not installed")
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.recipe import data_folder
+from more_cli.recipe.files import data_folder
 from support.browser import MISSING, Browser, chromium
 from support.helpers import process, run
 

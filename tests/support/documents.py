@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.recipe import data_folder
+from more_cli.recipe.files import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,7 +15,7 @@ from more_cli.inputs.edits import Probe as Question
 from more_cli.inputs.images import ImageSource, locate_image
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from support.tiny import IMAGE_SIZE
 
 

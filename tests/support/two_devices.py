@@ -23,7 +23,7 @@ from more_cli.model.batches import Query
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_runtime
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from support.elsewhere import set_up
 from support.tiny import tiny_llava
 

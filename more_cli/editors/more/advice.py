@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from more_cli.editors.outcome import EditScore
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.text import counted, shorten
 
 UNSURE = 0.7

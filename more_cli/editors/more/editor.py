@@ -33,7 +33,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 

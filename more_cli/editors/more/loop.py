@@ -28,7 +28,7 @@ from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore, status_of
 from more_cli.editors.past import LastScore, Past
-from more_cli.recipe_tables import Joint
+from more_cli.recipe.tables import Joint
 
 REWRITES = 2
 """Times that an edit which broke the harm budget is written again, each time with half the step."""

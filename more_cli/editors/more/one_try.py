@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from more_cli.errors import UsageError
-from more_cli.recipe import Recipe, parse_recipe
-from more_cli.settings import apply_setting
+from more_cli.recipe.files import parse_recipe
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import apply_setting
 
 ONE_TRY = (
     *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write"),

@@ -19,7 +19,7 @@ from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 
 NOT_FINITE = "a write is not finite"
 NO_STEP = "no shorter step decreases the loss"

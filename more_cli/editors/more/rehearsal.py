@@ -14,7 +14,7 @@ from more_cli.editors.past import Past
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.recipe_tables import Rehearsal
+from more_cli.recipe.tables import Rehearsal
 
 CACHE_BYTES = 256 << 20
 """Most bytes of past edits kept as tokens and pixels."""

@@ -13,7 +13,7 @@ from more_cli.errors import StateError
 from more_cli.model.branches import Branch
 from more_cli.model.moving import MovingBranch
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord, State
 
 

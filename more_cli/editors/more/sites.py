@@ -23,7 +23,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Batch
 from more_cli.model.branches import Branch
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord
 
 RIDGE_KEYS = 16

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from more_cli.recipe_tables import Statistics
+from more_cli.recipe.tables import Statistics
 from more_cli.store.state import SiteRecord
 
 

@@ -16,7 +16,7 @@ from more_cli.experiments.presets import Preset, preset_of
 from more_cli.experiments.protocols import PROTOCOLS, Protocol, checked
 from more_cli.inputs.records import opened
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.settings import refusal, spelled
+from more_cli.recipe.settings import refusal, spelled
 from more_cli.suites.catalog import CATALOG
 from more_cli.text import shorten
 

@@ -22,7 +22,7 @@ from more_cli.ops.evaluate import evaluate_state
 from more_cli.ops.export import export
 from more_cli.ops.merge import MergeOptions, merge
 from more_cli.progress import Progress
-from more_cli.recipe import load_recipe
+from more_cli.recipe.files import load_recipe
 from more_cli.store.target import Target
 from more_cli.text import canonical_json, counted
 

@@ -5,7 +5,7 @@ import torch
 
 from more_cli.editors.more.advice import Failure, explain
 from more_cli.editors.outcome import EditScore
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 
 HARM = "it would change the answer to `a?` from `x` to `y` (by 0.3 nats)"
 

@@ -17,7 +17,7 @@ from more_cli.editors.past import LastScore, Past
 from more_cli.model import activations
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from support.editing import picture
 
 COLOURS = ("red", "blue", "green", "white", "black", "yellow")

@@ -7,7 +7,7 @@ from more_cli.editors.draws import pick
 from more_cli.editors.more.memory import Memory
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.past import LastScore, Past
-from more_cli.recipe import Rehearsal
+from more_cli.recipe.tables import Rehearsal
 
 
 def past(margins: dict[int, float], at: int = 90) -> Past:

@@ -11,7 +11,7 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.watch import Watched, split
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.recipe import Recipe
+from more_cli.recipe.schema import Recipe
 from support.editing import picture
 
 QUESTION = "what is in the image ?"

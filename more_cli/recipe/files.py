@@ -1,0 +1,111 @@
+"""Recipes as TOML files: those that come with `more`, and which one an architecture gets."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from more_cli.errors import UsageError
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import apply_setting, refusal
+from more_cli.text import did_you_mean
+
+
+def data_folder(name: str) -> Path:
+    """Return the folder `recipes` or `sample_edits`: inside the wheel, or beside the package in a checkout."""
+    here = Path(__file__).resolve().parents[1]
+    packed = here / "_data" / name
+    return packed if packed.is_dir() else here.parent / name
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the recipes that come with `more`, by name."""
+    return {path.stem: path for path in sorted(data_folder("recipes").glob("*.toml"))}
+
+
+def load_recipe(name_or_path: str, settings: Sequence[str] = ()) -> Recipe:
+    """Read a shipped recipe by name or a TOML file by path, with `key=value` settings on top.
+
+    A file can name another recipe in `extends` and inherits the values that it does not set.
+
+    Raises:
+        UsageError: unknown name, unreadable file, or invalid values; the error lists all of them.
+    """
+    path = _recipe_file(name_or_path, Path())
+    values = _read_values(path)
+    for setting in settings:
+        apply_setting(values, setting)
+    where = f"recipe `{name_or_path}`" if name_or_path in shipped_recipes() else str(path)
+    return parse_recipe(values, where, settings)
+
+
+def _recipe_file(name_or_path: str, folder: Path) -> Path:
+    shipped = shipped_recipes()
+    path = shipped.get(name_or_path, folder / name_or_path)
+    if not path.is_file():
+        near = did_you_mean(name_or_path, shipped)
+        hint = f"{near} shipped recipes: {', '.join(shipped)}; or give the path of a .toml file".lstrip()
+        raise UsageError(f"no recipe `{name_or_path}`", hint)
+    return path
+
+
+def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the values of a recipe file, with those of the recipe that it extends."""
+    if path in children:
+        raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
+    values = {"name": path.stem} | values
+    anchors = values.get("anchors")
+    if isinstance(anchors, dict) and "file" in anchors:
+        anchors["file"] = str(path.parent / str(anchors["file"]))
+    if (base := values.pop("extends", None)) is None:
+        return values
+    return _merged(_read_values(_recipe_file(str(base), path.parent), (*children, path)), values)
+
+
+def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return both tables merged, inner tables too; `values` wins where both have a key."""
+    tables = [key for key in base.keys() & values if isinstance(base[key], dict) and isinstance(values[key], dict)]
+    return base | values | {key: _merged(base[key], values[key]) for key in tables}
+
+
+def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) -> Recipe:
+    """Check plain values and return the recipe; `where` names it in messages, `typed` are the values from `--set`.
+
+    Raises:
+        UsageError: invalid values; the error lists all of them.
+    """
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        name = str(values.get("name"))
+        listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
+        raise refusal(error, Recipe, where, listed=listed, typed=typed) from None
+
+
+def pick_recipe(model_type: str) -> str:
+    """Return the name of the shipped recipe for an architecture, or the general one."""
+    return next((name for name in shipped_recipes() if model_type in _named("backbones", name)), "default")
+
+
+def published_recipe(form: str, model_type: str) -> tuple[str, bool]:
+    """Return the recipe of a published form for an architecture, and whether its constants were published.
+
+    Without, it is the general recipe of that form.
+    """
+    forms = (name for name in shipped_recipes() if name.partition("-")[0] == form)
+    found = next((name for name in forms if model_type in _named("published", name)), None)
+    return found or form, found is not None
+
+
+def _named(key: str, name: str) -> Sequence[str]:
+    """Return the architectures that a shipped recipe's own file names."""
+    values = tomllib.loads(shipped_recipes()[name].read_text(encoding="utf-8"))
+    return list(values.get(key, ()))

@@ -1,0 +1,64 @@
+"""What a recipe may say, and constants by site."""
+
+from pathlib import Path
+
+import pytest
+
+from more_cli.errors import UsageError
+from more_cli.recipe.files import load_recipe
+from more_cli.recipe.schema import Recipe
+from more_cli.recipe.tables import Constants
+
+
+def test_overrides_go_from_default_over_modality_to_site() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "default": {"step": 0.1, "lambda": 10.0},
+            "visual": {"step": 0.03},
+            "site": {r"projector\..*": {"lambda_rel": 0.5}},
+        }
+    )
+    assert recipe.constants_of("text.1.down_proj", "text") == Constants(step=0.1, ridge=10.0)
+    assert recipe.constants_of("vision.1.fc2", "visual") == Constants(step=0.03, ridge=10.0)
+    assert recipe.constants_of("projector.linear_1", "visual") == Constants(step=0.03, ridge_rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rank = 0", "rank"),
+        ("rigde = 1", "rigde"),
+        ("sites = ['text.ffn']", "unknown site group `text.ffn`"),
+        ("[default]\nstep = 'polyak'\nlambda = 1.0\nlambda_rel = 1.0", "not both"),
+        ("[default]\nstep = 0.1\nlambda = -1.0", "default.lambda"),
+        ("[default]\nstep = 'polyak'\nlambda = 1.0\n[visual]\nstep = 0.1", "do not mix"),
+        ("normalisation = 'paper'", "needs an absolute `lambda`"),
+        ("[site.'(']\nlambda = 1.0", "not a regular expression"),
+        ("sites = ['re:(']", "not a regular expression"),
+        ("max_steps = nan", "max_steps"),
+        ("x = [", "r.toml"),
+        (f"rank = {'9' * 5000}", "r.toml"),
+        (f"sites = {'[' * 5000}", "r.toml"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_recipe(str(file))
+    assert expected in caught.value.message
+    assert "r.toml" in caught.value.message
+    assert not any(words in caught.value.message for words in ("Value error", "Input should be", "Extra inputs"))
+
+
+def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("rank = 0\nscale = 'x'\nlats = 3")
+    with pytest.raises(UsageError) as caught:
+        load_recipe(str(file))
+    assert len(caught.value.message.split("\nerror: ")) == 3
+
+
+def test_the_guard_of_older_recipes_is_read_as_shorter_steps() -> None:
+    assert [Recipe.model_validate({"guard": guard}).halvings for guard in (False, True)] == [0, 5]
+    assert Recipe.model_validate({"guard": True, "halvings": 2}).halvings == 2
