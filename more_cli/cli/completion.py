@@ -90,7 +90,7 @@ def edits_in_force(ctx: typer.Context) -> Iterable[str]:
 
 def _lines(ctx: typer.Context) -> Iterable[tuple[str, list[str]]]:
     """Yield kind and ids of the last lines of the ledger that the words before name."""
-    from more_cli.cli.revert import locate_among
+    from more_cli.cli.words import locate_among
 
     state = ctx.params.get("state")
     target, _ = locate_among(ctx.params.get("words") or [], Path(state) if state else None, "")

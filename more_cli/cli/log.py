@@ -13,7 +13,7 @@ from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
-from more_cli.cli.revert import locate_among
+from more_cli.cli.words import locate_among
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
 from more_cli.text import counted, did_you_mean

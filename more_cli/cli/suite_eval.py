@@ -14,7 +14,7 @@ from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.experiments.report import SuiteReport
-    from more_cli.experiments.run import RunOptions
+    from more_cli.experiments.run_plan import RunOptions
     from more_cli.model.machine import Machine
     from more_cli.store.target import Target
     from more_cli.suites.load import Suite

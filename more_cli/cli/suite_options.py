@@ -17,7 +17,7 @@ from more_cli.store.target import Target, locate, sidecar_path
 
 if TYPE_CHECKING:
     from more_cli.experiments.keep import Keep
-    from more_cli.experiments.run import RunOptions
+    from more_cli.experiments.run_plan import RunOptions
     from more_cli.suites.load import EditSuite, Suite
 
 SuiteName = Annotated[
@@ -237,7 +237,7 @@ def run_options(
     """
     from more_cli.experiments.presets import preset_of
     from more_cli.experiments.protocols import PROTOCOLS, checked
-    from more_cli.experiments.run import RunOptions
+    from more_cli.experiments.run_plan import RunOptions
     from more_cli.ops.auto_anchors import AUTO
 
     preset = preset_of(metrics) if metrics is not None else None

@@ -11,7 +11,8 @@ from more_cli.evaluation.paired import Difference, compare_edits
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.held_anchors import choose_anchors
 from more_cli.experiments.report import SHOWN, SuiteReport
-from more_cli.experiments.run import RunOptions, run_suite
+from more_cli.experiments.run import run_suite
+from more_cli.experiments.run_plan import RunOptions
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import identities
 from more_cli.progress import Progress, no_progress

@@ -14,7 +14,8 @@ from more_cli.experiments.presets import PRESETS
 from more_cli.experiments.published import BACKBONES, table
 from more_cli.experiments.published import EDITORS as PAPER
 from more_cli.experiments.report import SuiteReport
-from more_cli.experiments.run import RunOptions, run_suite
+from more_cli.experiments.run import run_suite
+from more_cli.experiments.run_plan import RunOptions
 from more_cli.model.machine import Machine
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite, load_suite

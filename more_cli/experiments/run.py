@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
@@ -18,15 +18,23 @@ from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_setting
 from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import HeldAnchors, without_keys
-from more_cli.experiments.keep import Keep, Keeper
-from more_cli.experiments.presets import Preset
-from more_cli.experiments.protocols import SINGLE, Protocol, Schedule
+from more_cli.experiments.keep import Keeper
+from more_cli.experiments.protocols import SINGLE, Schedule
 from more_cli.experiments.references import BaseAnswers, EarlierAnswers
 from more_cli.experiments.report import SuiteReport, report
 from more_cli.experiments.run_journal import RunJournal, outcome_values, score_values
-from more_cli.experiments.run_plan import Base, asking_of, base_key, edits_hash, plan_run, run_key, schedule_of
+from more_cli.experiments.run_plan import (
+    Base,
+    RunOptions,
+    asking_of,
+    base_key,
+    edits_hash,
+    plan_run,
+    run_key,
+    schedule_of,
+)
 from more_cli.experiments.run_record import claim, record_of
-from more_cli.files import default_cache, sha256_bytes
+from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
@@ -40,46 +48,6 @@ from more_cli.text import canonical_json
 
 SAVE_EDITS, SAVE_SECONDS = 10, 30.0
 """How often a run saves its editor; an interrupted run continues there."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How an editor runs on a suite."""
-
-    editor: str = "more"
-    recipe: str | None = None
-    settings: tuple[str, ...] = ()
-    limit: int | None = 100
-    """First edits of the suite; None for all."""
-    order: int = 0
-    """Seed of the order of these edits; 0 for that of the file."""
-    protocols: tuple[Protocol, ...] = ("final", "online")
-    checkpoints: tuple[int, ...] = (1, 10, 100)
-    lags: tuple[int, ...] = (10,)
-    cache: Path | None = None
-    """Folder that caches base answers and finished runs; by default `default_cache`."""
-    again: bool = False
-    """Ignore finished runs and measure again."""
-    calibrate: int = 0
-    """Number of editor settings to try first, on the suite's calibration pool; 0 for none."""
-    preset: Preset | None = None
-    """Preset of metrics; by default every metric by its full name."""
-    anchors: Path | Literal["auto"] | None = None
-    """Anchors file, by default the one that the editor's recipe names; or `auto`: made from the calibration pool."""
-    keep: Keep | None = None
-    """What the run keeps, and where; by default its journal alone, in the cache."""
-    unscored: frozenset[tuple[str, str]] = frozenset()
-    """Identities of anchors of other editors: probes that are one of them are left out as well."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder for everything that another run can reuse."""
-        return self.cache or default_cache()
-
-    @property
-    def yardstick(self) -> Yardstick:
-        """How locality is measured."""
-        return self.preset.yardstick if self.preset else Yardstick()
 
 
 def run_suite(

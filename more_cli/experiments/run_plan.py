@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
 from more_cli.editors.base import Editor
@@ -15,9 +15,11 @@ from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import probes_of
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.held_anchors import HeldAnchors, choose_anchors
-from more_cli.experiments.protocols import Schedule
+from more_cli.experiments.keep import Keep
+from more_cli.experiments.presets import Preset
+from more_cli.experiments.protocols import Protocol, Schedule
 from more_cli.experiments.references import require_answers
-from more_cli.files import sha256_bytes
+from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
 from more_cli.model.prompts import OWN
@@ -26,8 +28,45 @@ from more_cli.recipe.tables import Asking
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
 
-if TYPE_CHECKING:
-    from more_cli.experiments.run import RunOptions
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How an editor runs on a suite."""
+
+    editor: str = "more"
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    limit: int | None = 100
+    """First edits of the suite; None for all."""
+    order: int = 0
+    """Seed of the order of these edits; 0 for that of the file."""
+    protocols: tuple[Protocol, ...] = ("final", "online")
+    checkpoints: tuple[int, ...] = (1, 10, 100)
+    lags: tuple[int, ...] = (10,)
+    cache: Path | None = None
+    """Folder that caches base answers and finished runs; by default `default_cache`."""
+    again: bool = False
+    """Ignore finished runs and measure again."""
+    calibrate: int = 0
+    """Number of editor settings to try first, on the suite's calibration pool; 0 for none."""
+    preset: Preset | None = None
+    """Preset of metrics; by default every metric by its full name."""
+    anchors: Path | Literal["auto"] | None = None
+    """Anchors file, by default the one that the editor's recipe names; or `auto`: made from the calibration pool."""
+    keep: Keep | None = None
+    """What the run keeps, and where; by default its journal alone, in the cache."""
+    unscored: frozenset[tuple[str, str]] = frozenset()
+    """Identities of anchors of other editors: probes that are one of them are left out as well."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder for everything that another run can reuse."""
+        return self.cache or default_cache()
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How locality is measured."""
+        return self.preset.yardstick if self.preset else Yardstick()
 
 
 @dataclass(frozen=True)

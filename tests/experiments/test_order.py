@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from more_cli.experiments.compare_results import Run, paired
-from more_cli.experiments.run import RunOptions, run_suite
+from more_cli.experiments.run import run_suite
+from more_cli.experiments.run_plan import RunOptions
 from more_cli.experiments.sweep.trials import result_of
 from more_cli.model.machine import Machine
 from more_cli.suites.load import EditSuite, load_suite

@@ -6,19 +6,18 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from more_cli.errors import UsageError
 from more_cli.text import shorten
 
 if TYPE_CHECKING:
-    from more_cli.experiments.analyses.kept import KeptRun
+    from more_cli.experiments.analyses.kept import KeptRun, Reads
     from more_cli.experiments.analyses.result import Result
     from more_cli.model.machine import Machine
     from more_cli.progress import Progress
 
 ALL = "all"
-Reads = Literal["--keep-updates", "--keep-states", "--keep-answers", "the journal", "the model"]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from more_cli.errors import DataError, UsageError
 from more_cli.evaluation.names import Kind, is_locality
-from more_cli.experiments.analyses.catalog import Reads
 from more_cli.experiments.keep import ANSWERS, RIGHT, STATES, UPDATES, numbered, read_tensors
 from more_cli.experiments.protocols import Cell
 from more_cli.experiments.report import cells_of
@@ -20,6 +19,8 @@ from more_cli.experiments.run_journal import read_lines
 from more_cli.experiments.run_record import read_record
 from more_cli.model.changes import Change
 
+Reads = Literal["--keep-updates", "--keep-states", "--keep-answers", "the journal", "the model"]
+"""What an analysis reads of a run."""
 Pairs = Sequence[Sequence[tuple[str, str]]]
 """By image, each question's expected answer and the one that was given."""
 SUCCESS = {"gen_exact", "tf_token_acc"}

@@ -16,8 +16,8 @@ from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import choose_anchors
 from more_cli.experiments.report import SuiteReport
-from more_cli.experiments.run import RunOptions, run_suite
-from more_cli.experiments.run_plan import Base, plan_run, run_key, schedule_of
+from more_cli.experiments.run import run_suite
+from more_cli.experiments.run_plan import Base, RunOptions, plan_run, run_key, schedule_of
 from more_cli.experiments.sweep.file import Combination, Grid, SweepFile
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import identities
