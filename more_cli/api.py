@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
-from more_cli.checkpoint.reader import require_checkpoint
+from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures

@@ -14,7 +14,7 @@ os.environ.pop("COLUMNS", None)  # the width of tables: the same wherever the te
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.cli.output import Output, finite
 from more_cli.model.backbones import Site, find_sites
 from more_cli.model.keymap import key_map, meta_model

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from more_cli.checkpoint import reader as checkpoint
+from more_cli.checkpoint import headers as checkpoint
 from more_cli.cli import output as terminal
 from more_cli.cli.output import Output
 from more_cli.errors import DataError, StateError

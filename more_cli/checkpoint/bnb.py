@@ -13,7 +13,8 @@ from more_cli.checkpoint.packed import UNSHOWN, Bounded, Packed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from more_cli.checkpoint.reader import Checkpoint, TensorEntry
+    from more_cli.checkpoint.headers import TensorEntry
+    from more_cli.checkpoint.reader import Checkpoint
 
 BITSANDBYTES = "bitsandbytes"
 FOUR_BITS = ("nf4", "fp4")

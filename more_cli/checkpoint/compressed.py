@@ -18,7 +18,8 @@ from more_cli.checkpoint.packed import UNSHOWN, Bounded, Packed, declared
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from more_cli.checkpoint.reader import Checkpoint, TensorEntry
+    from more_cli.checkpoint.headers import TensorEntry
+    from more_cli.checkpoint.reader import Checkpoint
 
 COMPRESSED = "compressed-tensors"
 FLOAT8 = f"float8 ({COMPRESSED})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from more_cli.checkpoint.reader import TensorEntry
+    from more_cli.checkpoint.headers import TensorEntry
 
 DECLARED = ("quantization_config", "compression_config")
 """Entries of a config that name a scheme."""

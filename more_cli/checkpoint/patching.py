@@ -16,7 +16,9 @@ from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, TypeVar
 
-from more_cli.checkpoint.reader import INDEX, PICKLES, Checkpoint, TensorEntry
+from more_cli.checkpoint.folder import INDEX, PICKLES
+from more_cli.checkpoint.headers import TensorEntry
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import ResourceError, StateError
 
 if TYPE_CHECKING:  # files are copied while torch is imported

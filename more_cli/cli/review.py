@@ -46,7 +46,7 @@ def review(
     """
     output = Output(verbose=verbose)
     _require_extra()
-    from more_cli.checkpoint.reader import require_checkpoint
+    from more_cli.checkpoint.folder import require_checkpoint
     from more_cli.review.server import serve
     from more_cli.review.worker import Worker
 

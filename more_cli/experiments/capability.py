@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import fingerprint
 from more_cli.evaluation.gates import CHANGE, Judgement
 from more_cli.evaluation.metrics import Estimate, change
 from more_cli.evaluation.probes import BATCH

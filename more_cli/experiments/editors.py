@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.editors.finetune import FineTuneText, FineTuneVision
 from more_cli.editors.grace.editor import GraceEditor, GraceTuning

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.experiments.editors import entry_of

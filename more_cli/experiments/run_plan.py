@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.base import Editor
 from more_cli.evaluation.names import METRICS, Yardstick
 from more_cli.evaluation.per_edit import probes_hash

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from more_cli.checkpoint.headers import FLOATS
 from more_cli.checkpoint.quantised import quantisation
-from more_cli.checkpoint.reader import FLOATS, Checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.model.families import Backbone
 from more_cli.model.keymap import KeyMap

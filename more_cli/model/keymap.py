@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from more_cli.checkpoint.reader import Checkpoint, TensorEntry
+from more_cli.checkpoint.headers import TensorEntry
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import StateError
 from more_cli.store.state import State
 from more_cli.store.target import Target

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from more_cli.checkpoint import bnb
-from more_cli.checkpoint.reader import FLOATS, Checkpoint
+from more_cli.checkpoint.headers import FLOATS
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis
 from more_cli.editors.draws import watched_places
 from more_cli.errors import ResourceError

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from more_cli.checkpoint.reader import Checkpoint, fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.core import basis
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint import compressed
-from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.progress import Progress
 from more_cli.store.state import SiteRecord

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sha256_file, write_new
 from more_cli.ops.model_card import Relation, hub_id, titled

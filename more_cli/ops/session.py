@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from more_cli import __version__
-from more_cli.checkpoint.reader import require_checkpoint
+from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import Consolidated, MoreEditor

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from more_cli.checkpoint.reader import FLOATS, TensorEntry, read_header
+from more_cli.checkpoint.headers import FLOATS, TensorEntry, read_header
 from more_cli.checkpoint.writer import header, in_order
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from more_cli.checkpoint.reader import TensorEntry
+from more_cli.checkpoint.headers import TensorEntry
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, replacing
 from more_cli.recipe.schema import Recipe

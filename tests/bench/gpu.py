@@ -26,7 +26,8 @@ from checkpoints import describe, disk_shapes
 from more_cli.bench.floor import Floor, Peer, _timed
 from more_cli.bench.random_edits import write_random_edits
 from more_cli.bench.timing import PeakMemory
-from more_cli.checkpoint.reader import Checkpoint, TensorEntry
+from more_cli.checkpoint.headers import TensorEntry
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core.write import fold
 from more_cli.editors.anchors import make_anchor
 from more_cli.editors.base import EditRequest

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from more_cli.bench.floor import Floor, Peer, _timed
 from more_cli.bench.random_edits import write_random_edits
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.inputs.edits import read_edits

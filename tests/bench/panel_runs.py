@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.anchors import Anchor, drift, make_anchor
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
 from more_cli.editors.lora import LoraEditor, LoraTuning

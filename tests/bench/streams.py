@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core.write import Gradient
 from more_cli.demo.files import demo_model_dir, suite_dir
 from more_cli.editors.anchors import Anchor, make_anchor

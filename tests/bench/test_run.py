@@ -12,7 +12,7 @@ from more_cli import clock
 from more_cli.bench import floor
 from more_cli.bench import run as bench
 from more_cli.bench import timing as stopwatch
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditRequest
 from more_cli.evaluation.scaling import median, rolling, trend

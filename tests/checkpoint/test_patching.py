@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from more_cli.checkpoint import patching
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import copy_patched
-from more_cli.checkpoint.reader import open_checkpoint
 from more_cli.errors import ResourceError, StateError
 from more_cli.files import sha256_bytes
 from support import tiny
@@ -264,7 +264,7 @@ def test_patching_holds_a_chunk_not_a_tensor(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(4096, 32768, dtype=torch.bfloat16)}, tmp_path / tiny.SINGLE)
     script = f"""
 import resource, pathlib, torch
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import copy_patched
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core.recursion import closed_form
 from more_cli.core.write import fold
 from more_cli.editors.base import EditContext, EditRequest, FitData

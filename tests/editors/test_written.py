@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.inputs.images import grey_image

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.evaluation import metrics
 from more_cli.evaluation.probes import probes_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import probes_of, run_probes
 from more_cli.experiments.protocols import SINGLE, Schedule, first_failing, forgetting, retained

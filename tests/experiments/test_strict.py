@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import fingerprint
 from more_cli.evaluation.gates import parse_gate
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, iter_edits, read_edits, read_probes

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.model import machine
 from more_cli.model.batches import Query

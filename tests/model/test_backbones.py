@@ -11,7 +11,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from more_cli.checkpoint.reader import Checkpoint, TensorEntry, open_checkpoint
+from more_cli.checkpoint.headers import TensorEntry
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import FAMILIES, Family

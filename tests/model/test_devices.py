@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils import backend_registration
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import UsageError
 from more_cli.model import machine
 from more_cli.model.loading import load_runtime

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
 from more_cli.model.runtime import Runtime

@@ -15,7 +15,8 @@ import torch
 import transformers
 from transformers import AutoModelForImageTextToText
 
-from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 from more_cli.model.backbones import find_sites
 from more_cli.model.keymap import KeyMap, key_map, meta_model, quiet

@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import CLIPImageProcessorPil, LlavaOnevisionProcessor, LlavaProcessor, Qwen2VLProcessor
 from transformers import Qwen3VLProcessor as Qwen3
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import StateError
 from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.processors import load_processor, without_video

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.quantised import matrix
-from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query

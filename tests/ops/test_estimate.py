@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import ResourceError
 from more_cli.model.activations import Activations
 from more_cli.model.loading import load_blueprint

@@ -20,7 +20,7 @@ from transformers import AutoModelForImageTextToText
 
 from more_cli import files
 from more_cli.checkpoint import patching
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.site import rebuild_basis
 from more_cli.files import sha256_bytes, sha256_file

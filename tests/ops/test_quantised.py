@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from more_cli import files
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.sites import Sites
 from more_cli.model.keymap import meta_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.ops.provenance import CARD, PROVENANCE
 from more_cli.store.state import load_state
 from support.helpers import QUICK, World, run

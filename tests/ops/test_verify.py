@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from more_cli.checkpoint.reader import open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core import recursion
 from more_cli.files import sha256_bytes
 from more_cli.ops import retrace
@@ -276,7 +276,7 @@ def the_config_has_changed(world: World) -> None:
 @damage("base", "tensor:")
 def a_weight_of_a_site_has_changed(world: World) -> None:
     state = load_state(world.sidecar)
-    from more_cli.checkpoint.reader import open_checkpoint
+    from more_cli.checkpoint.opening import open_checkpoint
 
     entry = open_checkpoint(world.model).tensors[state.meta.sites[0].disk_key]
     path = world.model / entry.shard

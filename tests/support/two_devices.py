@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch.utils import _pytree as pytree
 
-from more_cli.checkpoint.reader import Checkpoint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint
 from more_cli.editors.anchors import make_anchor
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.editor import MoreEditor

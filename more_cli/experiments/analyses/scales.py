@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import StateError
 from more_cli.evaluation.figures import PALETTE
 from more_cli.evaluation.metrics import change

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from more_cli.checkpoint import reader as module
+from more_cli.checkpoint import headers as module
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.quantised import quantisation
-from more_cli.checkpoint.reader import fingerprint, open_checkpoint
+from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import StateError
 from support import tiny
 

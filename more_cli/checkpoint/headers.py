@@ -1,0 +1,146 @@
+"""The header of a safetensors file, and bytes of its tensors.
+
+Headers are untrusted: they are checked completely before an offset is used, so that a truncated or hostile shard gives
+one error that names it. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from more_cli.errors import StateError
+from more_cli.text import unique_fields
+
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Dtypes that can be read and patched: name in the header to name in torch."""
+
+# Bits per element of every dtype safetensors 0.8 accepts.
+_BITS = {
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+# A header is in memory while it is checked, so its size is limited first. Large checkpoints have headers of about
+# 100 kB per shard and an index of 10 MB; safetensors itself accepts 100 MB.
+_HEADER_LIMIT = 32_000_000  # bytes
+_TENSORS = 200_000  # in one file
+_NAME = 500  # characters of a tensor's name
+_DIMENSIONS = 16  # of a tensor, at most
+AGAIN = "download or copy the checkpoint again"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """Location of one tensor: bytes `start` to `stop` of a shard, row-major; dtype as named in the header."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    start: int
+    stop: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * _BITS[self.dtype] // 8
+
+
+def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
+    """Return the unchecked metadata of an open safetensors file and its tensors' locations; no tensor is read.
+
+    Raises:
+        OSError, ValueError, RecursionError: the header cannot be read, or contradicts the file.
+    """
+    return parse_entries(header_bytes(file), name, os.fstat(file.fileno()).st_size)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    with reading(path):
+        if path.stat().st_size > _HEADER_LIMIT:
+            raise ValueError(f"larger than {_HEADER_LIMIT // 1_000_000} MB")
+        return _parse_object(path.read_bytes())
+
+
+def _parse_object(raw: bytes) -> dict[str, Any]:
+    parsed = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_fields)
+    if not isinstance(parsed, dict):
+        raise ValueError("not a JSON object")
+    return parsed
+
+
+def header_bytes(file: FileIO) -> bytes:
+    """Return the length field and the JSON of a shard's header, as on disk."""
+    prefix = file.read(8)
+    if prefix == b"version ":
+        raise ValueError("a Git LFS pointer, not the weights: run git lfs pull in its repository")
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > os.fstat(file.fileno()).st_size - 8:
+        raise ValueError("shorter than its header says (truncated?)")
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"a header of {length} bytes")
+    return prefix + file.read(length)
+
+
+def parse_entries(header: bytes, shard: str, size: int) -> tuple[Any, list[TensorEntry]]:
+    """Check a header like safetensors does: known dtypes, and data that fills the file without gap or overlap."""
+    described = _parse_object(header[8:])
+    metadata = described.pop("__metadata__", None)
+    if len(described) > _TENSORS:
+        raise ValueError(f"{len(described):,} tensors, more than {_TENSORS:,}")
+    entries = [_parse_entry(key, info, shard, len(header)) for key, info in described.items()]
+    end = len(header)
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
+        if entry.start != end:
+            raise ValueError(f"the data of {entry.key!r} does not follow the tensor before it")
+        end = entry.stop
+    if end != size:
+        raise ValueError(f"the header describes {end} bytes, the file has {size} (truncated?)")
+    return metadata, entries
+
+
+def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
+    try:
+        dtype, shape, (start, stop) = info["dtype"], info["shape"], info["data_offsets"]
+        sane = all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop))
+        sane = sane and isinstance(shape, list) and len(shape) <= _DIMENSIONS
+        sane = sane and len(key) <= _NAME and key.isprintable()
+        sane = sane and 8 * (stop - start) == math.prod(shape) * _BITS[dtype]
+    except (TypeError, KeyError, ValueError):
+        sane = False
+    if not sane:
+        raise ValueError(f"dtype, shape and offsets of {key[:80]!r} do not fit each other")
+    return TensorEntry(key, dtype, tuple(shape), shard, base + start, base + stop)
+
+
+def range_sha256(path: Path, start: int, stop: int) -> str:
+    digest = hashlib.sha256()
+    with reading(path), FileIO(path) as file:
+        file.seek(start)
+        while start < stop:
+            block = file.read(min(1 << 20, stop - start))
+            if not block:
+                raise ValueError("became shorter while it was read")
+            digest.update(block)
+            start += len(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn any error of a broken or unreadable file into a StateError that names it."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path}: {getattr(error, 'strerror', None) or error}", AGAIN) from error
