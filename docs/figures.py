@@ -74,13 +74,17 @@ def measured(table: str, row: str, label: str, panel: str = "", name: str = "") 
     return point(panel or label, name or row, values, found.n, cost(table, row))
 
 
+EDITORS = ("more", "grace", "ike", "serac", "alphaedit", "more:paper", "ft-l", "lora", "ft-m", "wise")
+
+
 def editors() -> list[Point]:
-    """Return the editors of `e-vqa` after 100 edits, each calibrated with five tries."""
-    lines = (RESULTS / "editors.jsonl").read_text(encoding="utf-8").splitlines()
+    """Return the editors of `e-vqa` after 100 edits, each calibrated with nine tries."""
+    lines = (RESULTS / "nine.jsonl").read_text(encoding="utf-8").splitlines()
     found = {run["editor"]: run for line in lines if (run := json.loads(line))["suite"] == "e-vqa"}
     return [
         point(label, row, values[:3], values[3])
-        for row in ("more", "naive", "more:authors", "more:paper", "lora-all", "lora", "ft-l", "ft-m", "none")
+        for row in EDITORS
+        if row in found
         for label in FIVE
         for values in [found[row]["readouts"]["final@100"][label]]
     ]
@@ -94,7 +98,6 @@ COST_ROWS = (
     "default",
     "default, consolidated",
     "default, --batch",
-    "per-token, consolidated",
     "LoRA, 10 epochs",
     "LoRA, 10 epochs, rate 3e-3",
     "LoRA, 20 epochs, anchors",
@@ -108,11 +111,6 @@ def costs() -> list[Point]:
 
 
 STREAMS = 9
-ARRIVALS = {
-    "one by one": "default",
-    "consolidated": "default, consolidated",
-    "per-token, consolidated": "per-token, consolidated",
-}
 RATES = ("LoRA, rate 1e-3", "LoRA, rate 2e-3", "LoRA, rate 3e-3")
 
 
@@ -120,12 +118,10 @@ def arrivals() -> list[Point]:
     """Return ours minus a LoRA retrained at every arrival, paired by edit, in points."""
     points = []
     for label in FIVE:
-        for name, ours in ARRIVALS.items():
-            for theirs in RATES:
-                one = compare(_over_streams(theirs, label), _over_streams(ours, label))
-                values = one.difference, one.low, one.high
-                edits = len(_over_streams(ours, label))
-                points.append(point(label, f"{name} | {theirs}", values, edits))
+        ours = _over_streams("default", label)
+        for theirs in RATES:
+            one = compare(_over_streams(theirs, label), ours)
+            points.append(point(label, theirs, (one.difference, one.low, one.high), len(ours)))
     return points
 
 
@@ -160,7 +156,7 @@ def long() -> list[Point]:
 
 
 FAMILIES = ("llava", "blip2_opt", "qwen2_vl", "qwen3_vl")
-FAMILY_ROWS = ("before", "paper", "authors", "default", "per-token, consolidated")
+FAMILY_ROWS = ("before", "paper", "authors", "default", "default, consolidated")
 
 
 def families() -> list[Point]:
@@ -210,7 +206,7 @@ def colour(row: str) -> str:
         return LORA
     if row in ("naive", "polyak"):
         return PART
-    return OTHER if row in ("none", "before", "ft-l", "ft-m") else OURS
+    return OURS if row.startswith(("more", "default")) else OTHER
 
 
 def bars(axes: Axes, points: Sequence[Point], *, limits: tuple[float, float], names: bool) -> None:
@@ -273,18 +269,16 @@ def draw_costs(points: Sequence[Point]) -> Figure:
 
 def draw_arrivals(points: Sequence[Point]) -> Figure:
     """Draw a panel a metric: ours minus LoRA with its interval, zero where both are the same."""
-    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    figure = Figure(figsize=(9.5, 1.9), layout="constrained")
     found = panels(points)
-    marks = dict(zip(ARRIVALS, ("o", "s", "D"), strict=True))
     for axes, (panel, part) in zip(figure.subplots(1, len(found), sharex=True), found.items(), strict=True):
-        places = np.arange(len(part))[::-1] - np.repeat(np.arange(len(ARRIVALS)), len(RATES)) * 0.6
+        places = np.arange(len(part))[::-1]
         for one, place in zip(part, places, strict=True):
             errors = [[one.value - one.low], [one.high - one.value]]
             ahead = OURS if one.low > 0 else LORA if one.high < 0 else OTHER
-            mark = marks[one.row.split(" | ")[0]]
-            axes.errorbar([one.value], [place], xerr=errors, fmt=mark, color=ahead, ecolor=ahead, markersize=5)
+            axes.errorbar([one.value], [place], xerr=errors, fmt="o", color=ahead, ecolor=ahead, markersize=5)
         axes.axvline(0, color=INK, linewidth=0.8)
-        names = [one.row.replace(" | LoRA, rate", " minus LoRA") for one in part]
+        names = [f"minus {one.row}" for one in part]
         axes.set(title=panel, yticks=places, xlim=(-9, 9))
         axes.set_yticklabels(names if panel == FIVE[0] else [])
         axes.tick_params(axis="y", length=0)

@@ -142,7 +142,7 @@ class Recipe(BaseModel):
     """Training inputs whose behaviour must not move (`init --anchors`)."""
     consolidation: Joint = Joint()
     """Joint writing of wrong or unsure edits after a stream (`edit --consolidate`)."""
-    batch: Joint = Joint(margin=12.0, rounds=16)
+    batch: Joint = Joint(rounds=16)
     """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
     visual_share: Share | Unset = None
     """Part of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,15 +114,22 @@ def block(title: str, table: Mapping[str, Group], arguments: argparse.Namespace)
 
 
 def cells(group: Group, cell: Callable[[Sequence[Mapping[str, float]]], str]) -> Iterator[str]:
-    """Yield status counts, metrics, cost and seconds."""
-    runs = [run for some in group.values() for run in some]
-    counts = sum((Counter(run["statuses"]) for run in runs), Counter[str]())
-    yield " ".join(f"{counts[status] / len(runs):g}{letter}" for status, letter in LETTERS.items() if counts[status])
+    """Yield status counts, metrics, cost and seconds: means over a model's runs, and then over models."""
+
+    def mean(of: Callable[[Run], float]) -> float:
+        return float(np.mean([np.mean([of(run) for run in some]) for some in group.values()]))
+
+    counts = {letter: mean(partial(_count, status)) for status, letter in LETTERS.items()}
+    yield " ".join(f"{round(count, 1):g}{letter}" for letter, count in counts.items() if count)
     for label in FIVE:
         yield cell([per_edit(some, label) for some in group.values()])
-    yield f"{100 * np.mean([five(run) for run in runs]):.1f}"
-    yield f"{np.mean([(sum(run['cost']) + run['once']) / run['n'] for run in runs]):.1f}"
-    yield f"{np.mean([np.mean(run['seconds']) for run in runs]):.2f}"
+    yield f"{100 * mean(five):.1f}"
+    yield f"{mean(lambda run: (sum(run['cost']) + run['once']) / run['n']):.1f}"
+    yield f"{mean(lambda run: float(np.mean(run['seconds']))):.2f}"
+
+
+def _count(status: str, run: Run) -> float:
+    return float(run["statuses"].get(status, 0))
 
 
 def _model_cell(samples: Sequence[Mapping[str, float]]) -> str:

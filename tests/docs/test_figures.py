@@ -75,7 +75,7 @@ def test_every_figure_is_on_a_page_with_a_text_for_who_cannot_see_it(figures: Mo
 
 
 def test_editors_are_those_of_their_page(figures: ModuleType) -> None:
-    table = cells("EDITORS.md", "e-vqa, final@100")
+    table = cells("EDITORS.md", "e-vqa (nine settings each), final@100")
     for point in figures.editors():
         assert near(shown(point), table[point.row][point.panel]), point
 
@@ -99,7 +99,6 @@ def test_what_p_is_worth_is_what_the_runs_say(figures: ModuleType) -> None:
         ("main", "paper", "naive", "mean of five"),
         ("ablation", "default", "P = I", "mean of five"),
         ("ablation", "default", "P = I", "M-Loc"),
-        ("ablation", "--batch", "--batch, P = I", "mean of five"),
     ):
         one = figures.compare(figures.by_edit(table, ours, label), figures.by_edit(table, identity, label))
         low, value, high = (f"{100 * number:+.1f}" for number in (one.low, one.difference, one.high))
@@ -109,10 +108,9 @@ def test_what_p_is_worth_is_what_the_runs_say(figures: ModuleType) -> None:
 def test_arrivals_are_those_of_their_page(figures: ModuleType) -> None:
     text = (BENCH / "RESULTS.md").read_text(encoding="utf-8").split("## A LoRA trained again")[1]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
-    table = dict(zip(figures.ARRIVALS, (rows[0:3], rows[3:6], rows[6:9]), strict=True))
+    table = {row[3]: row for row in rows[: len(figures.RATES)]}
     for point in figures.arrivals():
-        ours, theirs = point.row.split(" | ")
-        (row,) = [row for row in table[ours] if row[3] == theirs]
+        row = table[point.row]
         printed = f"{point.value:+.1f} ({point.low:+.1f} to {point.high:+.1f})"
         assert near(printed, row[4 + figures.FIVE.index(point.panel)]), point
         assert point.n == 900
