@@ -279,7 +279,7 @@ def draw_arrivals(points: Sequence[Point]) -> Figure:
             axes.errorbar([one.value], [place], xerr=errors, fmt="o", color=ahead, ecolor=ahead, markersize=5)
         axes.axvline(0, color=INK, linewidth=0.8)
         names = [f"minus {one.row}" for one in part]
-        axes.set(title=panel, yticks=places, xlim=(-9, 9))
+        axes.set(title=panel, yticks=places, xlim=(-9, 9), ylim=(-0.5, len(part) - 0.5))
         axes.set_yticklabels(names if panel == FIVE[0] else [])
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=FAINT, linewidth=0.6)
