@@ -67,6 +67,11 @@ def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file is.
+
+    Raises:
+        StateError: it cannot be read, is larger than a header may be, or is no JSON object.
+    """
     with reading(path):
         if path.stat().st_size > _HEADER_LIMIT:
             raise ValueError(f"larger than {_HEADER_LIMIT // 1_000_000} MB")
@@ -125,6 +130,11 @@ def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
 
 
 def range_sha256(path: Path, start: int, stop: int) -> str:
+    """Return the SHA-256 of bytes `start` to `stop` of a file.
+
+    Raises:
+        StateError: it cannot be read, or became shorter than that.
+    """
     digest = hashlib.sha256()
     with reading(path), FileIO(path) as file:
         file.seek(start)
