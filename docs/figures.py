@@ -74,7 +74,9 @@ def measured(table: str, row: str, label: str, panel: str = "", name: str = "") 
     return point(panel or label, name or row, values, found.n, cost(table, row))
 
 
+RIVALS = ("grace", "ike", "serac", "alphaedit", "ft-l", "ft-m", "wise")
 EDITORS = ("more", "grace", "ike", "serac", "alphaedit", "more:paper", "ft-l", "lora", "ft-m", "wise")
+"""From the highest mean to the lowest."""
 
 
 def editors() -> list[Point]:
@@ -84,7 +86,6 @@ def editors() -> list[Point]:
     return [
         point(label, row, values[:3], values[3])
         for row in EDITORS
-        if row in found
         for label in FIVE
         for values in [found[row]["readouts"]["final@100"][label]]
     ]
@@ -206,7 +207,7 @@ def colour(row: str) -> str:
         return LORA
     if row in ("naive", "polyak"):
         return PART
-    return OURS if row.startswith(("more", "default")) else OTHER
+    return OTHER if row in ("none", "before", *RIVALS) else OURS
 
 
 def bars(axes: Axes, points: Sequence[Point], *, limits: tuple[float, float], names: bool) -> None:

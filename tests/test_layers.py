@@ -72,7 +72,7 @@ def test_core_knows_torch_and_errors_only() -> None:
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    """Nor inside a function or for a type: who reads one file never has to come back to it from another."""
+    """Imports inside a function or for a type count too."""
 
     def name(path: Path) -> str:
         return ".".join(("more_cli", *path.relative_to(PACKAGE).with_suffix("").parts))
