@@ -9,8 +9,8 @@ import sys
 def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
+    from more_cli.system.environment import set_defaults
     from more_cli.system.garbage import search_late
-    from more_cli.system.threads import set_defaults
 
     set_defaults()
     search_late()

@@ -1,4 +1,4 @@
-"""Time of an edit beside a busy process, by how long torch's threads wait for work (`more_cli/system/threads.py`)."""
+"""Time of an edit beside a busy process, by how long torch's threads wait for work (`more_cli.system.environment`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from more_cli.system.threads import SPINS
+from more_cli.system.environment import SPINS
 
 WAITS = {"ours": SPINS, "torch's own": "300000"}
 """GOMP_SPINCOUNT; the second is libgomp's default."""

@@ -81,12 +81,15 @@ def test_gradients_and_steps_count_where_they_are_larger_than_a_pass(world: Worl
 
 
 def test_every_shape_of_a_product_in_half_precision_has_a_kernel(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(module, "KERNELS", 1000)
     one, two = (part(of(world, past=past), "kernels") for past in (0, 1))
     assert one > 0
     assert two == 2 * one
     assert part(of(world, machine=Machine(dtype="float32")), "kernels") == 0
-    monkeypatch.setattr(module, "KERNELS", 3)
-    assert part(of(world), "kernels") == 3 * module.KERNEL
+
+
+def test_no_more_kernels_count_than_are_kept(world: World) -> None:
+    assert part(of(world), "kernels") == module.KERNELS * module.KERNEL
 
 
 def test_only_held_anchors_and_past_edits_that_there_are_join_a_write(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What torch is told about threads before it is imported."""
+"""What torch is told before it is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.system.threads import SPINS, cores_allowed, set_defaults
+from more_cli.system.environment import KERNEL_CACHES, KERNELS, SPINS, cores_allowed, set_defaults
 
 
 def mounts(root: Path, own: str = "", **files: str) -> Path:
@@ -79,19 +79,19 @@ def test_there_are_as_many_threads_as_cores(
 
 
 def test_what_the_user_says_stays(tmp_path: Path) -> None:
-    said = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "5"}
+    said = {"OMP_NUM_THREADS": "7", "GOMP_SPINCOUNT": "5"} | dict.fromkeys(KERNEL_CACHES, "9")
     environment = dict(said)
     set_defaults(environment, mounts(tmp_path, **{"cpu.max": "50000 100000"}))
     assert environment == said
     environment = {"OMP_WAIT_POLICY": "active"}
     set_defaults(environment, tmp_path / "no limits")
-    assert environment == {"OMP_WAIT_POLICY": "active"}
+    assert environment == {"OMP_WAIT_POLICY": "active"} | dict.fromkeys(KERNEL_CACHES, str(KERNELS))
 
 
 @pytest.mark.slow
 def test_a_command_says_it_before_torch_is_there() -> None:
     code = (
-        "import os, sys; import more_cli.system.threads as t; from more_cli.__main__ import run\n"
+        "import os, sys; import more_cli.system.environment as t; from more_cli.__main__ import run\n"
         "before = t.set_defaults\n"
         "t.set_defaults = lambda: (print('torch' in sys.modules), before(), print(os.environ['GOMP_SPINCOUNT']))\n"
         "sys.argv = ['more', '--version']; run()"
