@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from more_cli.checkpoint.reader import Checkpoint
-from more_cli.editors.base import Editor, EditOutcome, EditRequest
-from more_cli.editors.more.memory import Memory
-from more_cli.errors import DataError, UsageError
+from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick
-from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
 from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
-from more_cli.experiments.editors import EditorEntry, EditorOptions, entry_of
+from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
-from more_cli.experiments.held_anchors import HeldAnchors, without_keys
+from more_cli.experiments.held_anchors import without_keys
 from more_cli.experiments.keep import Keeper
-from more_cli.experiments.protocols import SINGLE, Schedule
+from more_cli.experiments.protocols import Schedule
 from more_cli.experiments.references import BaseAnswers, EarlierAnswers
 from more_cli.experiments.report import SuiteReport, report
-from more_cli.experiments.run_journal import RunJournal, outcome_values, score_values
+from more_cli.experiments.run_journal import RunJournal
 from more_cli.experiments.run_plan import (
     Base,
+    Plan,
     RunOptions,
     asking_of,
     base_key,
@@ -34,20 +29,16 @@ from more_cli.experiments.run_plan import (
     schedule_of,
 )
 from more_cli.experiments.run_record import claim, record_of
+from more_cli.experiments.run_steps import Answers, Run
 from more_cli.files import sha256_bytes
-from more_cli.inputs.edits import Edit
-from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, leave_out
-from more_cli.ops.session import Every, versions
+from more_cli.ops.session import versions
 from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
-
-SAVE_EDITS, SAVE_SECONDS = 10, 30.0
-"""How often a run saves its editor; an interrupted run continues there."""
 
 
 def run_suite(
@@ -64,52 +55,35 @@ def run_suite(
     started = time.monotonic()
     schedule = schedule_of(suite, options)
     base = Base(model)
-    task = _Task(suite, base.checkpoint, options, machine, progress)
     plan = plan_run(base, suite, options, versions(machine))
-    editor, anchors, edits, reproduce = plan.editor, plan.anchors, plan.edits, plan.reproduce
-    entry, settings = entry_of(options.editor), EditorOptions(model, options.recipe, options.settings)
-    unscored = options.unscored | identities(anchors.questions)
-    facts = [reproduce[name] for name in ("base", "template", "versions")]
-    fits = Fits(options.folder, suite, facts, progress)
+    fits = Fits(options.folder, suite, [plan.reproduce[name] for name in ("base", "template", "versions")], progress)
+    task = _Task(suite, base, options, machine, progress)
     if options.calibrate:
-        calibration = _calibrated(task, entry, settings, reproduce, anchors, fits, unscored)
-        editor = entry.make(settings.with_settings(*calibration["chosen"]))
-        reproduce |= {"constants": editor.constants(), "calibration": calibration}
-    reproduce |= {"fit": digest} if (digest := fits.digest(editor)) else {}
-    folder, keeper = options.folder / "runs" / run_key(reproduce, schedule, options.yardstick), None
-    if options.keep:
-        key = sha256_bytes(canonical_json([folder.name, options.keep.facts]).encode())
-        record = record_of(key, options.editor, model, suite.name, schedule, edits, reproduce)
-        folder, keeper = options.keep.folder, Keeper(options.keep, record, progress)
-        claim(folder, record)
-    run = _Run(editor, anchors, edits, schedule, options.yardstick, RunJournal(folder), progress, keeper)
+        plan = _calibrated(task, plan, fits)
+    if digest := fits.digest(plan.editor):
+        plan = replace(plan, reproduce=plan.reproduce | {"fit": digest})
+    run = task.run_of(plan, schedule)
     with run.journal.opened():
         if options.again:
             run.journal.forget()
-        known, fit = len(run.journal.lines), fits.known(editor)
+        known, fit = len(run.journal.lines), fits.known(plan.editor)
         if not run.finished:
-            runtime = task.load(reproduce)
-            cached = options.folder / "base" / base_key(reproduce)
-            answers = _Answers(
-                BaseAnswers(runtime, cached, Yardstick()),
-                BaseAnswers(runtime, cached, options.yardstick),
-                EarlierAnswers(runtime, editor, folder / "before", options.yardstick),
-            )
-            fit = fits.prepare(editor, runtime, again=options.again)
+            runtime = task.load(plan)
+            answers = task.answers(plan, run, runtime)
+            fit = fits.prepare(plan.editor, runtime, again=options.again)
             known = run.go(runtime, answers)
-    lines = run.journal.lines[: run.steps]
     result = report(
         suite,
-        edits,
+        plan.edits,
         schedule,
-        lines,
+        run.journal.lines[: run.steps],
         model=model,
         editor=options.editor,
-        reproduce=reproduce,
+        reproduce=plan.reproduce,
         left_out=plan.left_out,
         preset=options.preset,
     )
-    result.fit, result.notices = fit, [*editor.notices, *without_keys(editor, anchors.questions)]
+    result.fit, result.notices = fit, [*plan.editor.notices, *without_keys(plan.editor, plan.anchors.questions)]
     result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
     return result
 
@@ -119,190 +93,73 @@ class _Task:
     """What to run, on which model and machine."""
 
     suite: EditSuite
-    checkpoint: Checkpoint
+    base: Base
     options: RunOptions
     machine: Machine
     progress: Progress
 
-    def load(self, reproduce: Mapping[str, Any]) -> Runtime:
+    def load(self, plan: Plan) -> Runtime:
         """Load the model with the system prompt of the editor's recipe."""
         self.progress(0, None, "loading the model")
-        return load_runtime(self.checkpoint, self.machine, **asking_of(reproduce["constants"]))
+        return load_runtime(self.base.checkpoint, self.machine, **asking_of(plan.reproduce["constants"]))
+
+    def run_of(self, plan: Plan, schedule: Schedule) -> Run:
+        """Return the run of a plan, with its journal; what it keeps goes into the folder of `--keep`.
+
+        Raises:
+            UsageError: that folder holds something else.
+        """
+        options = self.options
+        folder, keeper = options.folder / "runs" / run_key(plan.reproduce, schedule, options.yardstick), None
+        if options.keep:
+            key = sha256_bytes(canonical_json([folder.name, options.keep.facts]).encode())
+            about = options.editor, self.base.model, self.suite.name, schedule, plan.edits, plan.reproduce
+            record = record_of(key, *about)
+            folder, keeper = options.keep.folder, Keeper(options.keep, record, self.progress)
+            claim(folder, record)
+        journal = RunJournal(folder)
+        return Run(plan.editor, plan.anchors, plan.edits, schedule, options.yardstick, journal, self.progress, keeper)
+
+    def answers(self, plan: Plan, run: Run, runtime: Runtime) -> Answers:
+        """Return the answers that scores are compared with; those of the base are cached."""
+        folder, yardstick = self.options.folder / "base" / base_key(plan.reproduce), self.options.yardstick
+        return Answers(
+            BaseAnswers(runtime, folder, Yardstick()),
+            BaseAnswers(runtime, folder, yardstick),
+            EarlierAnswers(runtime, plan.editor, run.journal.folder / "before", yardstick),
+        )
 
 
-def _calibrated(
-    task: _Task,
-    entry: EditorEntry,
-    settings: EditorOptions,
-    reproduce: Mapping[str, Any],
-    anchors: HeldAnchors,
-    fits: Fits,
-    unscored: frozenset[tuple[str, str]],
-) -> dict[str, Any]:
-    """Return the result of the calibration; an equal earlier one is read from the cache."""
-    suite, options = task.suite, task.options
+def _calibrated(task: _Task, plan: Plan, fits: Fits) -> Plan:
+    """Return the plan with the best setting of those tried; an equal earlier calibration is read from the cache.
+
+    Raises:
+        UsageError: the suite has no calibration pool.
+    """
+    suite, options, reproduce = task.suite, task.options, plan.reproduce
     if "calibration" not in suite.pools:
         raise UsageError(f"suite `{suite.name}` has no calibration pool here", "drop --calibrate")
+    unscored = options.unscored | identities(plan.anchors.questions)
     edits, _ = leave_out(suite.pools["calibration"][:EDITS], unscored)
+    entry, settings = entry_of(options.editor), EditorOptions(task.base.model, options.recipe, options.settings)
     facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
     cached = CachedCalibration(
         options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, edits_hash(edits)
     )
     result = None if options.again else cached.read()
     if result is None:
-        runtime = task.load(reproduce)
-        base = BaseAnswers(runtime, options.folder / "base" / base_key(reproduce), Yardstick())
+        runtime = task.load(plan)
         result = try_settings(
             entry,
             settings,
             options.calibrate,
             edits,
             runtime=runtime,
-            references=base,
-            anchors=anchors,
+            references=BaseAnswers(runtime, options.folder / "base" / base_key(reproduce), Yardstick()),
+            anchors=plan.anchors,
             fits=fits,
             progress=task.progress,
         )
         cached.write(result)
-    return result
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """Answers that scores are compared with."""
-
-    own: BaseAnswers
-    """The base's, to the edits' questions."""
-    base: BaseAnswers
-    """The base's, to locality questions."""
-    earlier: EarlierAnswers
-    """Of the model before each edit, to the edit's locality questions."""
-
-
-@dataclass
-class _Run:
-    """One run of an editor on a suite."""
-
-    editor: Editor
-    anchors: HeldAnchors
-    edits: Sequence[Edit]
-    schedule: Schedule
-    yardstick: Yardstick
-    journal: RunJournal
-    progress: Progress
-    keeper: Keeper | None = None
-    asked: int = 0
-    """Questions that the base was asked."""
-    _save: Every = field(default_factory=lambda: Every(SAVE_EDITS, SAVE_SECONDS))
-
-    @property
-    def steps(self) -> int:
-        """Number of edits, doubled when each is also made alone."""
-        return len(self.edits) * (1 + ("single" in self.schedule.protocols))
-
-    @property
-    def finished(self) -> bool:
-        """Whether the journal is complete."""
-        return len(self.journal.lines) >= self.steps
-
-    @property
-    def asks_earlier(self) -> bool:
-        """Whether locality compares with the model before each edit."""
-        return self.yardstick.baseline == "prev" and not self.editor.is_base
-
-    def go(self, runtime: Runtime, answers: _Answers) -> int:
-        """Run the missing steps and return how many were already done."""
-        snapshot = self.journal.resume()
-        if snapshot:
-            snapshot.restore(self.editor)
-        known = len(self.journal.lines)
-        with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
-            edits = sorted(self.edits, key=lambda edit: edit.line)  # the same batches for every order of the stream
-            every = [] if self.asks_earlier else [probe for edit in edits for probe in probes_of(edit)]
-            for base, probes in ((answers.own, list(map(_own_question, edits))), (answers.base, every)):
-                base.prepare(probes, lambda done, total: self.progress(done, total, "asking the base"))
-            self._stream(runtime, answers)
-        if not self.finished:
-            self._single(runtime, answers.base)
-        answers.earlier.forget()
-        self.asked = answers.own.asked + answers.base.asked
-        return known
-
-    def _stream(self, runtime: Runtime, answers: _Answers) -> None:
-        memory = self._memory()
-        for line in self.journal.lines[: len(self.edits)]:
-            _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
-        if self.keeper:
-            self.keeper.begin(runtime, self.editor, len(self.journal.lines))
-        for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
-            edit = self.edits[t - 1]
-            self.progress(t - 1, self.steps, f"edit {edit.id}")
-            postponed = 0.0
-            if self.asks_earlier:
-                postponed = self.editor.catch_up()
-                answers.earlier.ask(list(probes_of(edit)))
-            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(edit, memory, t)}
-            due = self.schedule.due(t)
-            line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
-            line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
-            line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
-            _remember(memory, t, edit, line["outcome"])
-            if self.keeper:
-                self.keeper.after(runtime, self.editor, t)
-            self._keep(line)
-
-    def _single(self, runtime: Runtime, base: BaseAnswers) -> None:
-        for step in range(max(len(self.journal.lines), len(self.edits)), self.steps):
-            i = step - len(self.edits) + 1
-            edit = self.edits[i - 1]
-            self.progress(step, self.steps, f"edit {edit.id} alone")
-            self.editor.reset()
-            with self.anchors.attached(self.editor, runtime, fresh=True):
-                line = {"t": SINGLE, **self._edited(edit, self._memory(), 1)}
-                line["catch_up"] = self.editor.catch_up()
-                line["scores"] = self._scores(runtime, base, [i])
-                self._keep(line)
-
-    def _memory(self) -> Memory:
-        return Memory(lambda number: EditRequest.of(self.edits[number - 1]))
-
-    def _edited(self, edit: Edit, memory: Memory, number: int) -> dict[str, Any]:
-        started = time.perf_counter()
-        try:
-            outcome = self.editor.edit(EditRequest.of(edit), memory.context(number, edit.subject, edit.content))
-        except DataError as error:  # the edit cannot be turned into a prompt
-            outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
-        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": outcome_values(outcome)}
-
-    def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
-        known = self._known() if self.editor.is_base else {}  # it never changes a score
-        probes = {i: list(probes_of(self.edits[i - 1])) for i in due if str(i) not in known}
-        whole = [probe for group in probes.values() for probe in group]
-        scores = iter(run_probes(runtime, self.editor, whole, references=references, yardstick=self.yardstick))
-        fresh = {str(i): [score_values(next(scores)) for _ in group] for i, group in probes.items()}
-        return {i: fresh.get(i) or known[i] for i in map(str, due)}
-
-    def _known(self) -> dict[str, list[dict[str, Any]]]:
-        return {i: scores for line in self.journal.lines for i, scores in line["scores"].items()}
-
-    def _keep(self, line: dict[str, Any]) -> None:
-        self.journal.add(line)
-        if self._save() or self.finished:
-            self.journal.save(self.editor)
-
-
-def _own_question(edit: Edit) -> Probe:
-    """Return an edit's own question as a probe for the base."""
-    return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query(edit.images, edit.question))
-
-
-def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
-    """Return the base's greedy answer to an edit's question."""
-    (reference,) = base([_own_question(edit)])
-    return runtime.prompter.text(list(reference.tokens))
-
-
-def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
-    if outcome["status"] != "refused":
-        memory.add(t, edit.subject, edit.content)
-    memory.update(t, ((int(number), margin) for number, margin in outcome["looks"].items()))
+    editor = entry.make(settings.with_settings(*result["chosen"]))
+    return replace(plan, editor=editor, reproduce=reproduce | {"constants": editor.constants(), "calibration": result})

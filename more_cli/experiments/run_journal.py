@@ -48,7 +48,7 @@ class RunJournal:
     """The folder of one run, for one process at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.lines: list[dict[str, Any]] = []
 
     @contextmanager
@@ -58,30 +58,30 @@ class RunJournal:
         Raises:
             StateError: another process holds the lock, or the folder is not writable.
         """
-        with disk_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        with writer_lock(self._folder / "lock"):
-            self.lines = read_lines(self._folder)
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with writer_lock(self.folder / "lock"):
+            self.lines = read_lines(self.folder)
             yield
 
     def forget(self) -> None:
         """Remove all lines and the snapshot."""
-        with disk_errors(self._folder):
+        with disk_errors(self.folder):
             for name in (LINES, STATE):
-                (self._folder / name).unlink(missing_ok=True)
+                (self.folder / name).unlink(missing_ok=True)
         self.lines = []
 
     def resume(self) -> Snapshot | None:
         """Return the snapshot to resume from, and drop the lines after it; without a snapshot, all lines."""
         snapshot = self._snapshot()
         self.lines = self.lines[: snapshot.steps] if snapshot else []
-        with disk_errors(self._folder), replacing(self._folder / LINES) as scratch:
+        with disk_errors(self.folder), replacing(self.folder / LINES) as scratch:
             scratch.write_bytes(_as_lines(*self.lines))
         return snapshot
 
     def add(self, line: dict[str, Any]) -> None:
         """Append the measurements of one step."""
-        path = self._folder / LINES
+        path = self.folder / LINES
         with disk_errors(path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -94,12 +94,12 @@ class RunJournal:
         """Save the editor as it is after the last line."""
         header = {"steps": len(self.lines), "notes": editor.notes()}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in editor.state_dict().items()}
-        with disk_errors(self._folder), replacing(self._folder / STATE) as scratch:
+        with disk_errors(self.folder), replacing(self.folder / STATE) as scratch:
             scratch.write_bytes(save(tensors, metadata={"more": canonical_json(header)}))
 
     def _snapshot(self) -> Snapshot | None:
         try:
-            with safe_open(self._folder / STATE, framework="pt") as file:
+            with safe_open(self.folder / STATE, framework="pt") as file:
                 header = json.loads((file.metadata() or {})["more"])
                 # Copies: at safetensors' odd addresses a matrix product would round differently after a restart.
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)

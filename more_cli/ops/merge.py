@@ -7,7 +7,7 @@ need torch are imported while the files are copied: on a large checkpoint this c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -139,35 +139,13 @@ def merge(
         ready()
         return report
     with replacing_directory(out, options.force, marker=PROVENANCE) as scratch:
-        with ExitStack() as on_one_thread:
-
-            def patches() -> Mapping[str, Patch]:
-                from more_cli.ops.folding import one_thread
-
-                made = ready()
-                on_one_thread.enter_context(one_thread())
-                return made.patches
-
-            copied = copy_patched(
-                checkpoint,
-                scratch,
-                # Every site: which of them were written is not known yet.
-                list(source.keys.values()),
-                patches,
-                link=options.link,
-                on_bytes=lambda done, total: progress(done, total, "copying shards"),
-            )
-        report.linked, report.not_linked = copied.linked, copied.not_linked
-        report.left_out = copied.left_out
+        copied = _copy(source, scratch, ready, options, progress)
+        report.linked, report.not_linked, report.left_out = copied.linked, copied.not_linked, copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
         files = _hashes(scratch, own, progress) if options.sha256 else {}
         _write_provenance(ready().session, source, scratch, report, copied, files)
     if options.verifies:
-        from more_cli.ops.folding import verify_merged
-
-        found = report.verification = verify_merged(ready().session, out, ready().live)
-        wrong = [score.probe.edit for score in ready().live if score.values["tf_exact"] < 1]
-        report.not_held = [edit for edit in wrong if edit not in found.gained]
+        _verify(ready(), report)
     return report
 
 
@@ -201,6 +179,39 @@ def _prepare(target: Target, source: Source, machine: Machine, options: MergeOpt
             live = score_edits(session, session.runtime)
     folds, patches = patches_of(state, options.rounding, options.seed, source.keys)
     return _Ready(session, replayed, live, folds, patches)
+
+
+def _copy(
+    source: Source, scratch: Path, ready: Callable[[], _Ready], options: MergeOptions, progress: Progress
+) -> Copied:
+    """Copy the checkpoint with the state folded in; the state gets `ready` while files are copied."""
+    with ExitStack() as on_one_thread:
+
+        def patches() -> Mapping[str, Patch]:
+            from more_cli.ops.folding import one_thread
+
+            made = ready()
+            on_one_thread.enter_context(one_thread())
+            return made.patches
+
+        return copy_patched(
+            source.checkpoint,
+            scratch,
+            # Every site: which of them were written is not known yet.
+            list(source.keys.values()),
+            patches,
+            link=options.link,
+            on_bytes=lambda done, total: progress(done, total, "copying shards"),
+        )
+
+
+def _verify(ready: _Ready, report: MergeReport) -> None:
+    """Ask the result the edits, and compare its verdict with the live state's."""
+    from more_cli.ops.folding import verify_merged
+
+    found = report.verification = verify_merged(ready.session, report.out, ready.live)
+    wrong = [score.probe.edit for score in ready.live if score.values["tf_exact"] < 1]
+    report.not_held = [edit for edit in wrong if edit not in found.gained]
 
 
 def _hashes(folder: Path, shards: Sequence[str], progress: Progress) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from more_cli.checkpoint import patching
+from more_cli.checkpoint import copying
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import copy_patched
 from more_cli.errors import ResourceError, StateError
@@ -187,7 +187,7 @@ def test_a_shard_that_shrinks_while_it_is_copied(
         if data := source.read(kept):
             yield target.write(data)
 
-    monkeypatch.setattr(patching, "_copy_bytes", short)
+    monkeypatch.setattr(copying, "_copy_bytes", short)
     with pytest.raises(StateError, match=r"`.+` changed while it was copied"):
         copy_patched(open_checkpoint(base), tmp_path / "out", [LINEAR], lambda: {LINEAR: lambda rows, first: rows})
 
@@ -202,7 +202,7 @@ def test_every_byte_that_is_not_patched_is_compared(
     entry = opened.tensors[LINEAR]
     size = (base / entry.shard).stat().st_size
     inside, outside = [entry.start, entry.stop - 1], [0, entry.start - 1, entry.stop, size - 1]
-    copy = patching._copy_bytes
+    copy = copying._copy_bytes
 
     def spoilt(source: FileIO, target: FileIO) -> Iterator[int]:
         copied = sum(copy(source, target))
@@ -210,8 +210,8 @@ def test_every_byte_that_is_not_patched_is_compared(
             os.pwrite(target.fileno(), bytes([os.pread(source.fileno(), 1, place)[0] ^ 1]), place)
         yield copied
 
-    monkeypatch.setattr(patching, "_PIECE", piece)
-    monkeypatch.setattr(patching, "_copy_bytes", spoilt)
+    monkeypatch.setattr(copying, "_PIECE", piece)
+    monkeypatch.setattr(copying, "_copy_bytes", spoilt)
     for place in outside if patched else outside + inside:
         patches = {LINEAR: lambda rows, first: rows + 1} if patched else {}
         with pytest.raises(StateError, match="differs from its base"):

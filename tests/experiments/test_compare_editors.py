@@ -105,10 +105,10 @@ def test_the_tables_have_final_and_online(world: World) -> None:
 
 @forks
 def test_an_interrupted_comparison_resumes(world: World) -> None:
-    from more_cli.experiments import run as suite_run
+    from more_cli.experiments import run_steps
 
     compared = partial(side_by_side, world, "none", "ft-l", *QUICK_FT, cache="torn")
-    assert stopped_at(5, suite_run._Run, "_edited", compared) == 130
+    assert stopped_at(5, run_steps.Run, "_edited", compared) == 130
     rest = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json", cache="torn").json["editors"]
     whole = side_by_side(world, "none", "ft-l", *QUICK_FT, "--json").json["editors"]
     assert rest["none"]["resumed"] == 3

@@ -151,11 +151,11 @@ def test_a_suite_without_a_calibration_pool_makes_no_anchors(world: World) -> No
 
 @forks
 def test_an_interrupted_run_resumes_with_its_anchors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from more_cli.experiments import run as suite_run
+    from more_cli.experiments import run_steps
 
-    monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
+    monkeypatch.setattr(run_steps, "SAVE_EDITS", 1)
     started = partial(suite, world, "--anchors", world.root / "anchors.jsonl", cache="torn")
-    assert stopped_at(3, suite_run._Run, "_edited", started) == 130
+    assert stopped_at(3, run_steps.Run, "_edited", started) == 130
     rest = anchored(world, cache="torn")
     assert rest["resumed"] == 2
     assert rest["matrix"] == anchored(world)["matrix"]

@@ -246,10 +246,10 @@ def test_locality_before_each_edit_is_what_the_logits_say(world: World) -> None:
 def test_a_run_against_the_model_before_each_edit_resumes_after_a_stop(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from more_cli.experiments import run as suite_run
+    from more_cli.experiments import run_steps
 
-    monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
-    assert stopped_at(3, suite_run._Run, "_edited", lambda: counted(world, "scopeedit", cache="torn")) == 130
+    monkeypatch.setattr(run_steps, "SAVE_EDITS", 1)
+    assert stopped_at(3, run_steps.Run, "_edited", lambda: counted(world, "scopeedit", cache="torn")) == 130
     assert list((world.root / "torn").rglob("before/*.safetensors"))
     rest = counted(world, "scopeedit", "--json", cache="torn").json
     assert rest["resumed"] == 2

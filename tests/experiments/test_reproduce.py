@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.experiments import run as runs
+from more_cli.experiments import run_steps
 from more_cli.experiments.published import EDITORS as PAPER
 from more_cli.experiments.published import published, table, tables
 from support.helpers import Result, World, at_call, die, forks, in_child, run, stopped_at
@@ -94,10 +94,10 @@ def test_a_run_that_was_cut_short_ends_with_the_same_bytes(world: World, tmp_pat
         return measure(world, tmp_path / "cut", *options)
 
     def until_killed() -> Result:
-        at_call(4, [(runs._Run, "_edited")], die)
+        at_call(4, [(run_steps.Run, "_edited")], die)
         return start()
 
-    code = in_child(until_killed) if killed else stopped_at(4, runs._Run, "_edited", start)
+    code = in_child(until_killed) if killed else stopped_at(4, run_steps.Run, "_edited", start)
     assert code == (-9 if killed else 130), "before the last of four edits"
     assert start().out == measure(world, tmp_path / "whole", *options).out
 

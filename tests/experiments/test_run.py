@@ -157,11 +157,11 @@ def test_the_same_command_reads_the_finished_run(world: World) -> None:
 
 @forks
 def test_an_interrupted_run_resumes_and_ends_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from more_cli.experiments import run as suite_run
+    from more_cli.experiments import run_steps
 
-    monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
+    monkeypatch.setattr(run_steps, "SAVE_EDITS", 1)
 
-    assert stopped_at(3, suite_run._Run, "_edited", lambda: suite(world, cache="torn")) == 130
+    assert stopped_at(3, run_steps.Run, "_edited", lambda: suite(world, cache="torn")) == 130
     rest = evaluate(world, cache="torn")
     assert rest["resumed"] == 2
     assert rest["matrix"] == evaluate(world)["matrix"]

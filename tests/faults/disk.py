@@ -92,7 +92,7 @@ def watched(root: Path, watch: Watch) -> Iterator[Disk]:
     real = {name: getattr(os, name) for name in _WRAPPED}
     with mock.patch.multiple(os, **{name: wrap(disk, real[name]) for name, wrap in _WRAPPED.items()}):
         opened = _opener(disk, io.open)
-        files = mock.patch("more_cli.checkpoint.patching.FileIO", _file_class(disk))
+        files = mock.patch("more_cli.checkpoint.copying.FileIO", _file_class(disk))
         with mock.patch("io.open", opened), mock.patch.object(builtins, "open", opened), files:
             yield disk
 

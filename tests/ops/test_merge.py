@@ -19,7 +19,7 @@ from safetensors import safe_open
 from transformers import AutoModelForImageTextToText
 
 from more_cli import files
-from more_cli.checkpoint import patching
+from more_cli.checkpoint.copying import Copying
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.site import rebuild_basis
@@ -113,16 +113,16 @@ def test_a_byte_outside_the_patches_is_noticed(
     world: World, place: int, whence: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte before or after the patched ranges is changed."""
-    overwrite = patching._overwrite
+    overwrite = Copying._overwrite
 
-    def spoilt(checkpoint: Any, out: Path, *rest: Any) -> str:
-        sha256 = overwrite(checkpoint, out, *rest)
-        with open(out / "model.safetensors", "r+b") as shard:
+    def spoilt(copying: Copying, *tensor: Any) -> str:
+        sha256 = overwrite(copying, *tensor)
+        with open(copying._out / "model.safetensors", "r+b") as shard:
             shard.seek(place, whence)
             shard.write(b"\0")
         return sha256
 
-    monkeypatch.setattr(patching, "_overwrite", spoilt)
+    monkeypatch.setattr(Copying, "_overwrite", spoilt)
     result = merge(world)
     assert (result.code, said in result.err) == (5, True)
     assert not (world.root / "out").exists()
@@ -486,7 +486,7 @@ def test_killed_at_any_moment_it_leaves_the_old_folder_or_the_new_one(world: Wor
 
 
 def killed(world: World, step: int) -> Result:
-    moments = [(patching, "_overwrite"), (patching, "_compare"), (merging, "_write_provenance")]
+    moments = [(Copying, "_overwrite"), (Copying, "_compare"), (merging, "_write_provenance")]
     at_call(step, [*moments, (files, "_write"), (files, "_fsync"), (files, "_rename")], die)
     return merge(world, "--force")
 
@@ -497,7 +497,7 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
         raise wrong
 
     before = tree(world.root)
-    monkeypatch.setattr(patching, "_overwrite", fail)
+    monkeypatch.setattr(Copying, "_overwrite", fail)
     assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
     assert tree(world.root) == before
 

@@ -273,9 +273,9 @@ def test_a_suite_run_resumes_to_the_same_state(
     name: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped at the third edit: A comes back with B and P."""
-    from more_cli.experiments import run as suite_run
+    from more_cli.experiments import run_steps
 
-    monkeypatch.setattr(suite_run, "SAVE_EDITS", 1)
+    monkeypatch.setattr(run_steps, "SAVE_EDITS", 1)
     suite = ("--suite", world.root / "edits.jsonl", "--editor", "more", "--dtype", "float32", "--json")
     settings = (*SMALL, *(word for setting in MADE[name] for word in ("--set", setting)))
 
@@ -286,7 +286,7 @@ def test_a_suite_run_resumes_to_the_same_state(
         (path,) = (tmp_path / cache).glob("runs/*/state.safetensors")
         return path.read_bytes()
 
-    assert stopped_at(3, suite_run._Run, "_edited", lambda: evaluated("torn")) == 130
+    assert stopped_at(3, run_steps.Run, "_edited", lambda: evaluated("torn")) == 130
     rest, whole = evaluated("torn"), evaluated("whole")
     assert (rest.json["resumed"], rest.json["matrix"]) == (2, whole.json["matrix"])
     assert kept("torn") == kept("whole")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from more_cli.errors import StateError
-from more_cli.experiments import run as runs
+from more_cli.experiments import run as suite_run
+from more_cli.experiments import run_steps
 from more_cli.experiments.sweep.trials import Trial
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, stopped_at
 
@@ -128,7 +129,7 @@ def test_the_figure_is_drawn_where_matplotlib_is(world: World) -> None:
 
 def test_a_second_run_runs_nothing_and_writes_the_same_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = files(world, "whole")
-    monkeypatch.setattr(runs, "load_runtime", None)
+    monkeypatch.setattr(suite_run, "load_runtime", None)
     again = sweep(world, GRID, "whole", name="grid.toml")
     assert again.code == 0, again.err
     assert files(world, "whole") == before
@@ -141,10 +142,10 @@ def test_a_sweep_that_was_cut_short_ends_with_the_same_bytes(world: World, kille
     start = partial(sweep, world, GRID, out, name="grid.toml")
 
     def until_killed() -> Result:
-        at_call(4, [(runs._Run, "_edited")], die)
+        at_call(4, [(run_steps.Run, "_edited")], die)
         return start()
 
-    code = in_child(until_killed) if killed else stopped_at(4, runs._Run, "_edited", start)
+    code = in_child(until_killed) if killed else stopped_at(4, run_steps.Run, "_edited", start)
     assert code == (-9 if killed else 130), "in the second of three trials"
     assert len(list((world.root / out / "parts").iterdir())) == 1
     assert start().code == 0
