@@ -8,7 +8,7 @@ from pathlib import Path
 
 from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick
-from more_cli.experiments.calibrate import EDITS, CachedCalibration, try_settings
+from more_cli.experiments.calibrate import EDITS, CachedCalibration, settings_of, try_settings
 from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.experiments.fits import Fits
 from more_cli.experiments.held_anchors import without_keys
@@ -143,8 +143,9 @@ def _calibrated(task: _Task, plan: Plan, fits: Fits) -> Plan:
     edits, _ = leave_out(suite.pools["calibration"][:EDITS], unscored)
     entry, settings = entry_of(options.editor), EditorOptions(task.base.model, options.recipe, options.settings)
     facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
+    tried = settings_of(entry, options.calibrate)
     cached = CachedCalibration(
-        options.folder / "calibrations", *facts, list(settings.settings), options.calibrate, edits_hash(edits)
+        options.folder / "calibrations", *facts, list(settings.settings), list(map(list, tried)), edits_hash(edits)
     )
     result = None if options.again else cached.read()
     if result is None:

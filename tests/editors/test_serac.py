@@ -13,6 +13,7 @@ import torch
 from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.editors.past import LastScore, Past
 from more_cli.editors.serac.editor import SeracEditor
+from more_cli.editors.serac.examples import random_target
 from more_cli.editors.serac.nets import Words, codes, make_nets
 from more_cli.editors.serac.tuning import SeracTuning
 from more_cli.errors import StateError
@@ -65,6 +66,15 @@ def edited(editor: SeracEditor, asked: Sequence[EditRequest]) -> None:
     for number, request in enumerate(asked, 1):
         past = Past.of({n: LastScore(0.0, n) for n in range(1, number)})
         assert editor.edit(request, EditContext(number, past)).writes == 1
+
+
+def test_random_targets_hold_no_control_token(runtime: Runtime) -> None:
+    """Also none that only the tokenizer's list of added tokens calls special, as BLIP2's `<image>`."""
+    tokenizer = runtime.prompter.tokenizer
+    control = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+    drawn = [token for record in range(200) for token in random_target(runtime, 0, record, 0, 8)[:-1]]
+    assert len(set(drawn)) > 20
+    assert not control & set(drawn)
 
 
 def test_an_empty_memory_leaves_the_base_bit_for_bit(runtime: Runtime, tmp_path: Path) -> None:

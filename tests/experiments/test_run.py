@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import probes_of, run_probes
+from more_cli.experiments.editors import EDITORS
 from more_cli.experiments.protocols import SINGLE, Schedule, first_failing, forgetting, retained
 from more_cli.inputs.edits import read_edits
 from more_cli.model.loading import load_runtime
@@ -312,7 +314,7 @@ def test_an_unknown_setting_of_an_editor_is_named(world: World) -> None:
     assert "error: editor `ft-l`: there is no key `rank`\nhint: its keys are steps, rate, decay, stop\n" in result.err
 
 
-def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
+def test_every_editor_gets_its_tries_on_other_edits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of E-VQA with two pools; the best setting runs, and what was tried is in the result."""
     root = world.mmedit(2)
     command = (
@@ -330,6 +332,9 @@ def test_every_editor_gets_its_tries_on_other_edits(world: World) -> None:
     again = run(*command, "--calibrate", 3).json
     assert (again["resumed"], again["reproduce"]) == (2, result.json["reproduce"])
     assert found["at_edge"] == found["chosen"], "the own value, 0.001, lies between the two others"
+    monkeypatch.setitem(EDITORS, "ft-l", replace(EDITORS["ft-l"], tries=(("rate=0.002",), ("rate=0.0003",))))
+    other = run(*command, "--calibrate", 3).json["reproduce"]["calibration"]
+    assert [trial["setting"] for trial in other["tried"]] == [[], ["rate=0.002"], ["rate=0.0003"]]
     none = suite(world, "--calibrate", 2)
     assert none.code == 2
     assert "has no calibration pool" in none.err

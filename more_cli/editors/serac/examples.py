@@ -75,7 +75,7 @@ def read_records(runtime: Runtime, data: FitData, tuning: SeracTuning) -> list[R
     for start in range(0, len(data.edits), TOGETHER):
         edits = data.edits[start : start + TOGETHER]
         drawn = [
-            [_random_target(runtime, tuning.seed, number, variant, longest) for variant in range(tuning.variants)]
+            [random_target(runtime, tuning.seed, number, variant, longest) for variant in range(tuning.variants)]
             for number in range(start, start + len(edits))
         ]
         records += _records(runtime, edits, drawn)
@@ -141,9 +141,13 @@ def _rows(scored: Scored) -> list[Tensor]:
     return [row[mask] for row, mask in zip(scored.log_probabilities(), scored.mask, strict=True)]
 
 
-def _random_target(runtime: Runtime, seed: int, record: int, variant: int, longest: int) -> list[int]:
-    control = set(runtime.prompter.tokenizer.all_special_ids)
-    ordinary = [token for token in range(len(runtime.prompter.tokenizer)) if token not in control]
+def random_target(runtime: Runtime, seed: int, record: int, variant: int, longest: int) -> list[int]:
+    """Return 1 to `longest` ordinary tokens of the model's vocabulary and the end of the sequence."""
+    tokenizer = runtime.prompter.tokenizer
+    # BLIP2's `<image>` is one of the second kind only: in an answer it would stand for features that there are not.
+    added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
+    control = added | set(tokenizer.all_special_ids)
+    ordinary = [token for token in range(len(tokenizer)) if token not in control]
     length, *tokens = noise((seed, record, variant), longest + 1)
     picked = [ordinary[int(value * len(ordinary))] for value in tokens[: 1 + int(length * (longest - 1))]]
     return [*picked, runtime.prompter.eos]
