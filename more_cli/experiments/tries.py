@@ -27,7 +27,7 @@ FIXED_STEP = tries(
     default__step=(0.03, 0.3, 0.01),
     default__lambda=(200.0, 20.0, 2.0, 20000.0),
 )
-FT_L = tries(("rate=0.003", "steps=50"), rate=(0.003, 0.0003, 0.01), steps=(10, 50, 100, 200))
+FT_L = tries(("rate=0.0003", "steps=400"), rate=(0.003, 0.0003, 0.01), steps=(10, 100, 200, 400))
 FT_M = tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100))
 LORA = tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003), steps=(5, 20), rank=(2, 4, 16))
 LORA_ALL = tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16))
@@ -39,6 +39,6 @@ IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
 GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), depth=(0.45, 0.7))
 WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85))
 ALPHA = tries(share=(0.5, 0.7, 0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5))
-MEMIT = tries(("rate=1.0", "clamp=0.4"), weight=(0.03, 0.3), rate=(0.2, 1.0), clamp=(0.1, 0.2, 0.4))
-ROME = tries(("rate=0.25", "clamp=4.0"), rate=(0.1, 0.25, 0.5), clamp=(1.0, 4.0), loading=(1e-6, 1e-2))
+MEMIT = tries(("rate=1.0", "clamp=0.4"), weight=(0.03, 0.3), rate=(0.2, 1.0), clamp=(0.2, 0.4, 1.5))
+ROME = tries(("rate=0.25", "clamp=4.0"), ("rate=0.25", "decay=0.0001"), rate=(0.1, 0.25, 0.5, 2.0), clamp=(4.0, 32.0))
 SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0))
