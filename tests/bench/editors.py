@@ -33,9 +33,9 @@ RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")
 """Runs without calibration, of all editors."""
 NINE = RESULTS.with_name("nine.jsonl")
-"""Runs with `--calibrate 9`, of six editors so far; those of RESULTS had five settings each."""
-BACKBONE = "LLaVA-v1.5"
-"""The paper's model that the embedded one is shaped like."""
+"""Runs with `--calibrate 9`; those of RESULTS had five settings each."""
+BLIP2 = RESULTS.with_name("blip2.jsonl")
+"""Runs without calibration on the small BLIP2 of `tests/data`, of the paper's editors and some more."""
 FIVE = {
     "Rel": "rel.tf_exact",
     "T-Gen": "gen_text.tf_exact",
@@ -123,15 +123,19 @@ def show() -> Iterator[str]:
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from sections(RESULTS, "", whole=True)
     yield from sections(RIVALS, " (own constants)", whole=True)
+    yield from sections(BLIP2, " on BLIP2 (own constants)", whole=True, backbone="BLIP2-OPT")
 
 
-def sections(path: Path, what: str, *, whole: bool) -> Iterator[str]:
-    """Yield the tables of a file of runs, suite by suite; `whole` names the pairs of the paper that it lacks."""
+def sections(path: Path, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
+    """Yield the tables of a file of runs, suite by suite; `whole` names the pairs of the paper that it lacks.
+
+    `backbone` is the paper's model that theirs is shaped like.
+    """
     results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for suite in dict.fromkeys(run["suite"] for run in results):
         runs = sorted((run for run in results if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"]))
         title = suite + what
-        yield from ordering(title, suite, runs, whole=whole)
+        yield from ordering(title, (backbone, suite.removesuffix("-mini"), 100), runs, whole=whole)
         for mark in MARKS:
             for protocol in ("final", "online"):
                 yield from table(f"{title}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
@@ -170,13 +174,15 @@ def differences(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
-def ordering(title: str, suite: str, runs: Sequence[Mapping[str, Any]], *, whole: bool) -> Iterator[str]:
-    """Yield the order of the paper's editors at t = 100: each pair of neighbours there, and M-ORE with every other."""
+def ordering(
+    title: str, printed_at: tuple[str, str, int], runs: Sequence[Mapping[str, Any]], *, whole: bool
+) -> Iterator[str]:
+    """Yield the order of the paper's editors at a backbone, suite and t: neighbours there, and M-ORE with every other."""
     ours = {run["editor"]: run for run in runs}
     printed = {
         PAPER[row.name]: row.values["Avg"]
         for row in table_of("table-1")
-        if (row.backbone, row.suite, row.edits) == (BACKBONE, suite.removesuffix("-mini"), 100)
+        if (row.backbone, row.suite, row.edits) == printed_at
     }
     ranked = sorted(printed, key=lambda editor: -printed[editor])
     pairs = [("more:paper", other) for other in ranked if other != "more:paper"]
