@@ -177,7 +177,7 @@ def differences(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def ordering(
     title: str, printed_at: tuple[str, str, int], runs: Sequence[Mapping[str, Any]], *, whole: bool
 ) -> Iterator[str]:
-    """Yield the order of the paper's editors at a backbone, suite and t: neighbours there, and M-ORE with every other."""
+    """Yield the order of the paper's editors where it is printed: pairs of neighbours, and M-ORE with every other."""
     ours = {run["editor"]: run for run in runs}
     printed = {
         PAPER[row.name]: row.values["Avg"]
