@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from more_cli.checkpoint.copying import Patch
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.checkpoint.patching import Patch
 from more_cli.core.write import fold
 from more_cli.editors.more.site import basis_of
 from more_cli.errors import StateError, UsageError

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from more_cli.checkpoint.copying import Patch
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.checkpoint.patching import Copied, Patch, copy_patched
+from more_cli.checkpoint.patching import Copied, copy_patched
 from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import FailedEditsError, UsageError
 from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
