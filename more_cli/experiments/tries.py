@@ -40,5 +40,7 @@ GRACE = tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), de
 WISE = tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85))
 ALPHA = tries(share=(0.5, 0.7, 0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5))
 MEMIT = tries(("rate=1.0", "clamp=0.4"), weight=(0.03, 0.3), rate=(0.2, 1.0), clamp=(0.2, 0.4, 1.5))
-ROME = tries(("rate=0.25", "clamp=4.0"), ("rate=0.25", "decay=0.0001"), rate=(0.1, 0.25, 0.5, 2.0), clamp=(4.0, 32.0))
+ROME = tries(
+    ("rate=0.25", "decay=0.0001"), ("rate=0.25", "clamp=4.0"), rate=(0.1, 0.25, 0.5, 2.0), clamp=(32.0,), decay=(0.1,)
+)
 SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0))
