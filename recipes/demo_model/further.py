@@ -1,6 +1,6 @@
 """More streams of a hundred corrections like those of a mini suite, for what its pools are too small for.
 
-python recipes/demo_model/further.py FOLDER [--suite e-vqa] [--pool evaluation] [--streams 9]
+python recipes/demo_model/further.py FOLDER [--suite e-vqa] [--pool evaluation] [--streams 9] [--family llava]
 
 The same model gives the same bytes, as in build.py. New emblems appear again in other pictures; no picture is in a
 suite or in another stream.
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from build import ANSWERED_KINDS, interleaved, load, paired, write_suite
+from families import FAMILIES
 from folders import model_folder
 from harvest import Candidate, Judge, emblem_edits, mistakes, questions
 from world.pictures import Picture, emblem_picture
@@ -39,8 +40,9 @@ def main() -> None:
     parser.add_argument("--suite", choices=sorted(SUITES), default="e-vqa")
     parser.add_argument("--pool", choices=["evaluation", "calibration"], default="evaluation")
     parser.add_argument("--streams", type=int, default=9)
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="llava")
     arguments = parser.parse_args()
-    judge = load(model_folder("llava"))
+    judge = load(model_folder(arguments.family))
     for number in range(arguments.streams):
         folder = arguments.folder / str(number)
         if not (folder / FILE).exists():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import further
+import join
 from more_cli.demo.files import demo_model_dir, suite_dir
 from world.pools import Pool
 
@@ -47,3 +48,31 @@ def test_a_stream_is_of_corrections_and_new_emblems_in_pictures_of_its_own(
     assert len(written) == EDITS
     assert all(record["pred"] != record["alt"] for record in written)
     assert sum(record["tags"]["kind"].startswith("new-") for record in written) == EDITS // 3
+
+
+@pytest.mark.parametrize(
+    ("after", "pools"),
+    [
+        (None, {"eval.json": ["own-0", "own-1", "own-2"], "fit.json": ["2", "10"]}),
+        (2, {"eval.json": ["own-0", "own-1", "2", "10"]}),
+    ],
+)
+def test_streams_are_joined_by_number_to_a_copy_of_the_suite(
+    after: int | None, pools: dict[str, list[str]], tmp_path: Path
+) -> None:
+    suite, streams = tmp_path / "suite", tmp_path / "streams"
+    made = {suite / "eval.json": ["own-0", "own-1", "own-2"]}
+    made |= {streams / number / further.FILE: [number] for number in ("10", "2")}
+    for path, names in made.items():
+        (path.parent / "images").mkdir(parents=True)
+        path.write_text(json.dumps([{"src": name} for name in names]), encoding="utf-8")
+        for name in names:
+            (path.parent / "images" / f"{name}.png").write_bytes(name.encode())
+
+    join.join(suite, streams, tmp_path / "out", after)
+
+    written = {path.name: [record["src"] for record in join.read(path)] for path in (tmp_path / "out").glob("*.json")}
+    assert written == pools
+    pictures = {path.stem: path.read_bytes().decode() for path in (tmp_path / "out" / "images").iterdir()}
+    assert pictures == {name: name for name in ("own-0", "own-1", "own-2", "2", "10")}
+    assert sorted(path.name for path in suite.iterdir()) == ["eval.json", "images"]
