@@ -19,7 +19,8 @@ from more_cli.errors import UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.evaluation.scaling import Trend, median, trend
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import EditOptions, EditReport, Listener, edit_file
+from more_cli.ops.edit import EditOptions, edit_file
+from more_cli.ops.edit_report import EditReport, Listener
 from more_cli.ops.init import Inputs, initialise, plan
 from more_cli.ops.session import versions
 from more_cli.progress import Progress, no_progress

@@ -8,10 +8,9 @@ run and a rerun end with the bytes of an undisturbed run.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,15 +24,15 @@ from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_consolidation, commit_edit
-from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.drift import known_drift
 from more_cli.ops.edit_check import EditCheck
-from more_cli.ops.init import InitReport, Inputs, initialise, plan
+from more_cli.ops.edit_report import EditReport, Listener
+from more_cli.ops.init import Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
-from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.target import Target
@@ -71,68 +70,6 @@ class EditOptions:
     """Make anchors from the edits of a file when the state is created."""
     snapshot_every: int | None = None
     """Keep a copy of the state after every N edits; a later revert starts there."""
-
-
-@dataclass
-class EditReport:
-    """The result of a stream."""
-
-    target: Target
-    total: int = 0
-    """Edits in the stream, without repetitions."""
-    skipped: int = 0
-    """Edits that were in the ledger before."""
-    reverted: list[str] = field(default_factory=list)
-    """Skipped edits that were reverted and stay so."""
-    replayed: int = 0
-    """Ledger lines that were applied again because the sidecar lacked them."""
-    ids: list[str] = field(default_factory=list)
-    """Every edit of the stream, in order."""
-    applied: int = 0
-    entries: Sequence[Entry] = ()
-    """Edits that this run applied, in order; read from the ledger on access."""
-    statuses: dict[str, Status] = field(default_factory=dict)
-    """Status of every edit of the stream, also of edits applied in earlier runs."""
-    problems: list[str] = field(default_factory=list)
-    """Lines that were left out (`--on-error skip`)."""
-    notes: list[str] = field(default_factory=list)
-    superseded: dict[str, list[str]] = field(default_factory=dict)
-    """Edits of this run that corrected earlier ones, with the ids of these."""
-    consolidation: Entry | None = None
-    drift: Drift | None = None
-    """Of the watched anchors after the stream; None without any."""
-    created: InitReport | None = None
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
-
-    def count(self, entry: Entry, contradicted: Sequence[str]) -> Sequence[str]:
-        """Record an applied edit and return those it supersedes: all that it contradicts, unless it was refused."""
-        self.applied += 1
-        if not contradicted or entry.status is Status.REFUSED:
-            return ()
-        self.superseded[entry.id] = list(contradicted)
-        return contradicted
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of the stream's edits by status."""
-        return dict(sorted(Counter(self.statuses.values()).items()))
-
-    @property
-    def failed(self) -> list[str]:
-        """Edits of the stream that do not stand."""
-        return [id for id, status in self.statuses.items() if status in FAILED]
-
-
-class Listener:
-    """Receives results while a stream is applied; a subclass overrides what it needs."""
-
-    def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
-        """Receive an edit that is safe in the ledger: a `new` one, which may supersede others, or one from before."""
-
-    def problem(self, problem: Problem) -> None:
-        """Receive a line that cannot be applied."""
 
 
 def edit_file(
