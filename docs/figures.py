@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figure_ablations import ablations, draw_ablations
+from figure_lengths import draw_rivals, draw_standing, rivals, standing
 from figure_parts import (
     FAINT,
     FIVE,
@@ -39,7 +40,6 @@ from figure_parts import (
     panels,
     point,
 )
-from figure_standing import draw_standing, standing
 from more_cli.evaluation.metrics import estimate
 from more_cli.evaluation.paired import compare
 
@@ -339,6 +339,7 @@ FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], 
     "cost": (costs, draw_costs),
     "arrivals": (arrivals, draw_arrivals),
     "long": (long, draw_long),
+    "rivals": (rivals, draw_rivals),
     "standing": (standing, draw_standing),
     "families": (families, draw_families),
     "speed": (speed, draw_speed),

@@ -7,7 +7,7 @@
       more eval --suite $suite --editor lora-all --calibrate 9 --protocol final \\
         --checkpoints 1,2,3,4,5,6,7,8,9,10,20,30,40,50,60,70,80,90 --json > $suite-lora-all.json
     done
-    python tests/bench/editors.py keep *.json > tests/bench/results/editors.jsonl
+    python tests/bench/editors.py keep *.json > tests/bench/results/editors.jsonl    # NAME=FILE names a row otherwise
     python tests/bench/editors.py > tests/bench/EDITORS.md
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -34,8 +35,19 @@ RIVALS = RESULTS.with_name("rivals.jsonl")
 """Runs without calibration, of all editors."""
 NINE = RESULTS.with_name("nine.jsonl")
 """Runs with `--calibrate 9`; those of RESULTS had five settings each."""
-BLIP2 = RESULTS.with_name("blip2.jsonl")
-"""Runs without calibration on the small BLIP2 of `tests/data`, of the paper's editors and some more."""
+FAMILIES = {
+    "LLaVA": (RIVALS, "LLaVA-v1.5"),
+    "BLIP2": (RESULTS.with_name("blip2.jsonl"), "BLIP2-OPT"),
+    "Qwen2-VL": (RESULTS.with_name("qwen2.jsonl"), "LLaVA-v1.5"),
+    "Qwen3-VL": (RESULTS.with_name("qwen3.jsonl"), "LLaVA-v1.5"),
+}
+"""Runs without calibration on the small models, of the paper's editors and some more; and the backbone whose printed
+numbers they are compared with: on Qwen the paper has none of other editors than its own."""
+SUITES = "e-vqa", "e-ic"
+ORDERS = RESULTS.with_name("orders.jsonl")
+"""Runs of NINE's editors with the settings that were chosen there, in two other orders (`--order 1`, `--order 2`)."""
+THOUSAND = RESULTS.with_name("thousand.jsonl")
+"""Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
 FIVE = {
     "Rel": "rel.tf_exact",
     "T-Gen": "gen_text.tf_exact",
@@ -44,6 +56,8 @@ FIVE = {
     "M-Loc": "loc_image.loc_expkl_answer",
 }
 MARKS = (100, 10, 1)
+MEANS = "Mean of five by suite and model, final@100, own constants"
+LONG_MARKS = (1, 10, 100, 1000)
 ORDER = list(EDITORS)
 FIT = ("right", "held_out", "seconds", "undertrained")
 
@@ -63,6 +77,7 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "suite": run["source"],
         "editor": run["editor"],
         "edits": reproduce["edits"],
+        "order": reproduce.get("order", 0),
         "base": sha256_bytes(canonical_json(reproduce["base"]).encode()),
         "constants": reproduce["constants"],
         "versions": reproduce["versions"],
@@ -74,7 +89,8 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "cost": round(run["cost"], 2),
         "readouts": {
             f"{protocol}@{mark}": {label: short(found(run, mark, name)) for label, name in FIVE.items()}
-            for mark in MARKS
+            for mark in (*MARKS, LONG_MARKS[-1])
+            if f"final@{mark}" in run["protocols"]
             for protocol, found in (("final", final), ("online", online))
             if protocol == "final" or f"online@{mark}" in run["protocols"] or asked(run, mark)
         },
@@ -83,6 +99,11 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         },
         "online_per_edit": right_after(run),
     }
+
+
+def named(run: Mapping[str, Any]) -> str:
+    """Return the name of a run in tables: that of its editor, where it was kept under no other."""
+    return str(run.get("row", run["editor"]))
 
 
 def right_after(run: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -121,9 +142,89 @@ def show() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield (Path(__file__).parent / "editors_head.md").read_text(encoding="utf-8")
     yield from sections(NINE, " (nine settings each)", whole=False)
+    yield from orders()
+    yield from thousand()
     yield from sections(RESULTS, "", whole=True)
-    yield from sections(RIVALS, " (own constants)", whole=True)
-    yield from sections(BLIP2, " on BLIP2 (own constants)", whole=True, backbone="BLIP2-OPT")
+    yield from means()
+    yield from everywhere()
+    for family, (path, backbone) in FAMILIES.items():
+        where = "" if path == RIVALS else f" on {family}"
+        yield from sections(path, f"{where} (own constants)", whole=True, backbone=backbone)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the runs of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def on_suite(runs: Sequence[dict[str, Any]], suite: str) -> dict[str, dict[str, Any]]:
+    """Return the runs of a suite, by editor."""
+    return {run["editor"]: run for run in runs if run["suite"].removesuffix("-mini") == suite}
+
+
+def means() -> Iterator[str]:
+    """Yield the mean of five of every editor on every model; in brackets where its fit is undertrained."""
+    runs = [on_suite(read(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
+    yield from head(MEANS, ("editor", *(f"{suite}, {model}" for suite in SUITES for model in FAMILIES)))
+    for editor in (editor for editor in ORDER if any(editor in one for one in runs)):
+        cells = []
+        for one in runs:
+            found = one.get(editor, {})
+            value = mean([values[0] for values in found["readouts"]["final@100"].values()]) if found else None
+            shown = "" if value is None else f"{100 * value:.1f}"
+            cells.append(f"({shown})" if (found.get("fit") or {}).get("undertrained") else shown)
+        yield row(editor, *cells)
+
+
+def everywhere() -> Iterator[str]:
+    """Yield the paper's order on every model at once: final@100, own constants."""
+    yield from head(
+        "The paper's order at t = 100, by suite and model, final, own constants", ("suite", "pair", *FAMILIES)
+    )
+    counts: dict[str, Counter[str]] = {model: Counter() for model in FAMILIES}
+    for suite in SUITES:
+        ours = {model: on_suite(read(path), suite) for model, (path, _) in FAMILIES.items()}
+        printed = {model: averages(backbone, suite) for model, (_, backbone) in FAMILIES.items()}
+        pairs = {frozenset(pair): pair for one in printed.values() for pair in neighbours(one)}
+        for first, second in pairs.values():
+            cells = []
+            for model, order in printed.items():
+                gap = order[first] - order[second]
+                shown, said = verdict(ours[model], first, second, gap, "per_edit")
+                counts[model][said] += 1
+                cells.append(f"{said}: {gap:+.1f} printed, {shown}")
+            yield row(suite, f"{first} - {second}", *cells)
+    totals = (", ".join(f"{n} {said}" for said, n in sorted(one.items())) for one in counts.values())
+    yield row("both", "all", *totals)
+
+
+def orders() -> Iterator[str]:
+    """Yield the mean of five of NINE's editors in three orders of the same edits."""
+    marks = "final@100", "online@100"
+    for suite in SUITES:
+        found: dict[str, dict[int, list[float]]] = {}
+        for run in (run for path in (NINE, ORDERS) for run in read(path) if run["suite"] == suite):
+            scores = [100 * mean([value for value, *_ in run["readouts"][mark].values()]) for mark in marks]
+            found.setdefault(run["editor"], {})[run.get("order", 0)] = scores
+        whole = sorted((editor for editor in found if len(found[editor]) == 3), key=ORDER.index)
+        if whole:
+            columns = [f"{mark}, order {number}" for mark in marks for number in range(3)]
+            yield from head(f"{suite} (nine settings each): mean of five in three orders", ("editor", *columns))
+        for editor in whole:
+            yield row(editor, *(f"{found[editor][number][i]:.1f}" for i in range(len(marks)) for number in range(3)))
+
+
+def thousand() -> Iterator[str]:
+    """Yield the editors after 1, 10, 100 and 1,000 edits: the mean of five, then each metric after the last."""
+    runs = sorted(read(THOUSAND), key=lambda run: ORDER.index(run["editor"]))
+    chosen = {run["editor"]: f"`{run['chosen']}`" for run in read(NINE) if run["suite"] == "e-vqa"}
+    title = "e-vqa, 1,000 edits, settings chosen among nine"
+    yield from head(f"{title}: mean of five, final", ("editor", "setting", *(f"t = {mark:,}" for mark in LONG_MARKS)))
+    for run in runs:
+        means = [mean([value for value, *_ in run["readouts"][f"final@{mark}"].values()]) for mark in LONG_MARKS]
+        yield row(run["row"], chosen.get(run["row"], "own"), *(f"{100 * value:.1f}" for value in means))
+    yield from table(f"{title}, final@1000", runs, "final@1000")
+    yield from differences(title, runs, mark=1000)
 
 
 def sections(path: Path, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
@@ -131,11 +232,11 @@ def sections(path: Path, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5"
 
     `backbone` is the paper's model that theirs is shaped like.
     """
-    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    results = read(path)
     for suite in dict.fromkeys(run["suite"] for run in results):
         runs = sorted((run for run in results if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"]))
         title = suite + what
-        yield from ordering(title, (backbone, suite.removesuffix("-mini"), 100), runs, whole=whole)
+        yield from ordering(title, averages(backbone, suite.removesuffix("-mini")), runs, whole=whole)
         for mark in MARKS:
             for protocol in ("final", "online"):
                 yield from table(f"{title}, {protocol}@{mark}", runs, f"{protocol}@{mark}")
@@ -155,13 +256,13 @@ def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterat
     for run in runs:
         found = [run["readouts"][readout][label] for label in FIVE]
         cells = [f"{100 * value:.1f} ({100 * low:.1f}-{100 * high:.1f})" for value, low, high, _ in found]
-        yield row(run["editor"], *cells, f"{100 * mean([one[0] for one in found]):.1f}")
+        yield row(named(run), *cells, f"{100 * mean([one[0] for one in found]):.1f}")
 
 
-def differences(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) -> Iterator[str]:
     """Yield each editor's difference from `more`, edit by edit, in points with the 95 % interval of the mean."""
-    (first,) = [run for run in runs if run["editor"] == "more"]
-    yield from head(f"{title}, final@100 minus `more`", ("editor", *FIVE, "mean of five"))
+    (first,) = [run for run in runs if named(run) == "more"]
+    yield from head(f"{title}, final@{mark} minus `more`", ("editor", *FIVE, "mean of five"))
     for run in runs:
         if run is not first:
             assert run["edits"] == first["edits"], "the same edits in the same order"
@@ -169,25 +270,32 @@ def differences(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             fives = [[mean(values) for values in zip(*side, strict=True)] for side in zip(*pairs, strict=True)]
             found = [compare(*pair) for pair in (*pairs, (fives[0], fives[1]))]
             yield row(
-                run["editor"],
+                named(run),
                 *(f"{100 * d.difference:+.1f} ({100 * d.low:+.1f} to {100 * d.high:+.1f})" for d in found),
             )
 
 
-def ordering(
-    title: str, printed_at: tuple[str, str, int], runs: Sequence[Mapping[str, Any]], *, whole: bool
-) -> Iterator[str]:
-    """Yield the order of the paper's editors where it is printed: pairs of neighbours, and M-ORE with every other."""
-    ours = {run["editor"]: run for run in runs}
-    printed = {
-        PAPER[row.name]: row.values["Avg"]
-        for row in table_of("table-1")
-        if (row.backbone, row.suite, row.edits) == printed_at
+def averages(backbone: str, suite: str) -> dict[str, float]:
+    """Return the mean of five that the paper prints for each editor after 100 edits."""
+    at = backbone, suite, 100
+    return {
+        PAPER[row.name]: row.values["Avg"] for row in table_of("table-1") if (row.backbone, row.suite, row.edits) == at
     }
+
+
+def neighbours(printed: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return M-ORE with every other editor, then pairs of neighbours in the printed order, the higher one first."""
     ranked = sorted(printed, key=lambda editor: -printed[editor])
     pairs = [("more:paper", other) for other in ranked if other != "more:paper"]
-    pairs += [pair for pair in pairwise(ranked) if "more:paper" not in pair]
-    pairs = [pair for pair in pairs if whole or set(pair) <= set(ours)]
+    return pairs + [pair for pair in pairwise(ranked) if "more:paper" not in pair]
+
+
+def ordering(
+    title: str, printed: Mapping[str, float], runs: Sequence[Mapping[str, Any]], *, whole: bool
+) -> Iterator[str]:
+    """Yield the order of the paper's editors where it is printed; `whole` names the pairs that were not measured."""
+    ours = {run["editor"]: run for run in runs}
+    pairs = [pair for pair in neighbours(printed) if whole or set(pair) <= set(ours)]
     yield from head(f"{title}: the paper's order at t = 100", ("pair", "printed", "final", "", "online", ""))
     for first, second in pairs:
         gap = printed[first] - printed[second]
@@ -236,7 +344,9 @@ def row(*cells: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["keep"]:
-        for path in sys.argv[2:]:
-            print(json.dumps(kept(json.loads(Path(path).read_text(encoding="utf-8")))))
+        for argument in sys.argv[2:]:
+            row_name, _, path = argument.rpartition("=")
+            run = kept(json.loads(Path(path).read_text(encoding="utf-8")))
+            print(json.dumps({"row": row_name or run["editor"], **run}))
     else:
         print("\n".join(show()))

@@ -80,6 +80,24 @@ def test_editors_are_those_of_their_page(figures: ModuleType) -> None:
         assert near(shown(point), table[point.row][point.panel]), point
 
 
+def test_rivals_are_those_of_their_page(figures: ModuleType) -> None:
+    table = cells("EDITORS.md", "e-vqa, 1,000 edits, settings chosen among nine, final@1000")
+    points = [point for point in figures.rivals() if point.x == 1000]
+    assert {point.row for point in points} == set(table) - {"more, own constants"}
+    for point in points:
+        assert near(shown(point), table[point.row][point.panel]), point
+
+
+def test_the_means_of_four_models_are_those_of_their_page() -> None:
+    whole = cells("EDITORS.md", "Mean of five by suite and model, final@100, own constants")
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split("## Four models")[1].split("\n## ")[0]
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 13
+    for line in rows:
+        name, *values = (cell.strip() for cell in line.strip("|").split("|"))
+        assert values == [cell.strip() for cell in list(whole[name].values())[1:]], name
+
+
 def test_costs_and_families_are_those_of_their_page(figures: ModuleType) -> None:
     tables = {
         "costs": cells("RETENTION.md", "Records 1-100, three orders"),
