@@ -162,6 +162,11 @@ def on_suite(runs: Sequence[dict[str, Any]], suite: str) -> dict[str, dict[str, 
     return {run["editor"]: run for run in runs if run["suite"].removesuffix("-mini") == suite}
 
 
+def average(run: Mapping[str, Any], readout: str) -> float:
+    """Return the mean of five of a readout, in %."""
+    return 100 * mean([value for value, *_ in run["readouts"][readout].values()])
+
+
 def means() -> Iterator[str]:
     """Yield the mean of five of every editor on every model; in brackets where its fit is undertrained."""
     runs = [on_suite(read(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
@@ -170,8 +175,7 @@ def means() -> Iterator[str]:
         cells = []
         for one in runs:
             found = one.get(editor, {})
-            value = mean([values[0] for values in found["readouts"]["final@100"].values()]) if found else None
-            shown = "" if value is None else f"{100 * value:.1f}"
+            shown = f"{average(found, 'final@100'):.1f}" if found else ""
             cells.append(f"({shown})" if (found.get("fit") or {}).get("undertrained") else shown)
         yield row(editor, *cells)
 
@@ -204,8 +208,7 @@ def orders() -> Iterator[str]:
     for suite in SUITES:
         found: dict[str, dict[int, list[float]]] = {}
         for run in (run for path in (NINE, ORDERS) for run in read(path) if run["suite"] == suite):
-            scores = [100 * mean([value for value, *_ in run["readouts"][mark].values()]) for mark in marks]
-            found.setdefault(run["editor"], {})[run.get("order", 0)] = scores
+            found.setdefault(run["editor"], {})[run.get("order", 0)] = [average(run, mark) for mark in marks]
         whole = sorted((editor for editor in found if len(found[editor]) == 3), key=ORDER.index)
         if whole:
             columns = [f"{mark}, order {number}" for mark in marks for number in range(3)]
@@ -221,8 +224,8 @@ def thousand() -> Iterator[str]:
     title = "e-vqa, 1,000 edits, settings chosen among nine"
     yield from head(f"{title}: mean of five, final", ("editor", "setting", *(f"t = {mark:,}" for mark in LONG_MARKS)))
     for run in runs:
-        means = [mean([value for value, *_ in run["readouts"][f"final@{mark}"].values()]) for mark in LONG_MARKS]
-        yield row(run["row"], chosen.get(run["row"], "own"), *(f"{100 * value:.1f}" for value in means))
+        scores = (f"{average(run, f'final@{mark}'):.1f}" for mark in LONG_MARKS)
+        yield row(run["row"], chosen.get(run["row"], "own"), *scores)
     yield from table(f"{title}, final@1000", runs, "final@1000")
     yield from differences(title, runs, mark=1000)
 
@@ -256,7 +259,7 @@ def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterat
     for run in runs:
         found = [run["readouts"][readout][label] for label in FIVE]
         cells = [f"{100 * value:.1f} ({100 * low:.1f}-{100 * high:.1f})" for value, low, high, _ in found]
-        yield row(named(run), *cells, f"{100 * mean([one[0] for one in found]):.1f}")
+        yield row(named(run), *cells, f"{average(run, readout):.1f}")
 
 
 def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) -> Iterator[str]:
