@@ -31,19 +31,22 @@ RULES = {
     },
 }
 """Prefixes that vLLM replaces, in order: `hf_to_vllm_mapper` in vllm/model_executor/models/ of vllm-project/vllm,
-llava.py at 35d3c24, gemma3_mm.py at e5fa945, qwen2_vl.py at 002d181."""
+llava.py, gemma3_mm.py and qwen2_vl.py of 0.32.0."""
+TOWER = "vision_tower.vision_model."
 PARTS = {
-    "llava": ("language_model.model.", "language_model.lm_head.", "vision_tower.", "multi_modal_projector."),
-    "gemma3": ("language_model.model.", "language_model.lm_head.", "vision_tower.", "multi_modal_projector."),
+    "llava": ("language_model.model.", "language_model.lm_head.", TOWER, "multi_modal_projector."),
+    "gemma3": ("language_model.model.", "language_model.lm_head.", TOWER, "multi_modal_projector."),
     "qwen2_vl": ("language_model.model.", "language_model.lm_head.", "visual."),
 }
-"""The modules that the classes there have."""
+"""The modules that the classes there have: `CLIPVisionModel` and `SiglipVisionModel` hold a `vision_model`."""
 
 
 @pytest.fixture(scope="module", params=[*RULES])
 def merged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, World, Path]:
     family = request.param
-    world = World(tmp_path_factory.mktemp(family) / "world", **({} if family == "llava" else {"family": family}))
+    named = {} if family == "llava" else {"family": family}
+    # Tensors are named as in the repositories of llava-hf, google and Qwen.
+    world = World(tmp_path_factory.mktemp(family) / "world", layout="old_hub", **named)
     world.edits(1)
     assert world.edit(*QUICK).code in (0, 3)
     out = world.root / "merged"
