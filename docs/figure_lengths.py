@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 from figure_parts import FAINT, FIVE, INK, LORA, OTHER, OURS, PART, PUBLISHED, RESULTS, Point, panels, point
 from more_cli.evaluation.metrics import estimate
 
-STANDING = {"auto-anchors": "anchors made", "default": "anchors by hand", "lora": "LoRA"}
+STANDING = {
+    "auto-anchors": ("anchors made", OURS),
+    "default": ("anchors by hand", PART),
+    "lora": ("LoRA, rate chosen on 40", LORA),
+    "lora-0.0005": ("LoRA, the lowest rate", OTHER),
+}
 RIVALS = {
     "more, anchors made": (OURS, "o"),
     "more": (PART, "o"),
@@ -33,12 +38,12 @@ def _runs(name: str) -> list[dict[str, Any]]:
 
 
 def standing() -> list[Point]:
-    """Return what 100, 300 and 1,000 corrections that all stand leave, on one held-out model."""
+    """Return what 100 to 3,000 corrections that all stand leave, on one held-out model."""
     wanted = "D2", "long", "evaluation"
     runs = [run for run in _runs("panel.jsonl") if (run["model"], run["stream"], run["pool"]) == wanted]
     points = []
     for label in FIVE:
-        for variant, name in STANDING.items():
+        for variant, (name, _) in STANDING.items():
             for run in sorted((run for run in runs if run["variant"] == variant), key=lambda run: run["limit"]):
                 found = estimate([value for value in run["values"][label] if value is not None])
                 points.append(point(label, name, (found.value, found.low, found.high), found.n, run["limit"]))
@@ -59,8 +64,7 @@ def rivals() -> list[Point]:
 
 def draw_standing(points: Sequence[Point]) -> Figure:
     """Draw a panel a metric, a line an editor, against the number of corrections."""
-    kinds = {name: (colour, "o") for name, colour in zip(STANDING.values(), (OURS, PART, LORA), strict=True)}
-    return _lines(points, kinds, (100, 300, 1000))
+    return _lines(points, {name: (colour, "o") for name, colour in STANDING.values()}, (100, 300, 1000, 3000))
 
 
 def draw_rivals(points: Sequence[Point]) -> Figure:
