@@ -19,6 +19,9 @@ from more_cli.text import counted
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
 
+SHOWN = (".gen_exact", ".loc_expkl_answer", ".loc_gen_same")
+"""Metrics that the demo prints; `--json` has every one, and `more eval` lists more."""
+
 
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for model, edits and results.")] = Path(
@@ -77,7 +80,7 @@ def _show_demo(output: Output, report: DemoReport) -> None:
     output.line("; ".join(filter(None, [held, variants(report.evaluation.per_edit)])))
     output.table(
         ("metric", "value", "95 % interval", "n"),
-        [(name, *estimate_cells(value)) for name, value in report.evaluation.estimates.items()],
+        [(name, *estimate_cells(value)) for name, value in report.evaluation.estimates.items() if name.endswith(SHOWN)],
         numbers=("value", "n"),
     )
     if report.merge.verification is not None:
