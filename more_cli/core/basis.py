@@ -26,15 +26,6 @@ def site_seed(seed: int, site: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{site}".encode()).digest()[:4], "big")
 
 
-def usable_rank(rank: int, d_in: int) -> int:
-    """Return `rank`, at most d_in / 4, so that A and B together stay smaller than W; the paper has no such cap.
-
-    The reason does not hold for every site. The first projector Linear of LLaVA-1.5 (1024 to 4096) has 4.2 million
-    values in W, and A and B would have only 2.6 million at rank 512; the cap still makes it 256.
-    """
-    return max(1, min(rank, d_in // 4))
-
-
 def draw_basis(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal") -> Tensor:
     """Draw A, (rank, d_in) float32, the same for the same seed on every machine; by default its rows are orthonormal.
 
@@ -55,8 +46,9 @@ def _leading(rows: int, rank: int, d_in: int, seed: int, kind: Kind) -> Tensor:
     elif kind == "xavier":
         X = _normal(rows, d_in, seed) * (2 / (rank + d_in)) ** 0.5
     else:
-        X = _normal(rows, d_in, seed)  # well conditioned, unless there are nearly as many rows as columns
-        X = _cholesky_qr_(X) if 4 * rows <= d_in else orthonormal(X)
+        X = _normal(rows, d_in, seed)
+        # With nearly as many rows as columns X is ill conditioned, and only Householder's Q is the same everywhere.
+        X = _cholesky_qr_(X) if 4 * rows <= d_in else orthonormal_again(X)[1].contiguous()
     # float32: A multiplies activations of at most that precision, and B is kept in float32 as well.
     A: Tensor = X.to(torch.float32)
     return A

@@ -13,7 +13,6 @@ from torch import nn
 from more_cli.checkpoint import bnb
 from more_cli.checkpoint.headers import FLOATS
 from more_cli.checkpoint.reader import Checkpoint
-from more_cli.core import basis
 from more_cli.editors.draws import watched_places
 from more_cli.errors import ResourceError
 from more_cli.inputs.images import grey_image
@@ -216,7 +215,7 @@ def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe, size: int) -
     A = B = P = 0
     for site in sites:
         d_out, d_in = site.shape
-        rank = basis.usable_rank(recipe.rank, d_in)
+        rank = recipe.rank_at(d_in)
         A, B, P = A + 4 * rank * d_in, B + 4 * d_out * rank, P + 8 * rank * rank
     trained = recipe.basis_rate is not None
     # B stays in float32 beside what it is rounded to; an A that is trained does too, and its first values are kept.
@@ -234,7 +233,7 @@ def _kernels(
     if machine.device != "cpu" or model.dtype.itemsize != 2:
         return Part("kernels", 0, "none")
     linears = {(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)}
-    branches = {(*site.shape, basis.usable_rank(recipe.rank, site.shape[1])) for site in sites}
+    branches = {(*site.shape, recipe.rank_at(site.shape[1])) for site in sites}
     # A branch is two products forward; backward it is two more, and one for the gradient of B.
     count = scored * (len(linears) + 2 * len(branches)) + written * (len(linears) + 3 * len(branches))
     kept = min(count, KERNELS)

@@ -10,7 +10,6 @@ from typing import Any
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
-from more_cli.core import basis
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError, StateError, UsageError
@@ -331,7 +330,7 @@ def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> l
     unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
     absent = [group for group in recipe.optional if group not in {site.group for site in sites}]
     widths = {site.shape[1] for site in sites}
-    usable = {width: basis.usable_rank(recipe.rank, width) for width in sorted(widths)}
+    usable = {width: recipe.rank_at(width) for width in sorted(widths)}
     return [
         *(unlisted if model_type not in FAMILIES else []),
         *(f"this model has nothing to edit in {group}, which is left out" for group in absent),

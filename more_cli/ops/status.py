@@ -104,6 +104,7 @@ def switches(recipe: Recipe) -> list[str]:
     """Name the switches for ablations that a recipe does not leave at their default."""
     names = {
         "statistics": {"modality": "one P per modality", "shared": "one P for all sites"}.get(recipe.statistics, ""),
+        "rank_share": f"a rank of up to {recipe.rank_share:.0%} of a site's inputs",
         "key_mask": "keys of text sites from all tokens",
         "key_taken": "the key taken after the write",
         "absorb": "P absorbs a key after every write",

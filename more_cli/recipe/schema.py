@@ -35,11 +35,11 @@ SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qf
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
 SWITCHES = (
-    *("statistics", "key_mask", "key_taken"),
+    *("statistics", "key_mask", "key_taken", "rank_share"),
     *("basis", "basis_rate", "basis_orthonormal", "last_vision"),
 )
-"""Keys for the paper's ablations that came after the first states: a state stores them only where they are not at their
-default, so that the bytes of all others stay what they were."""
+"""Keys that came after the first states, most of them for the paper's ablations: a state stores them only where they
+are not at their default, so that the bytes of all others stay what they were."""
 
 
 class Recipe(BaseModel):
@@ -77,7 +77,10 @@ class Recipe(BaseModel):
     Default: all."""
 
     rank: int = Field(default=512, ge=1)
-    """Rank r: number of rows of the basis A, from 1; capped at d_in / 4 at every site."""
+    """Rank r: number of rows of the basis A, from 1; at most `rank_share` of a site's inputs."""
+    rank_share: float = Field(default=0.25, gt=0.0, le=1.0)
+    """Largest part of a site's inputs, above 0 and at most 1, that its rank may be: at 0.25 A and B stay smaller than a
+    square W. The paper has no such cap (1)."""
     scale: Positive = 2.0
     """Scale s in y = W x + s B (A x), > 0, dimensionless."""
     seed: int = Field(default=42, ge=0)
@@ -261,6 +264,10 @@ class Recipe(BaseModel):
     def excludes(self, site: str) -> bool:
         """Return whether a site is excluded."""
         return any(re.fullmatch(pattern, site) for pattern in self.exclude)
+
+    def rank_at(self, d_in: int) -> int:
+        """Return the rank at a site with `d_in` inputs: `rank`, at most `rank_share` of them."""
+        return max(1, min(self.rank, int(self.rank_share * d_in)))
 
     def constants_of(self, site: str, modality: str) -> Constants:
         """Return the constants of one site."""

@@ -12,7 +12,9 @@ def keys(count: int, rank: int, seed: int = 0, scale: float = 1.0) -> torch.Tens
     return scale * torch.randn(count, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("rank", "d_in"), [(1, 4), (16, 64), (96, 384), (128, 10240), (512, 11008)])
+@pytest.mark.parametrize(
+    ("rank", "d_in"), [(1, 4), (16, 64), (96, 384), (128, 128), (384, 512), (128, 10240), (512, 11008)]
+)
 def test_basis_rows_are_orthonormal(rank: int, d_in: int) -> None:
     A = basis.draw_basis(rank, d_in, seed=42)
     assert A.shape == (rank, d_in)
@@ -20,13 +22,14 @@ def test_basis_rows_are_orthonormal(rank: int, d_in: int) -> None:
     torch.testing.assert_close(A.double() @ A.double().T, torch.eye(rank, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_basis_is_the_unique_q_factor() -> None:
+@pytest.mark.parametrize("rank", [24, 200])
+def test_basis_is_the_unique_q_factor(rank: int) -> None:
     import numpy as np
 
-    raw = np.random.RandomState(7).standard_normal((24, 200))
+    raw = np.random.RandomState(7).standard_normal((rank, 200))
     Q, R = np.linalg.qr(raw.T)
     theirs = (Q * np.sign(np.diag(R))).T
-    ours = basis.draw_basis(24, 200, seed=7)
+    ours = basis.draw_basis(rank, 200, seed=7)
     torch.testing.assert_close(ours.double(), torch.from_numpy(theirs), atol=1e-6, rtol=0)
 
 
@@ -41,12 +44,9 @@ def test_fingerprint_recognises_its_basis_and_no_other() -> None:
     assert not basis.matches(swapped, known)
 
 
-def test_sites_draw_from_streams_of_their_own_and_rank_is_capped() -> None:
+def test_sites_draw_from_streams_of_their_own() -> None:
     assert basis.site_seed(42, "text.1.down_proj") != basis.site_seed(42, "text.2.down_proj")
     assert basis.site_seed(42, "a") != basis.site_seed(43, "a")
-    assert basis.usable_rank(512, 11008) == 512
-    assert basis.usable_rank(512, 384) == 96
-    assert basis.usable_rank(512, 3) == 1
 
 
 @pytest.mark.parametrize("normalisation", ["unit", "paper"])

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from more_cli.core import basis
 from more_cli.recipe.files import load_recipe, shipped_recipes
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +78,7 @@ def test_the_published_recipes_switch_the_additions_off() -> None:
 def test_the_cap_of_the_first_projector_linear_is_not_what_its_reason_asks_for() -> None:
     d_in, d_out, rank = 1024, 4096, 512
     assert (round(rank * (d_in + d_out) / 1e6, 1), round(d_in * d_out / 1e6, 1)) == (2.6, 4.2)
-    assert basis.usable_rank(rank, d_in) == 256
+    assert load_recipe("default").rank_at(d_in) == 256
 
 
 if __name__ == "__main__":

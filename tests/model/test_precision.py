@@ -30,7 +30,7 @@ def gradients(runtime: Runtime, folder: Path, share: float) -> dict[str, torch.T
     made = []
     for number, module in enumerate(SITES):
         d_out, d_in = runtime.model.get_submodule(module).weight.shape
-        rank = basis.usable_rank(16, d_in)
+        rank = min(16, d_in // 4)
         made.append(Branch(module, module, basis.draw_basis(rank, d_in, number), torch.zeros(d_out, rank), 2.0))
     with runtime.attached(made):
         batch = runtime.batch([runtime.encode(Query((picture(folder),), "what colour is it ?"), "red")])

@@ -38,7 +38,7 @@ def branches(runtime: Runtime, *, size: float) -> list[Branch]:
     made = []
     for number, (name, module) in enumerate(PLACES.items()):
         d_out, d_in = runtime.model.get_submodule(module).weight.shape
-        rank = basis.usable_rank(16, d_in)
+        rank = min(16, d_in // 4)
         generator = torch.Generator().manual_seed(number)
         B = size * torch.randn(d_out, rank, generator=generator)
         made.append(Branch(name, module, basis.draw_basis(rank, d_in, number), B, 2.0))

@@ -62,3 +62,11 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
 def test_the_guard_of_older_recipes_is_read_as_shorter_steps() -> None:
     assert [Recipe.model_validate({"guard": guard}).halvings for guard in (False, True)] == [0, 5]
     assert Recipe.model_validate({"guard": True, "halvings": 2}).halvings == 2
+
+
+def test_a_rank_reaches_a_share_of_a_site_s_inputs() -> None:
+    recipe = Recipe(rank=512)
+    assert [recipe.rank_at(width) for width in (11008, 384, 3)] == [512, 96, 1]
+    assert [Recipe(rank=512, rank_share=1).rank_at(width) for width in (11008, 384, 3)] == [512, 384, 3]
+    assert "rank_share" not in recipe.canonical()  # the bytes of states from before the key stay what they were
+    assert Recipe(rank_share=0.5).canonical()["rank_share"] == 0.5

@@ -32,7 +32,7 @@ RIDGE_KEYS = 16
 
 def new_record(site: Site, recipe: Recipe) -> SiteRecord:
     """Return the record of a site without edits; its basis is drawn from the recipe's seed."""
-    rank = basis.usable_rank(recipe.rank, site.shape[1])
+    rank = recipe.rank_at(site.shape[1])
     seed = basis.site_seed(recipe.seed, site.name)
     return SiteRecord(
         name=site.name,
