@@ -159,7 +159,7 @@ class Model:
         image_root: StrPath | None = None,
         on_error: Literal["stop", "skip"] = "stop",
         anchors: bool = True,
-        consolidate: Literal["off", "run", "all"] = "off",
+        consolidate: Literal["off", "run", "all", "anew"] = "off",
         batch: bool = False,
         reapply: bool = False,
         dry_run: bool = False,
@@ -171,7 +171,8 @@ class Model:
             image_root: Folder that image paths start from; by default the file's, else the current one.
             on_error: `skip` leaves bad lines out, `stop` applies nothing if there is one.
             anchors: Make anchors from the edits when the state is made.
-            consolidate: At the end, write again what does not hold: edits of this `run`, or `all`.
+            consolidate: At the end, write again what does not hold, of the edits of this `run` or of `all`; or write
+                all edits `anew`, together.
             batch: Write all edits together, at the end.
             reapply: Apply reverted edits again.
             dry_run: Check everything, write nothing.

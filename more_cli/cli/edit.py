@@ -41,11 +41,12 @@ class OnError(StrEnum):
 
 
 class Consolidate(StrEnum):
-    """Which edits are checked, and if necessary written, once more after a stream."""
+    """Which edits are written once more after a stream: of the run or of all those that do not hold, or all edits."""
 
     off = "off"
     run = "run"
     all = "all"
+    anew = "anew"
 
 
 def edit(
@@ -111,7 +112,7 @@ def edit(
         Consolidate,
         typer.Option(
             metavar="|".join(Consolidate),
-            help="At the end, write again the edits that do not hold: of this run, or all.",
+            help="At the end, write again the edits that do not hold: of this run, or all; or write all edits anew.",
             rich_help_panel=WRITING,
         ),
     ] = Consolidate.off,
@@ -302,7 +303,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
         done = report.consolidation
         result = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.looks), "edit"), counted(done.writes, "write")
-        output.line(f"consolidation: {checked} checked, {writes}, cost {done.cost}; {result}")
+        output.line(f"consolidation: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
     if report.drift:
         output.line(f"drift of {report.drift.sentence}")
     if report.failed:

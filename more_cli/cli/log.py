@@ -201,10 +201,8 @@ def _done(entry: Entry) -> tuple[str, str]:
     if entry.kind == "consolidate":
         wrong = sum(margin <= 0 for _, margin in entry.looks)
         result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
-        return (
-            "consolidated",
-            f"{counted(len(entry.looks), 'edit')} checked, {counted(entry.writes, 'write')}; {result}",
-        )
+        done = f"{counted(len(entry.looks), 'edit')} {entry.consolidated}"
+        return "consolidated", f"{done}, {counted(entry.writes, 'write')}; {result}"
     if entry.kind == "anchors":
         return "added", f"{counted(entry.anchors, 'anchor')} from here on"
     return entry.status, entry.kind

@@ -13,6 +13,7 @@ from more_cli.inputs.edits import Edit
 from more_cli.ops.session import Session, Try, versions
 from more_cli.store.entry import Entry, Status
 
+UNDONE = "undone: fewer edits held than before"
 SPARE_TOKENS = 8
 """A greedy answer may be this many tokens longer than its target before it is cut off."""
 
@@ -32,11 +33,11 @@ def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: 
     return _append(session, started, {**kept, **measured, **attempt.fields()})
 
 
-def commit_consolidation(session: Session, since: int) -> Entry:
-    """Consolidate the edits from place `since` on, and append a ledger line about it."""
-    session.progress(0, None, "consolidating")
+def commit_consolidation(session: Session, since: int, *, anew: bool = False) -> Entry:
+    """Consolidate the edits from place `since` on, or write them `anew`, and append a ledger line about it."""
+    session.progress(0, None, "writing all edits anew" if anew else "consolidating")
     started = time.monotonic()
-    done = session.consolidate(since)
+    done = session.consolidate(since, anew=anew)
     line = {
         "kind": "consolidate",
         "id": f"consolidation-{len(session.ledger.history) + 1}",
@@ -46,6 +47,7 @@ def commit_consolidation(session: Session, since: int) -> Entry:
         "cost": done.cost,
         "looks": list(done.looks.items()),
         "drifts": list(done.drifts.items()),
+        **({"anew": True, "reason": UNDONE * done.undone} if anew else {}),
     }
     return _append(session, started, line)
 

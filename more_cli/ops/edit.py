@@ -43,6 +43,8 @@ NO_ANCHORS = (
 )
 
 
+EVERY = ("all", "anew")
+"""What `consolidate` is where it is about all edits, also those of earlier runs."""
 LINES = "edits"
 """Name of a stream that is in memory, in messages and in the ledger."""
 
@@ -60,8 +62,8 @@ class EditOptions:
     save_every: int = 10
     dry_run: bool = False
     store_images: bool = True
-    consolidate: Literal["off", "run", "all"] = "off"
-    """After the stream, write again what does not hold: edits of this run, or all edits."""
+    consolidate: Literal["off", "run", "all", "anew"] = "off"
+    """After the stream, write again what does not hold: edits of this run, or all edits; or write all edits anew."""
     batch: bool = False
     """Absorb every key first, then write all edits together, as a consolidation does."""
     reapply: bool = False
@@ -174,7 +176,7 @@ class _Run:
             with arriving, session.ledger:
                 pending = arriving if isinstance(source, list) else pending
                 first = next(stop.before_each(pending), None)
-                unfinished = self.options.consolidate == "all" or (self.options.batch and session.unwritten)
+                unfinished = self.options.consolidate in EVERY or (self.options.batch and session.unwritten)
                 if first is not None or session.behind or session.outdated or unfinished:
                     total = report.total if isinstance(source, list) else None
                     self._apply(session, arriving, stop.before_each(_chain(first, pending)), total, stop)
@@ -224,7 +226,8 @@ class _Run:
                 report.entries = session.ledger.entries[start : start + report.applied]
                 since = self._consolidated_from(session)
                 if since is not None and not stop.asked:
-                    report.consolidation = commit_consolidation(session, since)
+                    anew = options.consolidate == "anew"
+                    report.consolidation = commit_consolidation(session, since, anew=anew)
             except (DataError, BrokenPipeError):
                 session.save()  # a bad line or a closed output pipe: both strike between two edits
                 raise
@@ -276,7 +279,7 @@ class _Run:
 
     def _consolidated_from(self, session: Session) -> int | None:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""
-        if self.options.consolidate == "all":
+        if self.options.consolidate in EVERY:
             return 1
         starts = session.unwritten[:1] if self.options.batch else []
         if self.options.consolidate == "run" and self.report.applied:

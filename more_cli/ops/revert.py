@@ -216,7 +216,7 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
             if place < len(own.history):
                 draft.repeat(own.history[place])
             elif old.kind == "consolidate":
-                commit_consolidation(draft, plan.place(old.since))
+                commit_consolidation(draft, plan.place(old.since), anew=old.anew)
             elif old.kind == "anchors":
                 commit_anchors(draft, old.content, old.anchors)
             else:

@@ -211,15 +211,18 @@ class Session:
         else:
             self._give_anchors(absorb_from=known)
 
-    def consolidate(self, since: int) -> Consolidated:
-        """Write the edits from place `since` on again where they do not hold.
+    def consolidate(self, since: int, *, anew: bool = False) -> Consolidated:
+        """Write the edits from place `since` on again where they do not hold, or all of these `anew`.
 
         Edits of a batch that are among them are written for the first time.
         """
         context = self.memory.context(self.state.meta.edits + 1)
         numbers = [number for number in context.past if number >= since]
+        new = [number for number in self.unwritten if number in numbers]
+        if anew:
+            return self.editor.write_anew(numbers, new, context)
         if self.unwritten and since <= self.unwritten[0]:
-            return self.editor.write_batch(numbers, [number for number in self.unwritten if number in numbers], context)
+            return self.editor.write_batch(numbers, new, context)
         return self.editor.consolidate(numbers, context)
 
     def _on_line(self, entry: Entry) -> None:
@@ -262,7 +265,7 @@ class Session:
     def repeat(self, entry: Entry) -> None:
         """Apply the first entry of the history that the state lacks."""
         if entry.kind == "consolidate":
-            self.consolidate(entry.since)
+            self.consolidate(entry.since, anew=entry.anew)
         elif entry.kind == "anchors":
             self.take_anchors(entry.content)
         else:

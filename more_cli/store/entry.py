@@ -77,8 +77,9 @@ class Entry(_Strict):
 
     Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.
     A "consolidate" line says that the edits from place `since` on were checked again and the wrong ones written
-    together. A "revert" line undoes the edits `ids`: the history is cut before place `since`, and the next `redone`
-    lines repeat the later edits without them. An "anchors" line says that later writes hold another set of anchors.
+    together, or all of them `anew`. A "revert" line undoes the edits `ids`: the history is cut before place `since`,
+    and the next `redone` lines repeat the later edits without them. An "anchors" line says that later writes hold
+    another set of anchors.
     """
 
     seq: Annotated[int, Field(ge=1)]
@@ -133,6 +134,8 @@ class Entry(_Strict):
     drifts: list[tuple[int, float]] = []
     """Watched anchors that were looked at afterwards: place in the set, and KL from the base in nats per token."""
     since: Count = 0
+    anew: bool = False
+    """Everything that was written was taken out first."""
     ids: list[str] = []
     redone: Count = 0
     anchors: Count = 0
@@ -147,6 +150,12 @@ class Entry(_Strict):
     def drift(self) -> float | None:
         """Largest drift of the watched anchors that were looked at afterwards, nats per token; None if none was."""
         return max((drift for _, drift in self.drifts), default=None)
+
+    @property
+    def consolidated(self) -> str:
+        """What a "consolidate" line did to its edits, in words."""
+        undone = f" ({self.reason})" if self.reason else ""
+        return f"written anew{undone}" if self.anew else "checked"
 
     def description(self) -> dict[str, Any]:
         """Return the fields that describe the edit, without measurements: what `Ledger.describe` returns."""

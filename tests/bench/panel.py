@@ -70,6 +70,8 @@ VARIANTS = {
     "anchors-in-P": Variant(settings=("anchors.size=0",)),
     "consolidated": Variant("consolidated"),
     "batch": Variant("batch"),
+    "anew": Variant("anew"),
+    "auto-anew": Variant("anew", anchors=AUTO),
     "auto-batch": Variant("batch", anchors=AUTO),
     "mean-key": Variant(settings=("pooling=mean",)),
     "consolidated-4": Variant("consolidated", settings=("consolidation.margin=4", "consolidation.rounds=6")),

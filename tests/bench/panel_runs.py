@@ -51,8 +51,8 @@ Values = list[float | None]
 class Variant:
     """One way to write a stream of edits into a model."""
 
-    kind: Literal["online", "consolidated", "batch", "lora"] = "online"
-    """`lora`: trained on all corrections at once; `consolidated` and `batch` as the switches of `more edit`."""
+    kind: Literal["online", "consolidated", "anew", "batch", "lora"] = "online"
+    """`lora`: trained on all corrections at once; `consolidated`, `anew` and `batch` as the switches of `more edit`."""
     editor: str = "more"
     recipe: str = ""
     """By default the architecture decides."""
@@ -259,11 +259,16 @@ def one_by_one(editor: Editor, runtime: Runtime, edits: Sequence[Edit], variant:
     stream = apply_stream(editor, edits, joint=joint)
     statuses: list[str] = [outcome.status for outcome in stream.outcomes]
     once = editor.catch_up()
-    if variant.kind in ("batch", "consolidated"):
+    if variant.kind in ("batch", "consolidated", "anew"):
         assert isinstance(editor, MoreEditor)
         context = stream.memory.context(len(edits) + 1)
         numbers = list(context.past)
-        done = editor.write_batch(numbers, numbers, context) if joint else editor.consolidate(numbers, context)
+        if variant.kind == "consolidated":
+            done = editor.consolidate(numbers, context)
+        elif joint:
+            done = editor.write_batch(numbers, numbers, context)
+        else:
+            done = editor.write_anew(numbers, [], context)
         once += done.cost
         if joint:
             failing = set(done.failing)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.more.loop import admit, consolidate, learn, write_batch
+from more_cli.editors.more.loop import admit, consolidate, learn, write_anew, write_batch
 from more_cli.editors.more.one_try import for_one_try
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.principal import principal_bases
@@ -34,6 +34,7 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.schema import Recipe
+from more_cli.recipe.tables import Joint
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 
@@ -49,6 +50,8 @@ class Consolidated:
     """KL from the base of every watched anchor, nats per token, by place."""
     writes: int
     cost: float
+    undone: bool = False
+    """Edits were written anew, and it was undone because fewer of them held than before."""
 
 
 class MoreEditor(Editor):
@@ -131,10 +134,19 @@ class MoreEditor(Editor):
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `loop.write_batch`."""
+        passes, rules = self._joint(context)
+        return self._consolidated(write_batch(numbers, new, passes, rules, self._passes_of, self._watched), passes)
+
+    def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
+        """Take out what was written and write these past edits together; see `loop.write_anew`."""
+        passes, rules = self._joint(context)
+        failing, undone = write_anew(numbers, new, passes, rules, self._passes_of, self._watched)
+        return replace(self._consolidated(failing, passes), undone=undone)
+
+    def _joint(self, context: EditContext) -> tuple[Passes, Joint]:
         self._forget_fallen(context)
         rules = self.recipe.batch
-        passes = self._passes(context, rules.margin)
-        return self._consolidated(write_batch(numbers, new, passes, rules, self._passes_of, self._watched), passes)
+        return self._passes(context, rules.margin), rules
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         looks = {number: round(margin, 3) for number, margin in passes.margins.items()}

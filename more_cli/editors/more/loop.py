@@ -131,9 +131,7 @@ def write_batch(
     first, and the result is that of a stream. `one_of` returns the passes of one edit. Returns what does not hold.
     """
     start, past = passes.sites.snapshot(), passes.context.past
-    for number in new:
-        passes.score([number], record=True)  # alone, and before any write, as in `learn`
-        passes.sites.absorb(passes.sites.keys(passes.batch([number])))
+    _absorb_before(new, passes)
     failing = consolidate(numbers, passes, rules)
     left = [number for number in failing if number in new]
     if not left:
@@ -144,6 +142,57 @@ def write_batch(
     else:
         passes.sites.restore(start)
         left = list(new)
+    return _one_by_one(left, numbers, past, passes, one_of, watched, known=known)
+
+
+def write_anew(
+    numbers: Sequence[int],
+    new: Sequence[int],
+    passes: Passes,
+    rules: Joint,
+    one_of: Callable[[EditRequest, EditContext], Passes],
+    watched: Watched | None = None,
+) -> tuple[list[int], bool]:
+    """Write past edits together from B = 0, as if all had come at once; undo that if fewer hold than before.
+
+    P keeps the keys that it knows, and absorbs those of the `new` edits, which were only admitted. O(T). Returns what
+    does not hold, and whether it was undone.
+    """
+    _absorb_before(new, passes)
+    written, joint = passes.sites.snapshot(), passes.margin
+    passes.margin = passes.recipe.margin
+    passes.scores = passes.score(numbers)
+    failed, passes.margin = len(passes.failing()), joint
+    passes.sites.unwrite()
+    failing = consolidate(numbers, passes, rules)
+    if 0 < len(failing) <= FEW * len(numbers):
+        past = passes.context.past.updated(passes.margins, failing[0])
+        failing = _one_by_one(failing, numbers, past, passes, one_of, watched, known=True)
+    if undone := len(failing) > failed:
+        passes.sites.restore(written)
+        passes.scores = passes.score(numbers)
+        failing = passes.failing()
+    return failing, undone
+
+
+def _absorb_before(new: Iterable[int], passes: Passes) -> None:
+    """Let P absorb the keys of edits that were only admitted, before they are written."""
+    for number in new:
+        passes.score([number], record=True)  # alone, and before any write, as in `learn`
+        passes.sites.absorb(passes.sites.keys(passes.batch([number])))
+
+
+def _one_by_one(
+    left: Sequence[int],
+    numbers: Sequence[int],
+    past: Past,
+    passes: Passes,
+    one_of: Callable[[EditRequest, EditContext], Passes],
+    watched: Watched | None,
+    *,
+    known: bool,
+) -> list[int]:
+    """Write what joint writes `left`, edit by edit, and return which of all these edits do not hold."""
     memory = dict(past.without(left))
     for number in left:
         request = passes.context.recall(number)

@@ -112,12 +112,16 @@ class Sites:
     def unwritten(self) -> Iterator[None]:
         """Run with B = 0: the base, whose keys do not depend on the edits so far."""
         written = self.snapshot()
-        for site in self:
-            site.unwrite()
+        self.unwrite()
         try:
             yield
         finally:
             self.restore(written)
+
+    def unwrite(self) -> None:
+        """Set B of every site to zero; P stays."""
+        for site in self:
+            site.unwrite()
 
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:

@@ -1,0 +1,123 @@
+"""`edit --consolidate anew`: what was written is taken out, and all edits are written together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from more_cli import files
+from more_cli.editors.more.passes import Passes
+from more_cli.ops.commit import UNDONE
+from more_cli.ops.session import Session
+from more_cli.store.state import load_state, save_state
+from support.helpers import World, at_call, die, forks, in_child, run
+
+JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
+HELD = "consolidation: 5 edits written anew"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, text_layers=2)
+    world.edits(5)
+    assert run("init", world.model, *JOINT).code == 0
+    assert world.edit().code in (0, 3)
+    return world
+
+
+def parts(path: Path, kind: str) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in load_file(path).items() if name.endswith(f".{kind}")}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_all_edits_are_written_together_and_p_stays(world: World) -> None:
+    B, P = parts(world.sidecar, "B"), parts(world.sidecar, "P")
+    done = world.edit("--consolidate", "anew")
+    assert done.code == 0, done.err
+    assert HELD in done.out
+    assert "all hold" in done.out
+    last = world.entries()[-1]
+    assert (last["kind"], last["since"], last["anew"], last["reason"]) == ("consolidate", 1, True, "")
+    assert [number for number, _ in last["looks"]] == [1, 2, 3, 4, 5]
+    assert same(parts(world.sidecar, "P"), P)
+    assert not same(parts(world.sidecar, "B"), B)
+    assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
+    assert "5 edits written anew" in run("log", world.model).out
+
+
+def test_nothing_is_left_of_what_was_written_before(world: World) -> None:
+    """Two states with one P and another B end with the same B."""
+    other = world.root / "other.more"
+    state = load_state(world.sidecar)
+    state.B = {name: 0.5 * B for name, B in state.B.items()}
+    (world.root / "other.more.d").symlink_to(world.sidecar.with_name(world.sidecar.name + ".d"))
+    save_state(other, state)
+    done = world.edit("--state", other, "--consolidate", "anew")
+    assert (done.code, UNDONE in done.out) == (0, False), done.err
+    world.edit()  # the ledger is the same one: this replays its line
+    assert same(parts(world.sidecar, "B"), parts(other, "B"))
+
+
+def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
+    state = world.root / "one.more"
+    few = ("--set", "criterion=margin", "--set", "batch.rounds=1", "--set", "max_steps=20", "--set", "max_write=0.5")
+    assert run("init", world.model, *few, "--state", state).code == 0
+    assert world.edit("--state", state).code == 0
+    B = parts(state, "B")
+    done = world.edit("--state", state, "--consolidate", "anew")
+    assert f"5 edits written anew ({UNDONE})" in done.out
+    assert same(parts(state, "B"), B)
+    assert UNDONE in run("log", world.model, "--state", state).out
+
+
+def test_edits_of_an_interrupted_batch_are_written_too(tmp_path: Path) -> None:
+    world = World(tmp_path, text_layers=2)
+    world.edits(4)
+    assert run("init", world.model, *JOINT).code == 0
+    assert world.edit("--limit", "2").code in (0, 3)
+    done = world.edit("--batch", "--consolidate", "anew", "--json")
+    assert (done.code, done.json["counts"]) == (0, {"learnt": 4}), done.err
+    assert [entry["kind"] for entry in world.entries()] == ["edit"] * 4 + ["consolidate"]
+    assert world.edit("--batch").code == 0
+
+
+@forks
+@pytest.mark.parametrize("step", [1, 3, 5, 6])
+def test_killed_while_it_is_written(world: World, step: int) -> None:
+    whole = world.root / "whole.more"
+    run("init", world.model, *JOINT, "--state", whole)
+    world.edit("--state", whole)
+    world.edit("--state", whole, "--consolidate", "anew")
+
+    def killed() -> None:
+        at_call(step, [(Session, "count"), (Passes, "write"), (files, "_fsync")], die)
+        world.edit("--consolidate", "anew")
+
+    assert in_child(killed) < 0
+    if not any(entry["kind"] == "consolidate" for entry in world.entries()):
+        assert world.edit("--consolidate", "anew").code == 0
+    else:
+        assert world.edit().code == 0
+    assert world.sidecar.read_bytes() == whole.read_bytes()
+
+
+def test_a_revert_writes_the_others_anew_again(world: World) -> None:
+    world.edit("--consolidate", "anew")
+    first = world.entries()[0]["id"]
+    assert run("revert", world.model, first).code == 0
+    kinds = [entry["kind"] for entry in world.entries()]
+    assert kinds[-5:] == ["edit"] * 4 + ["consolidate"]
+    assert world.entries()[-1]["anew"]
+    assert run("verify", world.model).code == 0
+
+
+def test_retry_takes_no_consolidation(world: World) -> None:
+    done = run("edit", world.model, "--retry", "e1", "--consolidate", "anew")
+    assert done.code == 2
+    assert "`--retry` and `--consolidate` exclude each other" in done.err
