@@ -14,6 +14,7 @@ from more_cli.evaluation.metrics import estimate
 STANDING = {
     "auto-anchors": ("anchors made", OURS),
     "default": ("anchors by hand", PART),
+    "anew-whole-rank": ("whole ranks, written anew", PUBLISHED),
     "lora": ("LoRA, rate chosen on 40", LORA),
     "lora-0.0005": ("LoRA, the lowest rate", OTHER),
 }

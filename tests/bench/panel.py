@@ -80,6 +80,7 @@ VARIANTS = {
     "lora-anchors": Variant("lora", held=8),
     "lora-0.00025": Variant("lora", rate=2.5e-4),
     "lora-0.0005": Variant("lora", rate=5e-4),
+    "lora-0.0005, 73 epochs": Variant("lora", rate=5e-4, epochs=73),
     "lora-0.001": Variant("lora", rate=1e-3),
     "lora-20": Variant("lora", epochs=20),
     "lora-40": Variant("lora", epochs=40),
