@@ -34,6 +34,8 @@ class Status(StrEnum):
     REVERTED = "reverted"
 
 
+RIGHT = (Status.LEARNT, Status.ALREADY_RIGHT)
+"""Statuses of edits whose answer is right."""
 FAILED = (Status.NOT_LEARNT, Status.REFUSED)
 """Statuses of edits that do not stand."""
 

@@ -61,7 +61,7 @@ class Ledger:
         self._refs: list[LineRef] = []
         self._history: list[LineRef] = []
         self._by_id: dict[str, LineRef] = {}
-        self._right_after: dict[int, set[int]] = {}  # place of a consolidation -> places of the edits it left right
+        self._found: dict[int, dict[int, bool]] = {}  # place of a consolidation -> its edits: place -> right
         self._anchors: dict[int, str] = {}  # place of an "anchors" line -> digest of the set
         self._reverts: list[Revert] = []
         self._missing = 0  # lines that the last revert still lacks
@@ -188,10 +188,13 @@ class Ledger:
         """Return the status of every id as of the last line.
 
         An edit is superseded by a later one about the same images and question with another target, unless
-        that one was itself refused or reverted. An edit that was not learnt becomes learnt once a consolidation left
-        it right.
+        that one was itself refused or reverted. The last consolidation that looked at an edit says whether it is
+        learnt.
         """
-        return statuses_of(self._history, self._by_id, set[int]().union(*self._right_after.values()))
+        found: dict[int, bool] = {}
+        for right in self._found.values():
+            found |= right
+        return statuses_of(self._history, self._by_id, found)
 
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
@@ -261,7 +264,7 @@ class Ledger:
 
     def _load(self, on_line: Callable[[Entry], None] | None, end: int | None = None) -> None:
         """Read the file, or its whole lines up to the byte `end`."""
-        for part in (self._refs, self._history, self._by_id, self._right_after, self._anchors):
+        for part in (self._refs, self._history, self._by_id, self._found, self._anchors):
             part.clear()
         self._reverts.clear()
         self.reverted.clear()
@@ -314,7 +317,7 @@ class Ledger:
             self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
-            self._right_after[len(self._history)] = {place for place, margin in entry.looks if margin > 0}
+            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.looks}
         if entry.kind == "anchors":
             self._anchors[len(self._history)] = entry.content
         self.head = sha256_bytes(line)
@@ -324,7 +327,7 @@ class Ledger:
         removed = self._history[entry.since - 1 :]
         del self._history[entry.since - 1 :]
         self._reverts.append(Revert(ref, entry.since, removed))
-        self._right_after = {place: right for place, right in self._right_after.items() if place < entry.since}
+        self._found = {place: right for place, right in self._found.items() if place < entry.since}
         self._anchors = {place: digest for place, digest in self._anchors.items() if place < entry.since}
         self._missing = entry.redone
         self.reverted |= {old.id for old in removed if old.kind == "edit"}
@@ -353,7 +356,7 @@ class Ledger:
 
 
 def _late_reason(entry: Entry) -> str:
-    return "still wrong after its batch was written" if entry.joint else ""
+    return "still wrong after its batch was written" if entry.joint else "wrong since a consolidation"
 
 
 def content_digest(entries: Iterable[Entry]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, overload
 
 from more_cli.files import disk_errors
-from more_cli.store.entry import Entry, Status, parse_entry
+from more_cli.store.entry import RIGHT, Entry, Status, parse_entry
 
 LINE_BYTES = 64 * 2**20
 """Longest line of a ledger, bytes."""
@@ -93,16 +93,17 @@ class ById(Mapping[str, Entry]):
         return len(self._refs)
 
 
-def statuses_of(history: Sequence[LineRef], ids: Iterable[str], right: Collection[int]) -> dict[str, Status]:
-    """Return the status of every id; `right` are the places of edits that a consolidation left right.
+def statuses_of(history: Sequence[LineRef], ids: Iterable[str], found: Mapping[int, bool]) -> dict[str, Status]:
+    """Return the status of every id; `found` says by place which edits the last consolidation of each left right.
 
     See `Ledger.statuses`.
     """
     statuses = dict.fromkeys(ids, Status.REVERTED)
     for place, ref in enumerate(history, 1):
         if ref.kind == "edit":
-            learnt_later = ref.status is Status.NOT_LEARNT and place in right
-            statuses[ref.id] = Status.LEARNT if learnt_later else ref.status
+            statuses[ref.id] = ref.status
+            if ref.status is not Status.REFUSED and place in found and found[place] != (ref.status in RIGHT):
+                statuses[ref.id] = Status.LEARNT if found[place] else Status.NOT_LEARNT
     later: dict[bytes, set[bytes]] = {}
     judged = set[str]()  # the last line of an edit that was tried again counts
     for ref in reversed(history):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from more_cli import files
+from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.passes import Passes
 from more_cli.ops.commit import UNDONE
 from more_cli.ops.session import Session
@@ -74,6 +76,27 @@ def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     assert f"5 edits written anew ({UNDONE})" in done.out
     assert same(parts(state, "B"), B)
     assert UNDONE in run("log", world.model, "--state", state).out
+
+
+def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = MoreEditor.write_anew
+
+    def losing(*args) -> Consolidated:
+        done = whole(*args)
+        return replace(done, failing=[2], looks={**done.looks, 2: -0.5})
+
+    world.edit("--consolidate", "all")
+    second = world.entries()[1]["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(MoreEditor, "write_anew", losing)
+        done = world.edit("--consolidate", "anew")
+    assert done.code == 3
+    assert "4 learnt, 1 not learnt" in done.out
+    assert "some still do not hold" in done.out
+    assert f"failed edits: {second}" in done.err
+    failed = run("status", world.model, "--json").json["failed"]
+    assert [(edit["id"], edit["reason"]) for edit in failed] == [(second, "wrong since a consolidation")]
+    assert world.edit("--consolidate", "all").code == 0, "the last consolidation says that it is right"
 
 
 def test_edits_of_an_interrupted_batch_are_written_too(tmp_path: Path) -> None:
