@@ -19,7 +19,7 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.more.loop import admit, consolidate, learn, write_anew, write_batch
+from more_cli.editors.more.loop import JointWrites, admit, consolidate, learn
 from more_cli.editors.more.one_try import for_one_try
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.principal import principal_bases
@@ -34,7 +34,6 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.schema import Recipe
-from more_cli.recipe.tables import Joint
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
 
@@ -128,25 +127,23 @@ class MoreEditor(Editor):
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
         """Score past edits and write those that fail; see `loop.consolidate`."""
         self._forget_fallen(context)
-        rules = self.recipe.consolidation
-        passes = self._passes(context, rules.margin)
-        return self._consolidated(consolidate(numbers, passes, rules), passes)
+        passes = self._passes(context)
+        return self._consolidated(consolidate(numbers, passes, self.recipe.consolidation), passes)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
-        """Write past edits, of which the `new` ones were only admitted; see `loop.write_batch`."""
-        passes, rules = self._joint(context)
-        return self._consolidated(write_batch(numbers, new, passes, rules, self._passes_of, self._watched), passes)
+        """Write past edits, of which the `new` ones were only admitted; see `loop.JointWrites.write`."""
+        joint = self._joint(numbers, new, context)
+        return self._consolidated(joint.write(), joint.passes)
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
-        """Take out what was written and write these past edits together; see `loop.write_anew`."""
-        passes, rules = self._joint(context)
-        failing, undone = write_anew(numbers, new, passes, rules, self._passes_of, self._watched)
-        return replace(self._consolidated(failing, passes), undone=undone)
+        """Take out what was written and write these past edits together; see `loop.JointWrites.write_anew`."""
+        joint = self._joint(numbers, new, context)
+        failing, undone = joint.write_anew()
+        return replace(self._consolidated(failing, joint.passes), undone=undone)
 
-    def _joint(self, context: EditContext) -> tuple[Passes, Joint]:
+    def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
         self._forget_fallen(context)
-        rules = self.recipe.batch
-        return self._passes(context, rules.margin), rules
+        return JointWrites(numbers, new, self._passes(context), self.recipe.batch, self._passes_of, self._watched)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
@@ -269,11 +266,10 @@ class MoreEditor(Editor):
     def _forget_fallen(self, context: EditContext) -> None:
         self._working[2].keep_only(context.past)
 
-    def _passes(self, context: EditContext, margin: float | None = None) -> Passes:
+    def _passes(self, context: EditContext) -> Passes:
         runtime, sites, encoded = self._working
         recipe = for_one_try(self.recipe, context.settings)
-        margin = recipe.margin if margin is None else margin
-        return Passes(context, runtime, sites, recipe, list(self._held.values()), encoded, margin)
+        return Passes(context, runtime, sites, recipe, list(self._held.values()), encoded, recipe.margin)
 
     def _passes_of(self, request: EditRequest, context: EditContext) -> Passes:
         passes = self._passes(context)

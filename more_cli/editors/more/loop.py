@@ -17,7 +17,7 @@ edits, anchors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -89,7 +89,7 @@ def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
 
 
 def admit(request: EditRequest, passes: Passes) -> EditOutcome:
-    """Score one edit, without a write: `write_batch` writes it together with others."""
+    """Score one edit, without a write: `JointWrites.write` writes it together with others."""
     new = passes.context.number
     passes.encoded.put(new, request)
     passes.scores = passes.score([new])
@@ -97,11 +97,11 @@ def admit(request: EditRequest, passes: Passes) -> EditOutcome:
 
 
 def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[int]:
-    """Score all these edits and write those that fail together, round by round; `passes.margin` is the one to reach.
+    """Score all these edits and write those that fail together, round by round, to the margin of `rules`.
 
     O(T), meant for the end of a stream. Returns the edits that do not hold by the margin of a single edit.
     """
-    numbers = list(numbers)
+    numbers, passes.margin = list(numbers), rules.margin
     for _ in range(rules.rounds):
         scores = passes.score(numbers)
         passes.scores = scores
@@ -118,93 +118,81 @@ def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[in
     return passes.failing()
 
 
-def write_batch(
-    numbers: Sequence[int],
-    new: Sequence[int],
-    passes: Passes,
-    rules: Joint,
-    one_of: Callable[[EditRequest, EditContext], Passes],
-    watched: Watched | None = None,
-) -> list[int]:
-    """Write past edits together, of which the `new` ones were only admitted; P absorbs the keys of these before.
+@dataclass(frozen=True)
+class JointWrites:
+    """Past edits that are written together."""
 
-    New edits that do not hold then are written one by one. Where these are more than `FEW`, everything is undone
-    first, and the result is that of a stream. `one_of` returns the passes of one edit. Returns what does not hold.
-    """
-    start, past = passes.sites.snapshot(), passes.context.past
-    _absorb_before(new, passes)
-    failing = consolidate(numbers, passes, rules)
-    left = [number for number in failing if number in new]
-    if not left:
-        return failing
-    known = len(left) <= FEW * len(new)
-    if known:
-        past = past.updated(passes.margins, left[0])
-    else:
-        passes.sites.restore(start)
-        left = list(new)
-    return _one_by_one(left, numbers, past, passes, one_of, watched, known=known)
+    numbers: Sequence[int]
+    new: Sequence[int]
+    """Those of them that were only admitted: P does not know their keys yet."""
+    passes: Passes
+    rules: Joint
+    one_of: Callable[[EditRequest, EditContext], Passes]
+    """Returns the passes of one edit."""
+    watched: Watched | None = None
 
+    def write(self) -> list[int]:
+        """Write the edits together, and return what does not hold.
 
-def write_anew(
-    numbers: Sequence[int],
-    new: Sequence[int],
-    passes: Passes,
-    rules: Joint,
-    one_of: Callable[[EditRequest, EditContext], Passes],
-    watched: Watched | None = None,
-) -> tuple[list[int], bool]:
-    """Write past edits together from B = 0, as if all had come at once; undo that if fewer hold than before.
+        New edits that do not hold then are written one by one. Where these are more than `FEW`, everything is undone
+        first, and the result is that of a stream.
+        """
+        passes, new = self.passes, self.new
+        start, past = passes.sites.snapshot(), passes.context.past
+        self._absorb_new()
+        failing = consolidate(self.numbers, passes, self.rules)
+        left = [number for number in failing if number in new]
+        if not left:
+            return failing
+        known = len(left) <= FEW * len(new)
+        if known:
+            past = past.updated(passes.margins, left[0])
+        else:
+            passes.sites.restore(start)
+            left = list(new)
+        return self._one_by_one(left, past, known=known)
 
-    P keeps the keys that it knows, and absorbs those of the `new` edits, which were only admitted. O(T). Returns what
-    does not hold, and whether it was undone.
-    """
-    _absorb_before(new, passes)
-    written, joint = passes.sites.snapshot(), passes.margin
-    passes.margin = passes.recipe.margin
-    passes.scores = passes.score(numbers)
-    failed, passes.margin = len(passes.failing()), joint
-    passes.sites.unwrite()
-    failing = consolidate(numbers, passes, rules)
-    if 0 < len(failing) <= FEW * len(numbers):
-        past = passes.context.past.updated(passes.margins, failing[0])
-        failing = _one_by_one(failing, numbers, past, passes, one_of, watched, known=True)
-    if undone := len(failing) > failed:
-        passes.sites.restore(written)
-        passes.scores = passes.score(numbers)
-        failing = passes.failing()
-    return failing, undone
+    def write_anew(self) -> tuple[list[int], bool]:
+        """Write the edits together from B = 0, as if all had come at once; undo that if fewer hold than before.
 
+        P keeps the keys that it knows. O(T). Returns what does not hold, and whether it was undone.
+        """
+        passes = self.passes
+        self._absorb_new()
+        written, failed = passes.sites.snapshot(), len(self._failing())
+        passes.sites.unwrite()
+        failing = consolidate(self.numbers, passes, self.rules)
+        if 0 < len(failing) <= FEW * len(self.numbers):
+            past = passes.context.past.updated(passes.margins, failing[0])
+            failing = self._one_by_one(failing, past, known=True)
+        undone = len(failing) > failed
+        if undone:
+            passes.sites.restore(written)
+            failing = self._failing()
+        return failing, undone
 
-def _absorb_before(new: Iterable[int], passes: Passes) -> None:
-    """Let P absorb the keys of edits that were only admitted, before they are written."""
-    for number in new:
-        passes.score([number], record=True)  # alone, and before any write, as in `learn`
-        passes.sites.absorb(passes.sites.keys(passes.batch([number])))
+    def _absorb_new(self) -> None:
+        for number in self.new:
+            self.passes.score([number], record=True)  # alone, and before any write, as in `learn`
+            self.passes.sites.absorb(self.passes.sites.keys(self.passes.batch([number])))
 
+    def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
+        """Write what joint writes `left`, edit by edit, and return which of all edits do not hold."""
+        context, memory = self.passes.context, dict(past.without(left))
+        for number in left:
+            request = context.recall(number)
+            one = self.one_of(request, replace(context, number=number, past=Past.of(memory)))
+            outcome = learn(request, one, self.watched, known=known)
+            if outcome.status != "refused":
+                memory[number] = LastScore(0.0, number)
+            memory |= {seen: LastScore(margin, number) for seen, margin in outcome.looks.items() if seen in memory}
+            self.passes.count(one)
+        return self._failing()
 
-def _one_by_one(
-    left: Sequence[int],
-    numbers: Sequence[int],
-    past: Past,
-    passes: Passes,
-    one_of: Callable[[EditRequest, EditContext], Passes],
-    watched: Watched | None,
-    *,
-    known: bool,
-) -> list[int]:
-    """Write what joint writes `left`, edit by edit, and return which of all these edits do not hold."""
-    memory = dict(past.without(left))
-    for number in left:
-        request = passes.context.recall(number)
-        one = one_of(request, replace(passes.context, number=number, past=Past.of(memory)))
-        outcome = learn(request, one, watched, known=known)
-        if outcome.status != "refused":
-            memory[number] = LastScore(0.0, number)
-        memory |= {seen: LastScore(margin, number) for seen, margin in outcome.looks.items() if seen in memory}
-        passes.count(one)
-    passes.scores = passes.score(numbers)
-    return passes.failing()
+    def _failing(self) -> list[int]:
+        """Score all edits, and return those that do not hold by the margin of a single edit."""
+        self.passes.scores = self.passes.score(self.numbers)
+        return self.passes.failing()
 
 
 def _settled(passes: Passes) -> bool:
