@@ -41,7 +41,7 @@ from figure_parts import (
     point,
 )
 from more_cli.evaluation.metrics import estimate
-from more_cli.evaluation.paired import compare
+from more_lab.experiments.paired import compare
 
 # ------------------------------------------------------------------------------------------------ data
 

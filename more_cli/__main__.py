@@ -23,7 +23,12 @@ def run_or_page() -> None:
     """Run one command, unless the pager of the same name was meant."""
     from more_cli.system.pager import hand_over
 
-    hand_over(sys.argv[1:])
+    def commands() -> list[str]:
+        from more_cli.cli.commands import names
+
+        return names()
+
+    hand_over(sys.argv[1:], commands)
     run()
 
 

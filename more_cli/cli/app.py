@@ -1,40 +1,20 @@
-"""Assembles the commands: one file each, registered here.
-
-Nothing heavy is imported before a command runs, so `more --help` is instant.
-"""
+"""Assembles the commands. Each is imported only when it runs or is listed, so that `more status` loads one of them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from more_cli import __version__
-from more_cli.cli import anchors, log, recipes, suites
-from more_cli.cli.analyze import analyze
-from more_cli.cli.ask import ask
-from more_cli.cli.bench import bench
-from more_cli.cli.compare import compare
-from more_cli.cli.convert import convert
-from more_cli.cli.demo import demo
-from more_cli.cli.edit import edit
-from more_cli.cli.evaluate import evaluate
-from more_cli.cli.export import export
+from more_cli.cli import commands
 from more_cli.cli.failures import INTERRUPTED, MISUSE, as_user_error, show_misuse
-from more_cli.cli.gc import gc
 from more_cli.cli.help import Command, Group
-from more_cli.cli.init import init
-from more_cli.cli.merge import merge
 from more_cli.cli.output import close_stdout, fail
-from more_cli.cli.reproduce import reproduce
-from more_cli.cli.revert import revert
-from more_cli.cli.review import review
-from more_cli.cli.status import status
-from more_cli.cli.sweep import sweep
-from more_cli.cli.verify import verify
 from more_cli.errors import MoreError
 
 EXIT_CODES = """Exit codes: 0 done, no edit failed; 1 bug; 2 usage or recipe; 3 some edits failed (not learnt or
@@ -42,36 +22,50 @@ refused), or a merge lost some, or --require-all found failed ones, or rows of a
 sweep failed; 4 bad input data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or disk; 130
 interrupted, state saved."""
 
-COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
-    "Start": {"demo": demo, "ask": ask, "recipes": recipes.app},
-    "Correct": {
-        "convert": convert,
-        "init": init,
-        "edit": edit,
-        "anchors": anchors.app,
-        "revert": revert,
-        "review": review,
-    },
-    "Measure": {
-        "eval": evaluate,
-        "compare": compare,
-        "reproduce": reproduce,
-        "sweep": sweep,
-        "analyze": analyze,
-        "bench": bench,
-        "suites": suites.app,
-    },
-    "Ship": {"merge": merge, "export": export},
-    "Audit": {"status": status, "log": log.app, "verify": verify, "gc": gc},
-}
-"""The commands, grouped by what one wants."""
+
+class Commands(MutableMapping[str, Any]):
+    """The commands by name, each built by Typer when it is first needed."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            found, shell = commands.load(name), typer.Typer(rich_markup_mode=None)
+            panel = commands.panel_of(name)
+            if isinstance(found, typer.Typer):
+                shell.add_typer(found, name=name, rich_help_panel=panel)
+            else:
+                shell.command(name, cls=Command, epilog=EXIT_CODES, rich_help_panel=panel)(found)
+            self._built[name] = typer.main.get_group(shell).commands[name]
+        return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        # Packages are searched only for what is no command of the tool.
+        return name in commands.own_commands() or name in commands.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(commands.names())
+
+    def __len__(self) -> int:
+        return len(commands.names())
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
 
 
 class _Commands(Group):
     """The commands, with a message on Ctrl-C and on a closed output pipe, where Typer would exit silently."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands: Any = Commands()
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for names in COMMANDS.values() for name in names]
+        return list(self.commands)
 
     def hint(self, ctx: Any, word: str) -> str:
         hint = super().hint(ctx, word)
@@ -103,12 +97,6 @@ app = typer.Typer(
     epilog=EXIT_CODES,
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
-for _panel, _commands in COMMANDS.items():
-    for _name, _command in _commands.items():
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, rich_help_panel=_panel)
-        else:
-            app.command(_name, cls=Command, epilog=EXIT_CODES, rich_help_panel=_panel)(_command)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
-from more_cli.cli.suite_options import embedded_target
+from more_cli.cli.suite_source import embedded_target
 from more_cli.cli.words import names_model
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.store.target import Target, locate

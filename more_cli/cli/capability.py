@@ -11,8 +11,8 @@ from more_cli.errors import UsageError
 from more_cli.text import counted
 
 if TYPE_CHECKING:
-    from more_cli.experiments.capability import Capability, CapabilityReport
     from more_cli.model.machine import Machine
+    from more_cli.ops.capability import Capability, CapabilityReport
     from more_cli.store.target import Target
     from more_cli.suites.load import YesNoSuite
     from more_cli.suites.yes_no import YesNoScore
@@ -26,8 +26,8 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
         GateError: a gate was missed.
     """
     from more_cli.evaluation.gates import judge
-    from more_cli.experiments.capability import evaluate_capability as run
-    from more_cli.experiments.capability import gate_names
+    from more_cli.ops.capability import evaluate_capability as run
+    from more_cli.ops.capability import gate_names
     from more_cli.render.pages import of_capability
 
     gates = files.gates_on(gate_names(suite))

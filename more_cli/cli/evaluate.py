@@ -1,4 +1,4 @@
-"""`more eval`: scores a state, or an editor on a suite, with gates and report files."""
+"""`more eval`: scores a state, or M-ORE on a suite, with gates and report files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from more_cli.cli import completion, outlets
 from more_cli.cli import options as opt
-from more_cli.cli import outlets
-from more_cli.cli import suite_options as suites
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.scores import drift_values, estimate_cells, metrics_values, values_of_edit
 from more_cli.cli.suite_eval import evaluate_suite
+from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -40,25 +40,51 @@ def evaluate(
     strict_gates: outlets.StrictGates = False,
     report: outlets.Reports = None,
     junit: outlets.Junit = None,
-    suite: suites.SuiteName = None,
-    data_root: suites.DataRoot = None,
-    editor: suites.EditorName = "more",
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Run M-ORE on this suite of edits, from the untouched base, or ask a suite's questions.",
+            autocompletion=completion.suites,
+            rich_help_panel=opt.SUITE,
+        ),
+    ] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.", rich_help_panel=opt.SUITE),
+    ] = None,
     recipe: opt.RecipeName = None,
     set_: opt.Settings = None,
-    limit: suites.Limit = 100,
-    order: suites.Order = 0,
-    protocol: suites.ProtocolNames = None,
-    checkpoints: suites.Checkpoints = "1,10,100",
-    lags: suites.Lags = "10",
-    cache: suites.Cache = None,
-    metrics: suites.Metrics = None,
-    again: suites.Again = False,
-    calibrate: suites.Calibrate = 0,
-    anchors: suites.Anchors = None,
-    keep: suites.KeepIn = None,
-    keep_updates: suites.KeepUpdates = False,
-    keep_states: suites.KeepStates = False,
-    keep_answers: suites.KeepAnswers = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="With --suite: only the first N edits; 0 for all.", rich_help_panel=opt.SUITE
+        ),
+    ] = 100,
+    anchors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|auto",
+            help="With --suite: questions whose answers must not change; auto: made from the calibration pool.",
+            rich_help_panel=opt.SUITE,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --suite: folder that caches base answers and finished runs.",
+            rich_help_panel=opt.SUITE,
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="With --suite: measure again instead of reading an earlier run from the cache.",
+            rich_help_panel=opt.SUITE,
+        ),
+    ] = False,
     state: opt.StateFile = None,
     image_root: opt.ImageRoot = None,
     strict_paths: opt.StrictPaths = False,
@@ -74,7 +100,7 @@ def evaluate(
     """Score all edits and their probes.
 
     Every edit that was asked for counts, a refused one as failed; reverted and superseded ones do not count. With
-    --suite, an editor runs on a suite of edits instead, from the untouched base, and no state is changed.
+    --suite, M-ORE runs on a suite of edits instead, from the untouched base, and no state is changed.
 
     \b
     Examples:
@@ -82,49 +108,36 @@ def evaluate(
       more eval llava/ --probes regression.jsonl --json
       more eval llava/ --gate "rel.gen_exact>=0.95" --junit more.xml --report more.html
       more eval --suite e-ic
-      more eval llava/ --suite e-vqa --data-root data/mmedit --editor naive
-      more eval llava/ --suite e-vqa --data-root data/mmedit --metrics mmedit
+      more eval llava/ --suite e-vqa --data-root data/mmedit
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     for_suites = {
-        "--editor": editor != "more",
         "--recipe": recipe,
         "--set": set_,
-        "--order": order,
         "--data-root": data_root,
-        "--protocol": protocol,
-        "--cache": cache,
-        "--calibrate": calibrate,
-        "--metrics": metrics,
-        "--again": again,
         "--anchors": anchors,
-        "--keep": keep,
+        "--cache": cache,
+        "--again": again,
     }
     _check_together(suite, probes, [option for option, value in for_suites.items() if value])
-    kept = suites.kept(output, keep, updates=keep_updates, states=keep_states, answers=keep_answers)
     files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
     files.check()
     if suite is not None:
-        options = suites.run_options(
-            editor=editor,
+        from more_cli.runner.plan import RunOptions, anchors_of
+
+        options = RunOptions(
             recipe=recipe,
-            settings=set_ or (),
-            limit=limit,
-            order=order,
-            protocols=protocol or (),
-            checkpoints=checkpoints,
-            lags=lags,
+            settings=tuple(set_ or ()),
+            limit=limit or None,
+            anchors=anchors_of(anchors),
             cache=cache,
             again=again,
-            calibrate=calibrate,
-            metrics=metrics,
-            anchors=anchors,
-            keep=kept,
         )
         machine = opt.machine(device, dtype, device_map, memory, attention)
-        loaded = suites.SuiteSource(suite, data_root, image_root, strict_paths).load(output)
-        target = suites.suite_target(output, loaded, model, state)
-        evaluate_suite(output, loaded, target, options, machine=machine, files=files)
+        loaded = SuiteSource(suite, data_root, image_root, strict_paths).load(output)
+        evaluate_suite(
+            output, loaded, suite_target(output, loaded, model, state), options, machine=machine, files=files
+        )
         return
     gates = files.gates_on()
 

@@ -34,6 +34,10 @@ def _explained(misuse: Any) -> UsageError:
     hint = f"see `{command} --help`"
     option = getattr(misuse, "option_name", "")
     if option and hasattr(misuse, "possibilities"):
+        if command == "more eval" and option in _options_of(misuse.ctx.parent, "run"):
+            return UsageError(
+                f"`{option}` is an option of `more run`", f"type: more run MODEL --suite NAME {option} ..."
+            )
         near = did_you_mean(option, misuse.possibilities or (), closeness=0.75)
         if not near and misuse.ctx and misuse.ctx.parent is None:
             hint = f"options come after the command: more COMMAND {option}; {hint}"
@@ -47,6 +51,12 @@ def _explained(misuse: Any) -> UsageError:
     message = re.sub(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument '\1'", message)
     message = re.sub(r"'([^']*)'", r"`\1`", message.rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint)
+
+
+def _options_of(group: Any, name: str) -> set[str]:
+    """Return the options of another command; empty where it is not installed."""
+    found = group.command.commands.get(name) if group else None
+    return {option for parameter in found.params for option in parameter.opts} if found else set()
 
 
 def _wrong_value(misuse: Any, parameter: Any) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 STATE = "State"
 REPORT = "Report and gates"
 SUITE = "A suite"
-KEPT = "What a run on a suite keeps"
 RECIPE = "Recipe"
 FILES = "Images"
 MACHINE = "Where it runs"

@@ -1,7 +1,8 @@
-"""`more eval --suite`: runs an editor on a suite and shows the result as tables or JSON."""
+"""`more eval --suite`: runs M-ORE on a suite and shows the result as tables or JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,43 +10,52 @@ from more_cli.cli.capability import evaluate_capability
 from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell, estimate_cells, metrics_values, values_of_edit
-from more_cli.errors import UsageError
 from more_cli.text import counted
 
 if TYPE_CHECKING:
-    from more_cli.experiments.report import SuiteReport
-    from more_cli.experiments.run_plan import RunOptions
     from more_cli.model.machine import Machine
+    from more_cli.progress import Progress
+    from more_cli.runner.plan import RunOptions
+    from more_cli.runner.report import SuiteReport
     from more_cli.store.target import Target
-    from more_cli.suites.load import Suite
+    from more_cli.suites.load import EditSuite, Suite
 
 
 def evaluate_suite(
     output: Output, suite: Suite, target: Target, options: RunOptions, *, machine: Machine, files: Outlets
 ) -> None:
-    """Run an editor on a suite of edits, or ask model and state the questions of a yes/no suite, and show the scores.
+    """Run M-ORE on a suite of edits, or ask model and state the questions of a yes/no suite, and show the scores.
 
     Raises:
-        UsageError: a preset of metrics for a yes/no suite.
         GateError: a gate was missed.
     """
-    from more_cli.evaluation.gates import judge
-    from more_cli.experiments.report import gate_names
-    from more_cli.experiments.run import run_suite
-    from more_cli.experiments.run_plan import schedule_of
-    from more_cli.render.pages import of_suite
+    from more_cli.runner.run import run_suite
     from more_cli.suites.load import YesNoSuite
 
     if isinstance(suite, YesNoSuite):
-        if options.preset is not None:
-            raise UsageError("--metrics needs a suite of edits", f"{suite.name} has only questions: leave it out")
         evaluate_capability(output, suite, target, machine, files)
         return
-    for notice in options.preset.notices if options.preset else ():
-        output.note(f"note: {notice}")
+    run_and_show(
+        output, suite, options, files, lambda progress: run_suite(suite, target.model, options, machine, progress)
+    )
+
+
+def run_and_show(
+    output: Output, suite: EditSuite, options: RunOptions, files: Outlets, run: Callable[[Progress], SuiteReport]
+) -> None:
+    """Run an editor on a suite, show the scores, and write the reports.
+
+    Raises:
+        GateError: a gate was missed.
+    """
+    from more_cli.evaluation.gates import judge
+    from more_cli.render.pages import of_suite
+    from more_cli.runner.plan import schedule_of
+    from more_cli.runner.report import gate_names
+
     gates = files.gates_on(gate_names(schedule_of(suite, options)))
     with output.progress() as progress:
-        report = run_suite(suite, target.model, options, machine, progress)
+        report = run(progress)
     report.gates = judge(gates, report.gated)
     _show_suite(output, report)
     files.write(of_suite(report))
@@ -115,7 +125,7 @@ def heading(report: SuiteReport) -> str:
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:
-    from more_cli.experiments.report import SHOWN
+    from more_cli.runner.report import SHOWN
 
     readouts = list(report.estimates)
     if report.preset is None:

@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
-from more_cli.evaluation.paired import Difference
 from more_cli.evaluation.per_edit import headline
-from more_cli.experiments.capability import CapabilityReport
-from more_cli.experiments.compare_editors import EditorComparison
-from more_cli.experiments.report import SuiteReport
+from more_cli.ops.capability import CapabilityReport
 from more_cli.ops.drift import Drift
 from more_cli.ops.evaluate import STATE, EvalReport, by_age
 from more_cli.render import words
 from more_cli.render.page import Page, Table
 from more_cli.render.plots import Bars, Course, Curve, marks
+from more_cli.runner.report import SuiteReport
 from more_cli.suites.yes_no import YesNoScore
 from more_cli.text import counted
 
@@ -72,7 +70,7 @@ def of_suite(report: SuiteReport) -> Page:
         sentences=[*words.of_edits(edits, report.base_answers, "correction"), words.of_gates(report.gates)],
         left_out=report.left_out_sentence,
         gates=report.gates,
-        tables=[*_suite_tables(report), *_notices({report.editor: report})],
+        tables=[*_suite_tables(report), *notices({report.editor: report})],
         edits=edits,
         before=report.base_answers,
         reproduce=report.reproduce,
@@ -92,7 +90,7 @@ def _told(report: SuiteReport) -> list[str]:
     return [*([warning] if warning else []), *report.notices]
 
 
-def _notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
+def notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
     rows = [(name, notice) for name, report in reports.items() for notice in _told(report)]
     if rows:
         yield Table("What to know about these scores", ("editor", ""), rows)
@@ -143,58 +141,6 @@ def of_capability(report: CapabilityReport) -> Page:
     )
 
 
-def of_comparison(found: EditorComparison) -> Page:
-    """Return the page of editors side by side."""
-    first, reports = found.first, found.reports
-    tables = [
-        Table(
-            readout,
-            ("metric", *reports),
-            [
-                (name, *(_value(report.estimates[readout].get(name)) for report in reports.values()))
-                for name in first.estimates[readout]
-            ],
-            plots=[
-                Bars(name, {editor: report.estimates[readout][name] for editor, report in reports.items()})
-                for name in found.shown
-                if readout == first.headline and name in first.estimates[readout]
-            ],
-        )
-        for readout in first.estimates
-    ]
-    differences = [
-        (name, editor, *difference_cells(metrics[name]))
-        for name in found.shown
-        for editor, metrics in found.differences.items()
-        if name in metrics
-    ]
-    columns = ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p")
-    note = f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test"
-    costs = [(editor, f"{report.cost:.1f}", _chosen(report)) for editor, report in reports.items()]
-    return Page(
-        command="more compare",
-        subject=f"{first.suite.name}: {', '.join(reports)}",
-        headline=", ".join(f"{editor} {_holding(report)}" for editor, report in reports.items()),
-        scope=f"{first.suite.name}, {counted(len(first.edits), 'edit')}",
-        reading=first.locality,
-        left_out=first.left_out_sentence,
-        tables=[
-            *tables[:1],
-            *([Table("Differences", columns, differences, note)] if differences else []),
-            Table("Cost", ("editor", "samples forward and backward per edit", "calibrated"), costs),
-            *tables[1:],
-            *_notices(reports),
-        ],
-        reproduce={editor: report.reproduce for editor, report in reports.items()},
-    )
-
-
-def difference_cells(value: Difference) -> tuple[object, ...]:
-    """Return a difference, its interval, the edits that moved and p as table cells."""
-    interval = f"{value.low:+.3f} to {value.high:+.3f}"
-    return f"{value.difference:+.3f}", interval, value.up, value.down, value.same, f"{value.p:.3g}"
-
-
 def _suite_tables(report: SuiteReport) -> Iterator[Table]:
     yield _metrics(f"Metrics, {report.headline}", report.estimates[report.headline])
     if report.so_far:
@@ -207,7 +153,10 @@ def _suite_tables(report: SuiteReport) -> Iterator[Table]:
         yield Table(
             "During the stream",
             ("after", "online", "final"),
-            [(f"{mark}", f"{report.so_far[mark - 1]:.3f}", _value(points.get(mark))) for mark in report.schedule.marks],
+            [
+                (f"{mark}", f"{report.so_far[mark - 1]:.3f}", value_cell(points.get(mark)))
+                for mark in report.schedule.marks
+            ],
             f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({_interval(lost)})" if lost else "rel.gen_exact",
             [Curve("rel.gen_exact: the line is online, the dots are final", report.so_far, points)],
         )
@@ -218,7 +167,7 @@ def _suite_tables(report: SuiteReport) -> Iterator[Table]:
     yield Table(
         "Protocols by checkpoint",
         ("metric", *report.estimates),
-        [(name, *(_value(found.get(name)) for found in report.estimates.values())) for name in names],
+        [(name, *(value_cell(found.get(name)) for found in report.estimates.values())) for name in names],
     )
 
 
@@ -255,18 +204,9 @@ def _interval(value: Estimate, sign: str = "") -> str:
     return f"{value.low:{sign}.3f} to {value.high:{sign}.3f}"
 
 
-def _value(value: Estimate | None) -> str:
+def value_cell(value: Estimate | None) -> str:
     return "" if value is None else f"{value.value:.3f}"
 
 
 def _accuracy(score: YesNoScore) -> Estimate:
     return estimate([1.0] * score.right + [0.0] * (score.questions - score.right))
-
-
-def _holding(report: SuiteReport) -> str:
-    return f"{sum(scores.good for scores in report.per_edit)}/{len(report.edits)}"
-
-
-def _chosen(report: SuiteReport) -> str:
-    calibration = report.reproduce.get("calibration")
-    return "no" if calibration is None else ", ".join(calibration["chosen"]) or "default settings"

@@ -9,15 +9,9 @@ import difflib
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-COMMANDS = (
-    *("demo", "ask", "recipes", "convert", "init", "edit", "anchors", "revert", "review"),
-    *("eval", "compare", "reproduce", "sweep", "analyze", "bench", "suites"),
-    *("merge", "export", "status", "log", "verify", "gc"),
-)
-"""Listed here so that paging imports nothing; a test compares the list with the real commands."""
 OURS = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 COMPLETING = "_MORE_COMPLETE"
 """Environment variable that is set while the shell asks what to offer for a word."""
@@ -29,8 +23,11 @@ _CLOSENESS = 0.75
 """From this share of equal letters on (0 to 1), a word is a typo of a command."""
 
 
-def wants_pager(arguments: Sequence[str], piped: bool) -> bool:
-    """Return whether the user wants the pager: a file to show, or only options while input is piped in."""
+def wants_pager(arguments: Sequence[str], piped: bool, commands: Callable[[], Sequence[str]]) -> bool:
+    """Return whether the user wants the pager: a file to show, or only options while input is piped in.
+
+    `commands` returns the names of our commands; it is asked only where a word is also a file.
+    """
     if any(word in OURS for word in arguments):
         return False
     before = (None, *arguments)
@@ -39,14 +36,15 @@ def wants_pager(arguments: Sequence[str], piped: bool) -> bool:
         for word, option in zip(arguments, before, strict=False)
         if not word.startswith(("-", "+")) and option not in _WITH_VALUE
     ]
-    return _is_file(words[0]) if words else piped
+    return _is_file(words[0], commands) if words else piped
 
 
-def _is_file(word: str) -> bool:
+def _is_file(word: str, commands: Callable[[], Sequence[str]]) -> bool:
     """Return whether a word names a file; a bare word that is a command, or nearly one, does not."""
-    if os.path.splitext(word)[1] or os.path.dirname(word):
-        return os.path.isfile(word)
-    return not difflib.get_close_matches(word, COMMANDS, 1, _CLOSENESS) and os.path.isfile(word)
+    if not os.path.isfile(word):
+        return False
+    bare = not os.path.splitext(word)[1] and not os.path.dirname(word)
+    return not (bare and difflib.get_close_matches(word, commands(), 1, _CLOSENESS))
 
 
 def is_piped() -> bool:
@@ -75,9 +73,9 @@ def _is_ours(candidate: Path, own: Path) -> bool:
         return True
 
 
-def hand_over(arguments: Sequence[str]) -> None:
+def hand_over(arguments: Sequence[str], commands: Callable[[], Sequence[str]]) -> None:
     """Replace this process by the pager; return if the user does not want it, or if there is no other `more`."""
-    if GUARD in os.environ or COMPLETING in os.environ or not wants_pager(arguments, is_piped()):
+    if GUARD in os.environ or COMPLETING in os.environ or not wants_pager(arguments, is_piped(), commands):
         return
     pager = next_pager(os.environ.get("PATH", ""), Path(sys.argv[0]))
     if pager is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from more_cli.evaluation.paired import compare
+from more_lab.experiments.paired import compare
 
 RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
 FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")

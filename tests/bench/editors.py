@@ -2,9 +2,9 @@
 
     for suite in e-vqa e-ic; do
       for editor in none more more:paper more:authors naive ft-l ft-m lora ...; do
-        more eval --suite $suite --editor $editor --calibrate 9 --json > $suite-${editor/:/-}.json
+        more run --suite $suite --editor $editor --calibrate 9 --json > $suite-${editor/:/-}.json
       done
-      more eval --suite $suite --editor lora-all --calibrate 9 --protocol final \\
+      more run --suite $suite --editor lora-all --calibrate 9 --protocol final \\
         --checkpoints 1,2,3,4,5,6,7,8,9,10,20,30,40,50,60,70,80,90 --json > $suite-lora-all.json
     done
     python tests/bench/editors.py keep *.json > tests/bench/results/editors.jsonl    # NAME=FILE names a row otherwise
@@ -22,13 +22,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from more_cli.editors.registry import EDITORS
 from more_cli.evaluation.metrics import estimate
-from more_cli.evaluation.paired import compare, mean
-from more_cli.experiments.editors import EDITORS
-from more_cli.experiments.published import EDITORS as PAPER
-from more_cli.experiments.published import table as table_of
 from more_cli.files import sha256_bytes
 from more_cli.text import canonical_json
+from more_lab.experiments.paired import compare, mean
+from more_lab.experiments.published import EDITORS as PAPER
+from more_lab.experiments.published import table as table_of
 
 RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from more_cli.bench.floor import Floor, Peer, _timed
-from more_cli.bench.random_edits import write_random_edits
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.editor import MoreEditor
@@ -30,6 +28,8 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.files import load_recipe
 from more_cli.store.state import SiteRecord
+from more_lab.bench.floor import Floor, Peer, _timed
+from more_lab.bench.random_edits import write_random_edits
 
 ROUNDS = 7
 

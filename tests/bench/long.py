@@ -29,8 +29,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from more_cli.bench.floor import Floor
-from more_cli.bench.timing import Stopwatch
 from more_cli.clock import running
 from more_cli.editors.more.sites import Sites
 from more_cli.files import sha256_bytes
@@ -45,6 +43,8 @@ from more_cli.store.entry import START, Entry, Status, with_checksum
 from more_cli.store.ledger import Ledger, content_digest
 from more_cli.store.state import load_state, save_state
 from more_cli.store.target import Target
+from more_lab.bench.floor import Floor
+from more_lab.bench.timing import Stopwatch
 from streams import growth, model_of, suite_of
 
 RESULTS = Path(__file__).parent / "results" / "long.json"

@@ -16,10 +16,10 @@ from peft import LoraConfig, get_peft_model
 from more_cli.editors.anchors import Anchor, drift
 from more_cli.editors.base import EditRequest
 from more_cli.editors.more.rehearsal import draw_anchors
-from more_cli.editors.none import NoEditor
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
+from more_lab.editors.none import NoEditor
 
 RANK, BATCH = 8, 8
 LINEARS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj|.*multi_modal_projector\.linear_\d"

@@ -15,12 +15,11 @@ import torch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.anchors import Anchor, drift, make_anchor
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
-from more_cli.editors.lora import LoraEditor, LoraTuning
 from more_cli.editors.more.editor import MoreEditor
+from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.evaluation.names import SUCCESS_METRICS
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
-from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
@@ -31,6 +30,7 @@ from more_cli.ops.auto_anchors import AUTO, of_edits, told_apart
 from more_cli.ops.session import versions
 from more_cli.recipe.files import load_recipe, pick_recipe
 from more_cli.suites.annotations import read_pool
+from more_lab.editors.lora import LoraEditor, LoraTuning
 
 METRICS = {
     "Rel": "rel.tf_exact",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from more_cli.evaluation.metrics import RESAMPLES, SEED, estimate
-from more_cli.evaluation.paired import compare
+from more_lab.experiments.paired import compare
 
 FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
 MEAN = "mean of five"

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from arrivals import ORDERS, RATES, STREAMS
-from more_cli.editors.none import NoEditor
 from more_cli.evaluation.metrics import bootstrap, estimate
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.inputs.edits import Edit, read_edits
 from more_cli.recipe.files import load_recipe
+from more_lab.editors.none import NoEditor
 from offline import train
 from streams import FAMILIES, Run, anchors_of, growth, pool, run_stream, runtime
 

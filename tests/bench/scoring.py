@@ -15,11 +15,11 @@ import torch
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import apply_stream
-from more_cli.experiments.references import BaseAnswers
 from more_cli.model.batches import Query
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.files import load_recipe
+from more_cli.runner.references import BaseAnswers
 from streams import fresh_editor, pool, runtime
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import arrivals
 import crowded
-from more_cli.evaluation.scaling import trend
+from more_lab.experiments.scaling import trend
 
 RESULTS = Path(__file__).parent / "results" / "speed"
 LONG = RESULTS.parent / "long.json"

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from more_cli.experiments.sweep.file import read_sweep
+from more_lab.sweep.file import read_sweep
 from support.paths import BENCH
 
 

@@ -14,8 +14,8 @@ from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.quantised import SCHEMES, matrix, misfit
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
+from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import StateError, UsageError
-from more_cli.experiments.editors import EditorOptions, entry_of
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_runtime
 from support import tiny

@@ -226,7 +226,7 @@ def value_of_an_own_recipe(world):
     2, "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? its keys are steps, rate, decay, stop\n"
 )
 def setting_of_another_editor(world):
-    return "eval", world.model, "--suite", "e-vqa", "--editor", "ft-l", "--set", "rat=1", "-q"
+    return "run", world.model, "--suite", "e-vqa", "--editor", "ft-l", "--set", "rat=1", "-q"
 
 
 @case(

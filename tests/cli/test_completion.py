@@ -17,7 +17,7 @@ import pytest
 from more_cli.cli import completion
 from more_cli.cli.app import main
 from more_cli.demo.files import demo_model_dir
-from more_cli.experiments.editors import EDITORS
+from more_cli.editors.registry import editor_names
 from more_cli.recipe.files import shipped_recipes
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import keys_of
@@ -55,13 +55,9 @@ def test_names(offered: Offer) -> None:
     assert offered("init", "--recipe", "paper-q") == [name for name in recipes if name.startswith("paper-q")]
     assert offered("eval", "--suite", "") == offered("compare", "more", "--suite", "") == list(CATALOG)
     assert offered("suites", "check", "e-") == ["e-vqa", "e-ic"]
-    assert offered("eval", "--editor", "") == offered("compare", "more", "") == list(EDITORS)
+    assert offered("run", "--editor", "") == offered("compare", "more", "") == editor_names()
     assert offered("reproduce", "table-1", "--editor", "alphaedit:") == ["alphaedit:last_prompt"]
-    assert offered("eval", "--editor", "nothing-like-it") == []
-
-
-def test_the_editors_are_all_there() -> None:
-    assert tuple(EDITORS) == completion.EDITORS
+    assert offered("run", "--editor", "nothing-like-it") == []
 
 
 def test_keys_of_a_recipe(offered: Offer) -> None:
@@ -135,7 +131,7 @@ def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
         "import atexit, sys; from more_cli.__main__ import run_or_page; atexit.register(lambda: print(*sys.modules))\n"
         "sys.argv = ['more']; run_or_page()"
     )
-    for words in (("revert", ""), ("eval", "--editor", "mor"), ("edit", str(demo_model_dir()), "--recipe", "pa")):
+    for words in (("revert", ""), ("run", "--editor", "mor"), ("edit", str(demo_model_dir()), "--recipe", "pa")):
         environment = {**os.environ, **asking(*words)}
         ran = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, capture_output=True,

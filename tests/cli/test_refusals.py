@@ -229,7 +229,7 @@ def other_pixels_in_a_dry_run(root: Path) -> Argv:
 
 @case(5, SIZES, OWN_FILES)
 def other_pixels_of_a_model_without_a_state(root: Path) -> Argv:
-    return "eval", other_pixels(root), "--suite", "edits.jsonl", "--editor", "none"
+    return "run", other_pixels(root), "--suite", "edits.jsonl", "--editor", "none"
 
 
 @case(

@@ -13,8 +13,8 @@ import pytest
 
 from generator.schemas import KEYS
 from more_cli.cli.app import app
+from more_cli.editors.registry import EDITORS
 from more_cli.evaluation.names import METRICS
-from more_cli.experiments.editors import EDITORS
 from more_cli.model.families import FAMILIES
 from support.helpers import QUICK, World, run
 from support.tiny import tiny_llava

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from more_cli.experiments.published import Printed, table
+from more_lab.experiments.published import Printed, table
 from support.documents import ROOT
 
 PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")

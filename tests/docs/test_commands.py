@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from more_cli.cli.app import main
-from more_cli.experiments.sweep.file import read_sweep
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe.files import load_recipe
+from more_lab.sweep.file import read_sweep
 from support.documents import PAGES, ROOT, Block, blocks, prepare, programs
 
 CHECKED = {"json", "yaml", "toml"}

@@ -133,7 +133,7 @@ UNNEEDED = {
     *("accelerate", "IPython", "matplotlib", "pandas", "peft", "pyarrow", "ray", "rich", "scipy", "sklearn"),
     *("tensorboard", "torchvision", "torch._dynamo", "torch._inductor", "torch.distributed", "torch.onnx"),
     *("torch.testing", "torch.utils.tensorboard", "transformers.pipelines", "transformers.trainer"),
-    *("more_cli.api", "more_cli.bench", "more_cli.experiments", "more_cli.ops.edit", "more_cli.render"),
+    *("more_cli.api", "more_lab.bench", "more_lab.experiments", "more_cli.ops.edit", "more_cli.render"),
 }
 """Nothing of it may be imported to answer, beyond what transformers itself imports to load the model."""
 

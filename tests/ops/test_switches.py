@@ -222,7 +222,7 @@ def test_a_basis_from_data_needs_data(world: World, tmp_path: Path) -> None:
     )
     assert not (tmp_path / "s.more").exists()
     where = "--suite", world.root / "edits.jsonl", "--cache", tmp_path / "cache"
-    measured = run("eval", world.model, *where, "--editor", "more", "--set", "basis=pca")
+    measured = run("run", world.model, *where, "--editor", "more", "--set", "basis=pca")
     assert measured.code == 2
     assert "computed from anchors" in measured.err
 
@@ -275,14 +275,14 @@ def test_a_suite_run_resumes_to_the_same_state(
     name: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped at the third edit: A comes back with B and P."""
-    from more_cli.experiments import run_steps
+    from more_cli.runner import steps as run_steps
 
     monkeypatch.setattr(run_steps, "SAVE_EDITS", 1)
     suite = ("--suite", world.root / "edits.jsonl", "--editor", "more", "--dtype", "float32", "--json")
     settings = (*SMALL, *(word for setting in MADE[name] for word in ("--set", setting)))
 
     def evaluated(cache: str) -> Result:
-        return run("eval", world.model, *suite, *settings, "--cache", tmp_path / cache)
+        return run("run", world.model, *suite, *settings, "--cache", tmp_path / cache)
 
     def kept(cache: str) -> bytes:
         (path,) = (tmp_path / cache).glob("runs/*/state.safetensors")

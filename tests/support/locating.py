@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from more_cli.editors.base import FitData
-from more_cli.editors.locate.base import LocateEditor
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.runtime import Runtime
+from more_lab.editors.locate.base import LocateEditor
 from support.editing import picture
 
 

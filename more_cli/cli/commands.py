@@ -1,0 +1,59 @@
+"""The commands by name, none of them imported before it runs: those of the tool, and those that packages bring.
+
+A package adds a command with an entry point, a function that Typer can read or a Typer group:
+
+    [project.entry-points."more.commands"]
+    plot = "my_package.plot:plot"
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from more_cli.system import plugins
+from more_cli.system.plugins import installed, owner_of
+
+GROUP: Final = "more.commands"
+"""Entry points of this group are commands."""
+PANELS = {
+    "Start": ("demo", "ask", "recipes"),
+    "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
+    "Measure": ("eval",),
+    "Ship": ("merge", "export"),
+    "Audit": ("status", "log", "verify", "gc"),
+}
+"""The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""
+_PLACES = {"eval": "evaluate:evaluate"} | {name: f"{name}:app" for name in ("recipes", "anchors", "log")}
+"""Where a command is that has not the name of its module."""
+
+
+def own_commands() -> list[str]:
+    """Return the names of the tool's commands."""
+    return [name for names in PANELS.values() for name in names]
+
+
+def names() -> list[str]:
+    """Return the names of all commands, the tool's first; a package cannot take one of these."""
+    return list(dict.fromkeys([*own_commands(), *installed(GROUP)]))
+
+
+def panel_of(name: str) -> str:
+    """Return the heading of a command in help: what it is for or, of another package, where it is from."""
+    for panel, names in PANELS.items():
+        if name in names:
+            return panel
+    point = installed(GROUP)[name]
+    return "Laboratory" if point.module.startswith("more_lab.") else f"From {owner_of(point)}"
+
+
+def load(name: str) -> Any:
+    """Import a command: a function, or a Typer group.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    if name not in own_commands():
+        return plugins.load(installed(GROUP)[name])
+    module, _, attribute = _PLACES.get(name, f"{name}:{name}").partition(":")
+    return getattr(import_module(f"more_cli.cli.{module}"), attribute)

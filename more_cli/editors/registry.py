@@ -1,0 +1,174 @@
+"""Editors by name: `@editor` registers one in this process, an entry point makes it known to every command.
+
+A package names its editors in its `pyproject.toml`, so that nothing is imported to list them:
+
+    [project.entry-points."more.editors"]
+    nearest = "my_package.nearest:Nearest"
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.editors.base import Editor
+from more_cli.errors import UsageError
+from more_cli.recipe.settings import apply_setting, refusal
+from more_cli.system.plugins import installed, load, owner_of
+from more_cli.text import shorten
+
+GROUP: Final = "more.editors"
+"""Entry points of this group are editors."""
+
+Made = TypeVar("Made", bound=Callable[..., Editor])
+Tries = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class EditorOptions:
+    """The checkpoint an editor is made for, and the settings that its user changed."""
+
+    model: Path
+    recipe: str | None = None
+    """For editors with a recipe; by default the architecture decides."""
+    settings: tuple[str, ...] = ()
+    """`key=value` on top of the editor's constants."""
+
+    def with_settings(self, *settings: str) -> EditorOptions:
+        """Return the options with further settings."""
+        return EditorOptions(self.model, self.recipe, (*self.settings, *settings))
+
+
+@dataclass(frozen=True)
+class EditorEntry:
+    """An editor with its name on the command line."""
+
+    name: str
+    title: str
+    make: Callable[[EditorOptions], Editor]
+    tries: Tries = ()
+    """Settings that calibration tries after the default ones, in this order."""
+    takes_recipe: bool = False
+    """Whether a recipe can be chosen for it."""
+
+    def with_recipe(self, recipe: str) -> EditorEntry:
+        """Return the editor with this recipe, under the name `EDITOR@RECIPE`.
+
+        Raises:
+            UsageError: no recipe can be chosen for this editor.
+        """
+        name = f"{self.name}@{recipe}"
+        if not self.takes_recipe:
+            hint = f"name it `{self.name}`, or use `more@{recipe}`"
+            raise UsageError(f"editor `{self.name}` takes no recipe", hint)
+        if not recipe:
+            raise UsageError(f"`{name}` names no recipe", f"for example {self.name}@default; see `more recipes list`")
+
+        def make(options: EditorOptions) -> Editor:
+            if options.recipe is not None:
+                raise UsageError(f"editor `{shorten(name)}` has its recipe in its name", "drop --recipe")
+            return self.make(replace(options, recipe=recipe))
+
+        return replace(self, name=name, make=make)
+
+
+EDITORS: dict[str, EditorEntry] = {}
+"""Editors whose modules were imported; `entry_of` imports those of packages."""
+
+
+def editor(name: str, title: str = "", *, tries: Tries = (), takes_recipe: bool = False) -> Callable[[Made], Made]:
+    """Register an editor: a class, or a function that makes one of `EditorOptions`.
+
+    Args:
+        name: on the command line.
+        title: what it is, in one phrase; by default the docstring's first line.
+        tries: settings that calibration tries after the editor's own.
+        takes_recipe: whether `NAME@RECIPE` and `--recipe` choose its constants.
+
+    A class takes nothing, or one pydantic model with its numbers, which `--set KEY=VALUE` changes.
+    """
+
+    def register(made: Made) -> Made:
+        summary = title or (made.__doc__ or name).strip().splitlines()[0].rstrip(".")
+        make = _maker(name, made) if inspect.isclass(made) else made
+        EDITORS[name] = EditorEntry(name, summary, make, tries, takes_recipe)
+        if inspect.isclass(made):
+            setattr(made, "name", name)  # noqa: B010 (mypy: any class)
+        return made
+
+    return register
+
+
+def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
+    """Return a function that makes an editor without a recipe."""
+
+    def make(options: EditorOptions) -> Editor:
+        if options.recipe is not None:
+            raise UsageError(f"editor `{name}` has no recipe", "drop --recipe; --set changes its numbers")
+        numbers = _numbers_of(made)
+        if numbers is None:
+            if options.settings:
+                raise UsageError(f"editor `{name}` has no settings", "drop --set")
+            return made()  # type: ignore[no-any-return]
+        if scheme := open_checkpoint(options.model).scheme:
+            what = f"`{options.model}` is quantised to {scheme}: editor `{name}` needs full-precision weights"
+            raise UsageError(what, "name the checkpoint it was made from, or use editor `more`")
+        values: dict[str, Any] = {}
+        for setting in options.settings:
+            apply_setting(values, setting)
+        try:
+            return made(numbers.model_validate(values))  # type: ignore[no-any-return]
+        except ValidationError as error:
+            listed = f"its keys are {', '.join(numbers.model_fields)}"
+            raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=options.settings) from None
+
+    return make
+
+
+def _numbers_of(made: type) -> type[BaseModel] | None:
+    """Return the pydantic model that a class takes; None if it takes nothing."""
+    hints = get_type_hints(made.__init__)  # type: ignore[misc]
+    taken = [hint for name, hint in hints.items() if name != "return"]
+    return taken[0] if taken and issubclass(taken[0], BaseModel) else None
+
+
+def entry_of(name: str) -> EditorEntry:
+    """Return an editor's entry; `EDITOR@RECIPE` is an editor with a shipped recipe, or with the recipe of a file.
+
+    Raises:
+        UsageError: there is no such editor, it cannot be imported, or it takes no recipe.
+    """
+    editor, at, recipe = name.partition("@")
+    points = installed(GROUP)
+    if editor not in EDITORS and editor in points:
+        load(points[editor])
+        if editor not in EDITORS:
+            what = f"`{points[editor].value}` of package `{owner_of(points[editor])}` does not register `{editor}`"
+            raise UsageError(what, f'write @editor("{editor}") above it')
+    if editor in EDITORS:
+        return EDITORS[editor].with_recipe(recipe) if at else EDITORS[editor]
+    known = editor_names()
+    near: Sequence[str] = difflib.get_close_matches(editor, known, 1)
+    hint = f"did you mean `{near[0]}{at}{shorten(recipe)}`?" if near else f"there are {', '.join(known)}"
+    raise UsageError(f"unknown editor `{shorten(name)}`", hint)
+
+
+def editor_names() -> list[str]:
+    """Return the names of all editors, in alphabetical order; none is imported."""
+    return sorted({*EDITORS, *installed(GROUP)})
+
+
+def tries(*several: tuple[str, ...], **values: Sequence[float | str]) -> Tries:
+    """Return settings that change one constant each, then those of several.
+
+    `__` in a name stands for the dot of a recipe's table.
+    """
+    single = tuple((f"{key.replace('__', '.')}={value}",) for key, listed in values.items() for value in listed)
+    return single + several

@@ -1,0 +1,175 @@
+"""What decides the numbers of a run on a suite: known before a model is loaded, and the key of everything cached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
+from more_cli.editors.base import Editor
+from more_cli.editors.registry import EditorOptions, entry_of
+from more_cli.evaluation.names import METRICS, Yardstick
+from more_cli.evaluation.per_edit import probes_hash
+from more_cli.evaluation.probes import probes_of
+from more_cli.files import default_cache, sha256_bytes
+from more_cli.inputs.edits import Edit
+from more_cli.model.loading import load_prompter
+from more_cli.model.prompts import OWN
+from more_cli.ops.anchors import identities, leave_out
+from more_cli.ops.auto_anchors import AUTO
+from more_cli.recipe.tables import Asking
+from more_cli.runner.anchors import HeldAnchors, choose_anchors
+from more_cli.runner.protocols import Protocol, Schedule
+from more_cli.runner.references import require_answers
+from more_cli.runner.report import Preset
+from more_cli.suites.load import EditSuite
+from more_cli.text import canonical_json
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How an editor runs on a suite."""
+
+    editor: str = "more"
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    limit: int | None = 100
+    """First edits of the suite; None for all."""
+    order: int = 0
+    """Seed of the order of these edits; 0 for that of the file."""
+    protocols: tuple[Protocol, ...] = ("final", "online")
+    checkpoints: tuple[int, ...] = (1, 10, 100)
+    lags: tuple[int, ...] = (10,)
+    cache: Path | None = None
+    """Folder that caches base answers and finished runs; by default `default_cache`."""
+    again: bool = False
+    """Ignore finished runs and measure again."""
+    preset: Preset | None = None
+    """Preset of metrics; by default every metric by its full name."""
+    anchors: Path | Literal["auto"] | None = None
+    """Anchors file, by default the one that the editor's recipe names; or `auto`: made from the calibration pool."""
+    unscored: frozenset[tuple[str, str]] = frozenset()
+    """Identities of anchors of other editors: probes that are one of them are left out as well."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder for everything that another run can reuse."""
+        return self.cache or default_cache()
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """How locality is measured."""
+        return self.preset.yardstick if self.preset else Yardstick()
+
+
+@dataclass(frozen=True)
+class Base:
+    """The untouched checkpoint of a run."""
+
+    model: Path
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The opened folder."""
+        return open_checkpoint(self.model)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of its files and all its weights."""
+        return fingerprint(self.checkpoint, self.checkpoint.tensors)
+
+    @cached_property
+    def template(self) -> str:
+        """Chat template of its prompts."""
+        return load_prompter(self.checkpoint).template
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start."""
+
+    editor: Editor
+    anchors: HeldAnchors
+    edits: Sequence[Edit]
+    """In the order of the stream."""
+    left_out: int
+    """Locality probes that are anchors too: they are not scored."""
+    reproduce: dict[str, Any]
+    """Everything that decides the numbers, but what is scored when."""
+
+
+def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mapping[str, str]) -> Plan:
+    """Make the editor of a run and check its edits; no model is loaded.
+
+    Raises:
+        UsageError: unknown editor or setting, or anchors for an editor that uses none.
+        StreamErrors: an image of the suite is missing or unreadable.
+        DataError: the preset measures locality on gold answers, and a question has none.
+        StateError: the checkpoint cannot be edited.
+    """
+    editor = entry_of(options.editor).make(EditorOptions(base.model, options.recipe, options.settings))
+    questions = choose_anchors(editor, options.anchors, suite, options.limit)
+    edits, left_out = leave_out(_stream(suite, options), options.unscored | identities(questions))
+    require_answers(edits, options.yardstick)
+    reproduce = {
+        "editor": options.editor,
+        "constants": editor.constants(),
+        "base": base.fingerprint,
+        "template": base.template,
+        "suite": suite.name,
+        "file": suite.pools["evaluation"].sha256,
+        "edits": edits_hash(edits),
+        "versions": dict(versions),
+        "seed": editor.constants().get("seed"),
+        **({"order": options.order} if options.order else {}),  # without, the keys of older runs stay
+    }
+    anchors = HeldAnchors(questions, options.folder / "anchors", base_key(reproduce))
+    return Plan(editor, anchors, edits, left_out, reproduce | {"anchors": anchors.digest})
+
+
+def _stream(suite: EditSuite, options: RunOptions) -> Iterable[Edit]:
+    """Return the first edits of a suite in the order of the stream; every order has the same edits."""
+    edits = suite.pools["evaluation"][: options.limit]
+    if not options.order:
+        return edits
+    # By hash: no release of a random generator changes it.
+    return sorted(edits, key=lambda edit: sha256_bytes(f"{options.order} {edit.id}".encode()))
+
+
+def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
+    """Return what is scored after which edit; it is known before anything runs."""
+    available = len(suite.pools["evaluation"])
+    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
+
+
+def asking_of(constants: Mapping[str, Any]) -> Asking:
+    """Return how an editor with these constants asks; one without a recipe asks as the checkpoint does."""
+    return Asking(system=str(constants.get("system", "")), prompts=str(constants.get("prompts", OWN)))
+
+
+def edits_hash(edits: Iterable[Edit]) -> str:
+    """Return the SHA-256 of edits with their probes, in order."""
+    facts = [[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]
+    return sha256_bytes(canonical_json(facts).encode())
+
+
+def run_key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:
+    """Return the key of a run, 32 hex digits: equal keys have equal numbers."""
+    cells = [list(readout.cells) for readout in schedule.readouts()]
+    measured = [asdict(yardstick), list(METRICS)]
+    return sha256_bytes(canonical_json([reproduce, cells, measured]).encode())[:32]
+
+
+def base_key(reproduce: Mapping[str, Any]) -> str:
+    """Return the key of the base's answers, 32 hex digits."""
+    facts = [reproduce["base"], reproduce["template"], asking_of(reproduce["constants"]), reproduce["versions"]]
+    return sha256_bytes(canonical_json(facts).encode())[:32]
+
+
+def anchors_of(text: str | None) -> Path | Literal["auto"] | None:
+    """Return anchors as they are typed: a file, or `auto`."""
+    return AUTO if text == AUTO else Path(text) if text else None

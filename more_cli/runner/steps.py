@@ -1,0 +1,177 @@
+"""One run of an editor on a suite: every edit in order, scored when it is due, each step in a journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from more_cli.editors.base import Editor, EditOutcome, EditRequest
+from more_cli.editors.more.memory import Memory
+from more_cli.errors import DataError
+from more_cli.evaluation.names import Yardstick
+from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
+from more_cli.inputs.edits import Edit
+from more_cli.model.batches import Query
+from more_cli.model.runtime import Runtime
+from more_cli.ops.session import Every
+from more_cli.progress import Progress
+from more_cli.runner.anchors import HeldAnchors
+from more_cli.runner.journal import RunJournal, outcome_values, score_values
+from more_cli.runner.protocols import SINGLE, Schedule
+from more_cli.runner.references import BaseAnswers, EarlierAnswers
+
+SAVE_EDITS, SAVE_SECONDS = 10, 30.0
+"""How often a run saves its editor; an interrupted run continues there."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers that scores are compared with."""
+
+    own: BaseAnswers
+    """The base's, to the edits' questions."""
+    base: BaseAnswers
+    """The base's, to locality questions."""
+    earlier: EarlierAnswers
+    """Of the model before each edit, to the edit's locality questions."""
+
+
+class Observer(Protocol):
+    """Something that looks at the editor during a run, such as to keep what an analysis reads."""
+
+    def begin(self, runtime: Runtime, editor: Editor, t: int) -> None:
+        """Take the attached editor as it is after `t` edits, before the next one."""
+
+    def after(self, runtime: Runtime, editor: Editor, t: int) -> None:
+        """Take what edit `t` did; the journal gets its line afterwards."""
+
+
+@dataclass
+class Run:
+    """One run of an editor on a suite."""
+
+    editor: Editor
+    anchors: HeldAnchors
+    edits: Sequence[Edit]
+    schedule: Schedule
+    yardstick: Yardstick
+    journal: RunJournal
+    progress: Progress
+    observer: Observer | None = None
+    asked: int = 0
+    """Questions that the base was asked."""
+    _save: Every = field(default_factory=lambda: Every(SAVE_EDITS, SAVE_SECONDS))
+
+    @property
+    def steps(self) -> int:
+        """Number of edits, doubled when each is also made alone."""
+        return len(self.edits) * (1 + ("single" in self.schedule.protocols))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the journal is complete."""
+        return len(self.journal.lines) >= self.steps
+
+    @property
+    def asks_earlier(self) -> bool:
+        """Whether locality compares with the model before each edit."""
+        return self.yardstick.baseline == "prev" and not self.editor.is_base
+
+    def go(self, runtime: Runtime, answers: Answers) -> int:
+        """Run the missing steps and return how many were already done."""
+        snapshot = self.journal.resume()
+        if snapshot:
+            snapshot.restore(self.editor)
+        known = len(self.journal.lines)
+        with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
+            edits = sorted(self.edits, key=lambda edit: edit.line)  # the same batches for every order of the stream
+            every = [] if self.asks_earlier else [probe for edit in edits for probe in probes_of(edit)]
+            for base, probes in ((answers.own, list(map(_own_question, edits))), (answers.base, every)):
+                base.prepare(probes, lambda done, total: self.progress(done, total, "asking the base"))
+            self._stream(runtime, answers)
+        if not self.finished:
+            self._single(runtime, answers.base)
+        answers.earlier.forget()
+        self.asked = answers.own.asked + answers.base.asked
+        return known
+
+    def _stream(self, runtime: Runtime, answers: Answers) -> None:
+        memory = self._memory()
+        for line in self.journal.lines[: len(self.edits)]:
+            _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
+        if self.observer:
+            self.observer.begin(runtime, self.editor, len(self.journal.lines))
+        for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
+            edit = self.edits[t - 1]
+            self.progress(t - 1, self.steps, f"edit {edit.id}")
+            postponed = 0.0
+            if self.asks_earlier:
+                postponed = self.editor.catch_up()
+                answers.earlier.ask(list(probes_of(edit)))
+            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(edit, memory, t)}
+            due = self.schedule.due(t)
+            line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
+            line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
+            line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
+            _remember(memory, t, edit, line["outcome"])
+            if self.observer:
+                self.observer.after(runtime, self.editor, t)
+            self._keep(line)
+
+    def _single(self, runtime: Runtime, base: BaseAnswers) -> None:
+        for step in range(max(len(self.journal.lines), len(self.edits)), self.steps):
+            i = step - len(self.edits) + 1
+            edit = self.edits[i - 1]
+            self.progress(step, self.steps, f"edit {edit.id} alone")
+            self.editor.reset()
+            with self.anchors.attached(self.editor, runtime, fresh=True):
+                line = {"t": SINGLE, **self._edited(edit, self._memory(), 1)}
+                line["catch_up"] = self.editor.catch_up()
+                line["scores"] = self._scores(runtime, base, [i])
+                self._keep(line)
+
+    def _memory(self) -> Memory:
+        return Memory(lambda number: EditRequest.of(self.edits[number - 1]))
+
+    def _edited(self, edit: Edit, memory: Memory, number: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        try:
+            outcome = self.editor.edit(EditRequest.of(edit), memory.context(number, edit.subject, edit.content))
+        except DataError as error:  # the edit cannot be turned into a prompt
+            outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": outcome_values(outcome)}
+
+    def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+        known = self._known() if self.editor.is_base else {}  # it never changes a score
+        probes = {i: list(probes_of(self.edits[i - 1])) for i in due if str(i) not in known}
+        whole = [probe for group in probes.values() for probe in group]
+        scores = iter(run_probes(runtime, self.editor, whole, references=references, yardstick=self.yardstick))
+        fresh = {str(i): [score_values(next(scores)) for _ in group] for i, group in probes.items()}
+        return {i: fresh.get(i) or known[i] for i in map(str, due)}
+
+    def _known(self) -> dict[str, list[dict[str, Any]]]:
+        return {i: scores for line in self.journal.lines for i, scores in line["scores"].items()}
+
+    def _keep(self, line: dict[str, Any]) -> None:
+        self.journal.add(line)
+        if self._save() or self.finished:
+            self.journal.save(self.editor)
+
+
+def _own_question(edit: Edit) -> Probe:
+    """Return an edit's own question as a probe for the base."""
+    return Probe(edit.id, "loc_image" if edit.images else "loc_text", Query(edit.images, edit.question))
+
+
+def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
+    """Return the base's greedy answer to an edit's question."""
+    (reference,) = base([_own_question(edit)])
+    return runtime.prompter.text(list(reference.tokens))
+
+
+def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
+    if outcome["status"] != "refused":
+        memory.add(t, edit.subject, edit.content)
+    memory.update(t, ((int(number), margin) for number, margin in outcome["looks"].items()))

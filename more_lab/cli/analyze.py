@@ -1,0 +1,124 @@
+"""`more analyze`: the paper's figures from runs that were kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from more_lab.analyses.run import AnalysisReport
+
+
+def analyze(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An analysis, or all; without it they are listed.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--run", metavar="DIR", help="A run that `more eval --suite` kept; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for tables, figures and the page.")
+    ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw figures, which needs matplotlib.")
+    ] = True,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Draw the paper's figures from runs that were kept.
+
+    Each analysis writes NAME.csv, NAME.png and NAME.svg and prints one line. `all` also writes index.html, and says
+    what could not be computed from these runs.
+
+    \b
+    Examples:
+      more run --suite e-vqa --limit 10 --keep run --keep-updates --keep-states
+      more analyze all --run run --out figures
+      more analyze cosine --run run-more --run run-ft-l --out figures
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if name is None:
+        _list(output)
+        return
+    from more_lab.analyses.catalog import ALL, chosen
+
+    chosen(name)  # a misspelt name before missing options
+    if not runs or out is None:
+        missing = "--run DIR" if not runs else "--out DIR"
+        hint = (
+            f"for example: more analyze {name} --run run --out figures, of a run by: more run --suite e-vqa --keep run"
+        )
+        raise UsageError(f"`analyze {name}` needs {missing}", hint)
+    from more_lab.analyses.run import analyse
+
+    machine = opt.machine(device, dtype, device_map, memory, attention)
+    with output.progress() as progress:
+        report = analyse(name, runs, out, machine, figures=figures, progress=progress)
+    page = _write_page(report, out) if name == ALL else None
+    _show(output, report, page)
+
+
+def _list(output: Output) -> None:
+    """Show every analysis with what it reads of a run."""
+    from more_lab.analyses.catalog import ANALYSES
+
+    found = list(ANALYSES.values())
+    keys = ("name", "title", "paper", "reads")
+    output.json("more.analyses/1", {"analyses": [{key: getattr(one, key) for key in keys} for one in found]})
+    output.table(("name", "shows", "paper", "reads"), [(one.name, one.title, one.paper, one.reads) for one in found])
+    output.line("all: every one that the runs allow, and a page")
+
+
+def _write_page(report: AnalysisReport, out: Path) -> Path:
+    from more_cli.render.outlets import write_outlets
+    from more_lab.render.analyses import of_analyses
+
+    page = out / "index.html"
+    write_outlets(of_analyses(report), [page], None)
+    return page
+
+
+def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
+    """Show a line per analysis and run, and what was left out."""
+    output.json("more.analyze/1", _values(report, page))
+    rows = [(done.analysis.name, str(scalar)) for done in report.done for scalar in done.result.scalars]
+    output.table(("analysis", "95 % interval in brackets"), rows)
+    for name, reason in report.skipped.items():
+        partly = "in part" if name in {done.analysis.name for done in report.done} else "not"
+        output.line(f"{partly} computed: {name}: {reason}")
+    if page:
+        output.line(f"page: {page}")
+
+
+def _values(report: AnalysisReport, page: Path | None) -> dict[str, Any]:
+    return {
+        "runs": [{"folder": str(run.folder), "label": run.label, "edits": len(run)} for run in report.runs],
+        "analyses": [
+            {
+                "name": done.analysis.name,
+                "title": done.analysis.title,
+                "paper": done.analysis.paper,
+                "scalars": [asdict(scalar) for scalar in done.result.scalars],
+                "files": [str(path) for path in done.files],
+                "seconds": round(done.seconds, 3),
+            }
+            for done in report.done
+        ],
+        "skipped": report.skipped,
+        "page": str(page) if page else None,
+        "wall_seconds": round(report.seconds, 3),
+    }

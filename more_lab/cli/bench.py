@@ -1,0 +1,186 @@
+"""`more bench`: measures what an edit costs on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.failures import INTERRUPTED
+from more_cli.cli.output import Output
+from more_cli.store.target import locate
+from more_cli.text import counted
+
+if TYPE_CHECKING:
+    from more_lab.bench.run import BenchReport, Measured
+    from more_lab.experiments.scaling import Trend
+
+MIB = 1 << 20
+_RATIOS = {
+    "edit_over_floor": "edit / floor of its writes",
+    "step_over_floor": "writes of an edit / their floor",
+    "lora_step_over_step": "LoRA step / write",
+    "lora_step_over_later_step": "LoRA step / write after the first of an edit",
+}
+
+
+def bench(
+    model: opt.ModelFolder,
+    edits: Annotated[
+        Path | None,
+        typer.Argument(metavar="EDITS", help="JSON Lines file. [default: edits on random pictures]"),
+    ] = None,
+    floor: Annotated[
+        bool, typer.Option("--floor", help="Also time a bare PyTorch loop on the same batches, edit by edit.")
+    ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also time PEFT LoRA with SGD on the same batches, sites and ranks.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Plot latency and memory over the stream (.png, .svg, .pdf).")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N edits. [default: all; 24 random ones]")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random edits.")] = 0,
+    anchors: Annotated[Path | None, typer.Option(metavar="FILE", help="Anchors for a new state, as in `init`.")] = None,
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    save_every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Write the state every N edits (and every 30 s).")
+    ] = 10,
+    image_root: opt.ImageRoot = None,
+    state: opt.StateFile = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Measure what an edit costs, part by part.
+
+    Runs in a temporary folder (TMPDIR) on a copy of the state, or on a new state if there is none or if --recipe,
+    --set or --anchors is given.
+
+    \b
+    Examples:
+      more bench llava/
+      more bench llava/ edits.jsonl --floor --peers --plot bench.svg
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_cli.demo.samples import samples_for
+    from more_lab.bench.plot import check_plot, draw_plot
+    from more_lab.bench.run import BenchOptions
+    from more_lab.bench.run import bench as run
+
+    if plot is not None:
+        check_plot(plot)
+    target = locate(model, state)
+    offered = None
+    if edits is None and anchors is None:
+        edits, offered, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
+    options = BenchOptions(
+        edits=edits,
+        anchors=anchors,
+        offered=offered,
+        recipe=recipe,
+        settings=tuple(set_ or ()),
+        image_root=image_root,
+        limit=limit,
+        save_every=save_every,
+        seed=seed,
+        floor=floor,
+        peers=peers,
+    )
+    with output.progress() as progress:
+        report = run(target, options, opt.machine(device, dtype, device_map, memory, attention), progress)
+    if plot is not None and report.edits:
+        draw_plot(report, plot)
+    _show(output, report)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _show(output: Output, report: BenchReport) -> None:
+    """Show the time by part, medians of an edit, how these grow over the stream, and the ratios."""
+    if output.as_json:
+        output.json("more.bench/1", _values(report))
+    if not report.edits:
+        return
+    writes, count = sum(edit.writes for edit in report.edits), len(report.edits)
+    done = f"{counted(count, 'edit')}, {counted(writes, 'write')}"
+    output.line(f"{report.source}: {done} in {report.seconds:.2f} s")
+    output.line(f"{count / report.seconds:.2f} edits a second; the first took {report.edits[0].lap.seconds:.3f} s")
+    output.table(
+        ("part", "ms an edit", "share"),
+        [
+            (part, f"{1000 * seconds / count:.2f}", f"{seconds / report.seconds:.1%}")
+            for part, seconds in report.parts.items()
+        ],
+        numbers=("ms an edit", "share"),
+    )
+    output.line()
+    output.table(
+        ("quantity", "median", "change over the stream", "95 % interval"),
+        [(_words(name), _amount(name, trend.median), *_change(name, trend)) for name, trend in report.trends.items()],
+        numbers=("median", "change over the stream", "95 % interval"),
+    )
+    output.table(
+        ("ratio", "median", "95 % interval", "n"),
+        [
+            (_RATIOS[name], f"{ratio.value:.2f}", f"{ratio.low:.2f} {ratio.high:.2f}", ratio.n)
+            for name, ratio in report.ratios.items()
+        ],
+        numbers=("median", "95 % interval", "n"),
+    )
+
+
+def _words(name: str) -> str:
+    return name.rpartition("_")[0].replace("_", " ") if name != "seconds_per_write" else "seconds per write"
+
+
+def _change(name: str, trend: Trend) -> tuple[str, str]:
+    """Return the change and its interval in the quantity's own unit: as a share it could be below -100 %."""
+    change, low, high = (_amount(name, share * trend.median, "+") for share in (trend.growth, trend.low, trend.high))
+    return change, f"{low} to {high}"
+
+
+def _amount(name: str, value: float, sign: str = "") -> str:
+    return f"{value / MIB:{sign}.2f} MiB" if name.endswith("bytes") else f"{1000 * value:{sign}.1f} ms"
+
+
+def _values(report: BenchReport) -> dict[str, Any]:
+    return {
+        "model": str(report.model),
+        "source": report.source,
+        "versions": report.versions,
+        "seconds": report.seconds,
+        "edits_per_second": len(report.edits) / report.seconds if report.edits else None,
+        "parts": report.parts,
+        "trends": {name: asdict(trend) for name, trend in report.trends.items()},
+        "ratios": {name: asdict(ratio) for name, ratio in report.ratios.items()},
+        "ledger_bytes": report.ledger_bytes,
+        "edits": [_edit(edit) for edit in report.edits],
+        "interrupted": report.interrupted,
+    }
+
+
+def _edit(edit: Measured) -> dict[str, Any]:
+    return {
+        "id": edit.id,
+        "status": edit.status,
+        "writes": edit.writes,
+        "seconds": edit.lap.seconds,
+        "parts": dict(edit.lap.parts),
+        "steps": edit.lap.steps,
+        "peak_memory_bytes": edit.lap.peak,
+        "state_bytes": edit.state_bytes,
+        "floor": edit.floor,
+        "lora_steps": edit.peers,
+    }

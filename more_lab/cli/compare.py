@@ -1,0 +1,237 @@
+"""`more compare`: editors on one suite, or two results of `eval --json`, compared edit by edit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import completion, outlets
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.cli.scores import cell
+from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed, source_values, summary_values
+from more_cli.cli.suite_source import SuiteSource, suite_target
+from more_cli.errors import UsageError
+from more_cli.text import counted
+from more_lab.cli import suite_options as suites
+
+if TYPE_CHECKING:
+    from more_cli.runner.report import SuiteReport
+    from more_lab.experiments.compare_editors import EditorComparison
+    from more_lab.experiments.compare_results import Comparison
+    from more_lab.experiments.paired import Difference
+
+TEST = "exact two-sided sign test over edits"
+
+
+def compare(
+    editors: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="EDITOR",
+            help="Names as in `eval --editor`, more@RECIPE among them; the others are compared with the first.",
+            autocompletion=completion.editors,
+        ),
+    ] = None,
+    paired: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            "--paired",
+            metavar="A.json B.json",
+            help="Two outputs of `eval --json` on the same edits.",
+            rich_help_panel="Two results",
+        ),
+    ] = None,
+    suite: suites.SuiteName = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]", rich_help_panel=opt.SUITE
+        ),
+    ] = None,
+    data_root: suites.DataRoot = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="EDITOR:KEY=VALUE",
+            help="Change one value of an editor; repeatable.",
+            rich_help_panel=opt.SUITE,
+        ),
+    ] = None,
+    limit: suites.Limit = 100,
+    order: suites.Order = 0,
+    metrics: suites.Metrics = None,
+    checkpoints: suites.Checkpoints = "1,10,100",
+    cache: suites.Cache = None,
+    again: suites.Again = False,
+    calibrate: suites.Calibrate = 0,
+    anchors: suites.Anchors = None,
+    report: outlets.Reports = None,
+    image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Compare editors on a suite, or two results edit by edit.
+
+    Every editor runs on the suite as with `eval --suite --editor`, and is compared with the first one: for every
+    metric the mean difference over edits, its 95 % interval and an exact sign test. Finished runs are read from the
+    cache, so an interrupted comparison continues. With --paired two results are compared; both must have measured the
+    same edits in the same way.
+
+    \b
+    Examples:
+      more compare more ft-l lora --suite e-vqa --calibrate 5
+      more compare more more@paper-llava --suite e-vqa
+      more compare --paired before.json after.json
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    if paired is not None:
+        if any((editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors, report)):
+            raise UsageError(
+                "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
+            )
+        from more_lab.experiments.compare_results import compare_runs
+
+        _show_pair(output, compare_runs(*paired))
+        return
+    if not editors or suite is None:
+        hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
+        raise UsageError("`compare` needs editors and --suite, or --paired", hint)
+    from more_lab.experiments.compare_editors import compare_editors, settings_by_editor
+    from more_lab.render.comparison import of_comparison
+
+    files = outlets.Outlets(report or ())
+    files.check()
+    settings = settings_by_editor(editors, set_ or ())
+    options = suites.run_options(
+        editor=editors[0],
+        limit=limit,
+        order=order,
+        checkpoints=checkpoints,
+        cache=cache,
+        again=again,
+        calibrate=calibrate,
+        metrics=metrics,
+        anchors=anchors,
+    )
+    machine = opt.machine(device, dtype, device_map, memory, attention)
+    loaded = SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
+    usage = "more compare EDITOR... --suite NAME --model DIR"
+    target = suite_target(output, loaded, model, None, usage=usage)
+    with output.progress() as progress:
+        comparison = compare_editors(loaded, target.model, settings, options, machine, progress=progress)
+    _show_editors(output, comparison)
+    files.write(of_comparison(comparison))
+
+
+def _show_editors(output: Output, comparison: EditorComparison) -> None:
+    """Show every editor's metrics, and their differences from those of the first editor."""
+    output.json("more.compare-editors/1", _editor_values(comparison))
+    from more_lab.render.comparison import difference_cells
+
+    first, reports = comparison.first, comparison.reports
+    output.line(f"{heading(first)}; editors {', '.join(reports)}")
+    if first.left_out:
+        output.line(first.left_out_sentence)
+    if first.preset:
+        output.line(f"metrics of {first.preset.name}: {first.preset.title}")
+    readouts = dict.fromkeys(
+        (first.headline, *(name for name in first.estimates if name == f"online@{len(first.edits)}"))
+    )
+    rows = [
+        (metric, readout, *(cell(report.estimates[readout].get(metric)) for report in reports.values()))
+        for metric in comparison.shown
+        if metric in first.estimates[first.headline]
+        for readout in readouts
+    ]
+    costs = ("cost per edit", "", *(f"{report.cost:.1f}" for report in reports.values()))
+    kept = ("state, kB", "", *(_kilobytes(report) for report in reports.values()))
+    output.table(("metric", "protocol", *reports), [*rows, costs, kept], numbers=tuple(reports))
+    if comparison.differences:
+        output.line()
+        output.line(f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test")
+    output.table(
+        ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p"),
+        [
+            (metric, editor, *difference_cells(differences[metric]))
+            for metric in comparison.shown
+            for editor, differences in comparison.differences.items()
+            if metric in differences
+        ],
+        numbers=("difference", "95 % interval", "up", "down", "same", "p"),
+    )
+    for editor, report in reports.items():
+        note_fit(output, report)
+        note_editor(output, report)
+        note_resumed(output, report, editor)
+
+
+def _kilobytes(report: SuiteReport) -> str:
+    """Return the size of the editor's state after the last edit, and how much of it grew with the edits."""
+    if not report.footprints:
+        return ""
+    _, last = max(report.footprints.items())
+    growing = f" ({last['growing'] / 1000:,.0f} for edits)" if last["growing"] else ""
+    return f"{(last['fixed'] + last['growing']) / 1000:,.0f}{growing}"
+
+
+def _editor_values(comparison: EditorComparison) -> dict[str, Any]:
+    """Return a comparison as JSON values; only `eval --suite --json` has the scores of each edit."""
+    return source_values(comparison.first) | {
+        "editors": {name: summary_values(report) for name, report in comparison.reports.items()},
+        "first": comparison.first.editor,
+        "test": TEST,
+        "differences": {name: _difference_values(metrics) for name, metrics in comparison.differences.items()},
+        "skipped": comparison.skipped,
+    }
+
+
+def _difference_values(metrics: dict[str, Difference]) -> dict[str, Any]:
+    return {name: asdict(value) | {"n": value.n} for name, value in metrics.items()}
+
+
+def _show_pair(output: Output, pair: Comparison) -> None:
+    """Show every metric of two runs, and in which settings the runs differ."""
+    from more_lab.render.comparison import difference_cells
+
+    output.json(
+        "more.compare/1",
+        {
+            "first": str(pair.first),
+            "second": str(pair.second),
+            "source": pair.run.source,
+            "protocol": pair.run.protocol,
+            "baseline": pair.run.baseline,
+            "edits": len(pair.run.per_edit),
+            "test": TEST,
+            "metrics": _difference_values(pair.metrics),
+            "skipped": pair.skipped,
+            "differ": pair.differ,
+        },
+    )
+    output.line(
+        f"{counted(len(pair.run.per_edit), 'edit')} in both, protocol {pair.run.protocol}, locality against "
+        f"{pair.run.baseline}; {pair.second} minus {pair.first}, p of the exact sign test"
+    )
+    output.table(
+        ("metric", "first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
+        [
+            (name, f"{value.first:.3f}", f"{value.second:.3f}", *difference_cells(value))
+            for name, value in pair.metrics.items()
+        ],
+        numbers=("first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
+    )
+    for name, reason in pair.skipped.items():
+        output.note(f"note: {name} is not compared: {reason}")
+    output.line(f"the runs differ in: {', '.join(pair.differ) or 'nothing recorded'}")

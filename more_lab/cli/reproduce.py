@@ -1,0 +1,148 @@
+"""`more reproduce`: a table of the M-ORE paper, measured beside what is printed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from more_cli.cli import completion, outlets
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.errors import FailedEditsError
+from more_lab.cli import suite_options as suites
+
+if TYPE_CHECKING:
+    from more_lab.experiments.reproduce import Reproduction
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="table-1: the paper's editors, E-VQA and E-IC.")],
+    model: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="Checkpoint folder. [default: the embedded demo model]")
+    ] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the files of E-VQA and E-IC. [default: the embedded suites]"),
+    ] = None,
+    editor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--editor",
+            metavar="NAME",
+            help="Only this editor; repeatable. [default: the paper's, and more]",
+            autocompletion=completion.editors,
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        str, typer.Option(metavar="1,10,..", help="Numbers of edits after which is scored.")
+    ] = "1,10,100",
+    calibrate: Annotated[
+        int, typer.Option(metavar="N", min=0, help="First try N settings of each editor on the calibration pool.")
+    ] = 0,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that caches base answers, fits and finished runs.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again instead of reading the cache.")] = False,
+    report: outlets.Reports = None,
+    image_root: opt.ImageRoot = None,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Measure a table of the M-ORE paper, beside the printed numbers.
+
+    Every editor of the table runs on both suites, with the metrics that explain the table best (`--metrics
+    paper-table`). A second run continues an interrupted one. What cannot be run has a row that says why.
+
+    \b
+    Examples:
+      more reproduce table-1 --editor ft-m --editor more --checkpoints 1,10
+      more reproduce table-1 llava-1.5-7b-hf/ --data-root editing-data/ --device cuda
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    from more_lab.experiments.reproduce import reproduce as measure
+    from more_lab.render.reproduction import of_reproduction
+
+    files = outlets.Outlets(report or ())
+    files.check()
+    options = suites.run_options(
+        editor="more",
+        limit=0,
+        checkpoints=checkpoints,
+        cache=cache,
+        again=again,
+        calibrate=calibrate,
+        metrics="paper-table",
+        anchors=None,
+    )
+    machine = opt.machine(device, dtype, device_map, memory, attention)
+    with output.progress() as progress:
+        found = measure(
+            table,
+            model or _demo(output),
+            data_root,
+            options,
+            machine,
+            editors=editor or (),
+            image_root=image_root,
+            progress=progress,
+        )
+    _show(output, found)
+    files.write(of_reproduction(found))
+    if found.missing:
+        raise FailedEditsError("not every row of the table was measured", "the lines `not run` say why")
+
+
+def _demo(output: Output) -> Path:
+    from more_cli.demo.files import demo_model_dir
+
+    output.note("note: no MODEL given; using the embedded demo model")
+    return demo_model_dir()
+
+
+def _show(output: Output, found: Reproduction) -> None:
+    """Show the table by suite, and what differs from the paper."""
+    from more_lab.experiments.reproduce import COLUMNS, SUITES
+    from more_lab.render.reproduction import lines_of
+
+    output.json("more.reproduce/1", _values(found))
+    for suite in SUITES:
+        output.line(f"{suite}, right after each edit, in %")
+        rows = [line for row in found.rows if row.suite == suite for line in lines_of(row)]
+        output.table(("editor", "edits", "", *COLUMNS), rows, numbers=("edits", *COLUMNS))
+        output.line()
+    for row in found.missing:
+        output.line(f"not run: {row.editor} on {row.suite}: {row.reason}")
+    for warning in found.warnings:
+        output.line(warning)
+    for notice in found.notices:
+        output.note(f"note: {notice}")
+
+
+def _values(found: Reproduction) -> dict[str, Any]:
+    return {
+        "table": found.table,
+        "model": str(found.model),
+        "backbone": found.backbone,
+        "rows": [
+            {
+                "suite": row.suite,
+                "editor": row.editor,
+                "edits": row.edits,
+                "printed": row.printed,
+                "measured": {name: asdict(value) for name, value in row.measured.items()} if row.measured else None,
+                "reason": row.reason,
+            }
+            for row in found.rows
+        ],
+        "warnings": list(found.warnings),
+        "notices": list(found.notices),
+    }

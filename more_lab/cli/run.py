@@ -1,0 +1,100 @@
+"""`more run`: one editor on one suite, with everything that a study needs: gates, reports, calibration, kept files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from more_cli.cli import completion, outlets
+from more_cli.cli import options as opt
+from more_cli.cli.output import Output
+from more_cli.cli.suite_eval import run_and_show
+from more_cli.cli.suite_source import SuiteSource, suite_target
+from more_lab.cli import suite_options as suites
+
+
+def run(
+    suite: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Suite to run on, from the untouched base; see `more suites list`.",
+            autocompletion=completion.suites,
+            rich_help_panel=opt.SUITE,
+        ),
+    ],
+    model: opt.Model = None,
+    editor: suites.EditorName = "more",
+    gate: outlets.Gates = None,
+    strict_gates: outlets.StrictGates = False,
+    report: outlets.Reports = None,
+    junit: outlets.Junit = None,
+    data_root: suites.DataRoot = None,
+    recipe: opt.RecipeName = None,
+    set_: opt.Settings = None,
+    limit: suites.Limit = 100,
+    order: suites.Order = 0,
+    protocol: suites.ProtocolNames = None,
+    checkpoints: suites.Checkpoints = "1,10,100",
+    lags: suites.Lags = "10",
+    cache: suites.Cache = None,
+    metrics: suites.Metrics = None,
+    again: suites.Again = False,
+    calibrate: suites.Calibrate = 0,
+    anchors: suites.Anchors = None,
+    keep: suites.KeepIn = None,
+    keep_updates: suites.KeepUpdates = False,
+    keep_states: suites.KeepStates = False,
+    keep_answers: suites.KeepAnswers = None,
+    state: opt.StateFile = None,
+    image_root: opt.ImageRoot = None,
+    strict_paths: opt.StrictPaths = False,
+    device: opt.Device = "cpu",
+    dtype: opt.Dtype = "auto",
+    attention: opt.Attention = "auto",
+    device_map: opt.DeviceMap = "",
+    memory: opt.Memory = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = 0,
+) -> None:
+    """Run an editor on a suite of edits, from the untouched base.
+
+    No state is read or changed. An interrupted run continues; a finished one is read from the cache.
+
+    \b
+    Examples:
+      more run --editor lora --suite e-vqa --calibrate 5
+      more run llava/ --editor naive --suite e-vqa --data-root data/mmedit --metrics mmedit
+      more run --suite e-vqa --limit 10 --keep run --keep-updates --keep-states
+    """
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
+    files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
+    files.check()
+    options = suites.run_options(
+        editor=editor,
+        recipe=recipe,
+        settings=set_ or (),
+        limit=limit,
+        order=order,
+        protocols=protocol or (),
+        checkpoints=checkpoints,
+        lags=lags,
+        cache=cache,
+        again=again,
+        calibrate=calibrate,
+        metrics=metrics,
+        anchors=anchors,
+        keep=suites.kept(output, keep, updates=keep_updates, states=keep_states, answers=keep_answers),
+    )
+    from more_lab.experiments.run import run_suite
+
+    machine = opt.machine(device, dtype, device_map, memory, attention)
+    loaded = SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
+    target = suite_target(output, loaded, model, state, usage="more run MODEL --suite NAME")
+    for notice in options.preset.notices if options.preset else ():
+        output.note(f"note: {notice}")
+    run_and_show(
+        output, loaded, options, files, lambda progress: run_suite(loaded, target.model, options, machine, progress)
+    )

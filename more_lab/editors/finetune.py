@@ -1,0 +1,43 @@
+"""Fine-tuning on one correction after the other: FT-L and FT-M of the literature, with LiveEdit's constants."""
+
+from __future__ import annotations
+
+from more_cli.editors.registry import editor, tries
+from more_cli.errors import StateError
+from more_cli.model.runtime import Runtime
+from more_cli.model.structure import last_ffn_out, own_parameters, visual_adapter
+from more_cli.model.trained import Copy, Trained
+from more_lab.editors.training import TrainedEditor
+
+
+@editor(
+    "ft-l",
+    "fine-tunes the last text layer's FFN output",
+    tries=tries(("rate=0.0003", "steps=400"), rate=(0.003, 0.0003, 0.01), steps=(10, 100, 200, 400)),
+)
+class FineTuneText(TrainedEditor):
+    """FT-L: the weight of the last text layer's FFN output, its bias left as it is."""
+
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return a copy of the last FFN output."""
+        paths = last_ffn_out(runtime.model, runtime.backbone)
+        if not paths:
+            raise StateError("the last text layer has no FFN output that can be trained", "use another --editor")
+        return [Copy(path, runtime.model.get_submodule(path), only=("weight",)) for path in paths]
+
+
+@editor(
+    "ft-m",
+    "fine-tunes the projector, or the Q-Former",
+    tries=tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100)),
+)
+class FineTuneVision(TrainedEditor):
+    """FT-M: everything in the projector, or in the Q-Former where there is one.
+
+    Questions without an image do not pass through it, so answers to text alone cannot change.
+    """
+
+    def parts(self, runtime: Runtime) -> list[Trained]:
+        """Return copies of the modules there that have parameters."""
+        paths = own_parameters(runtime.model, visual_adapter(runtime.model, runtime.backbone))
+        return [Copy(path, runtime.model.get_submodule(path)) for path in paths]

@@ -1,0 +1,268 @@
+"""LiveEdit: one low-rank expert per correction behind one text layer, chosen by what the question asks of its image.
+
+Chen et al., CVPR 2025, "Lifelong Knowledge Editing for Vision Language Models with Low-Rank Mixture-of-Experts", and
+the code published with it. A correction is made by one forward pass of networks that were trained before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.outcome import outcome, refused, score_edit
+from more_cli.editors.registry import editor, tries
+from more_cli.errors import StateError
+from more_cli.model.batches import Encoded
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
+from more_cli.model.structure import text_layers
+from more_cli.model.taps import Rows, Tap
+from more_lab.editors.fitting import train
+from more_lab.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
+from more_lab.editors.liveedit.losses import KINDS, Draw, inputs_of, loss_of
+from more_lab.editors.liveedit.samples import Samples, read
+
+
+class LiveEditTuning(BaseModel):
+    """The numbers of LiveEdit's networks and of their training; the published ones are for models of 3 to 8 billion
+    parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    depth: float = Field(default=2 / 3, ge=0, lt=1)
+    """The experts act behind the text layer at this share of the depth; published 21 of 32, which is 0.66."""
+    width: int = Field(default=64, ge=1)
+    """Size of a feature; a multiple of `heads`, published 1024."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads, published 8; they must divide the model's hidden size as well."""
+    queries: int = Field(default=4, ge=1)
+    """Learned queries, each for image and prompt."""
+    rank: int = Field(default=4, ge=1)
+    """Rank of an expert."""
+    iterations: int = Field(default=1500, ge=0)
+    """Batches, published about 40,000."""
+    batch: int = Field(default=8, ge=1)
+    """Corrections per batch."""
+    rate: float = Field(default=1e-3, gt=0)
+    """Learning rate of Adam; a tenth of it in the last quarter. Published 1e-4."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the networks' initial values and of the batches."""
+
+
+@editor(
+    "liveedit",
+    "a low-rank expert per edit, chosen by image and question",
+    tries=tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128)),
+)
+class LiveEdit(Editor):
+    """A stored expert per correction; what it adds to the hidden states of a question is decided once, from the prompt.
+
+    Questions without an image never meet an expert, so answers to text alone cannot change.
+    """
+
+    capabilities = frozenset({"fit"})
+    grows: ClassVar[bool] = True
+
+    def __init__(self, tuning: LiveEditTuning) -> None:
+        self.tuning = tuning
+        self._net: ExpertNet | None = None
+        # Always in the order of their ids, so that the order of the corrections changes no bit.
+        self._ids: list[str] = []
+        self._experts: dict[str, Tensor] = {}
+        self._attached: tuple[Runtime, str] | None = None
+        self._given: Sequence[Mixture | None] | None = None
+
+    @contextmanager
+    def attach(self, runtime: Runtime) -> Iterator[None]:
+        """Let the experts act behind their layer; on leaving, the model is restored."""
+        layer = self._layer(runtime)
+        self._attached = runtime, layer
+        try:
+            with runtime.attached([Tap(layer, self._act, "input")], self):
+                yield
+        finally:
+            self._attached = None
+
+    def _layer(self, runtime: Runtime) -> str:
+        """Return the layer behind that of the experts: its input is the other's output, and the pass that trains them
+        begins there.
+
+        Raises:
+            StateError: an encoder-decoder, whose text layers see no image, or a model with a single layer.
+        """
+        layers = text_layers(runtime.model, runtime.backbone)
+        if runtime.prompter.decoder_start is not None or len(layers) < 2:
+            raise StateError("its text layers have no place where LiveEdit could act", "use another --editor")
+        return layers[min(int(self.tuning.depth * len(layers)) + 1, len(layers) - 1)]
+
+    @property
+    def working(self) -> tuple[Runtime, str]:
+        """The attached model, and the layer before which the experts act."""
+        assert self._attached is not None, "attach the editor first"
+        return self._attached
+
+    @property
+    def net(self) -> ExpertNet:
+        """The trained networks."""
+        if self._net is None:
+            raise StateError("editor `liveedit` has not been fitted", "use it through `more eval --suite`")
+        return self._net
+
+    def routes(self, prompts: Sequence[Encoded]) -> Sequence[Mixture | None]:
+        """Return the experts that act on each prompt: those whose image features come closer than the sentinel's."""
+        if self._given is not None:
+            return self._given
+        shown = [place for place, prompt in enumerate(prompts) if prompt.images and self._ids]
+        routes: list[Mixture | None] = [None] * len(prompts)
+        with torch.no_grad():
+            if shown:
+                for place, mixture in zip(shown, self._mixtures([prompts[place] for place in shown]), strict=True):
+                    routes[place] = mixture
+        return routes
+
+    def _mixtures(self, prompts: Sequence[Encoded]) -> list[Mixture | None]:
+        net = self.net
+        reps = read(*self.working, prompts)
+        net.to(reps.states.device)
+        asked, known = net.of_input(reps), {name: value.to(reps.states.device) for name, value in self._experts.items()}
+        passed = similarities(asked.vision, known["vision"]) > net.sentinel_scores(reps, asked.vision)
+        scores = similarities(asked.text, known["text"])
+        return [
+            Mixture(soft_weights(score[mask]), known["keys"][mask], known["values"][mask]) if mask.any() else None
+            for score, mask in zip(scores, passed, strict=True)
+        ]
+
+    def _act(self, hidden: Tensor, rows: Rows) -> Tensor:
+        if not rows.routed:
+            return hidden
+        changed = list(hidden.unbind(0))
+        for row in rows.routed:  # in float32, the precision of the networks
+            changed[row] = (hidden[row].float() + self.net.residual(hidden[row].float(), rows.routes[row])).to(
+                hidden.dtype
+            )
+        return torch.stack(changed)
+
+    def fit(self, data: FitData) -> dict[str, Any]:
+        """Train the networks on corrections that have an image, both rephrases and an unrelated question."""
+        inputs = [given for edit in data.edits for given in inputs_of(edit)]
+        if not inputs:
+            raise StateError(
+                "no correction to fit editor `liveedit` on has an image, rephrases and an unrelated question",
+                "use another --editor or --suite",
+            )
+        with self.working[0].in_float32():
+            return self._train(data, Samples(*self.working, inputs))
+
+    def _train(self, data: FitData, samples: Samples) -> dict[str, Any]:
+        tuning, runtime = self.tuning, self.working[0]
+
+        def score(places: Sequence[int], mixtures: Sequence[Mixture | None] | None) -> Scored:
+            self._given = mixtures or [None] * len(places)
+            try:
+                batch = runtime.batch([samples.blind[place] for place in places])
+                return runtime.score(batch, record=mixtures is not None, states=samples.states(places))
+            finally:
+                self._given = None
+
+        samples.check(score([0], None))
+        first = samples.reps([0])
+        self._net = self._fresh(first.states.shape[-1], int(first.vision.sum())).to(first.states.device)
+        optimiser = torch.optim.Adam(self._net.parameters(), tuning.rate)
+        count = len(samples.blind) // KINDS
+
+        def loss(iteration: int) -> Tensor:
+            late = 4 * iteration >= 3 * tuning.iterations
+            for group in optimiser.param_groups:
+                group["lr"] = tuning.rate * (0.1 if late else 1.0)
+            return loss_of(self.net, Draw.of(count, tuning.batch, tuning.seed, iteration), samples.reps, score)
+
+        facts = train(data, self._net, optimiser, tuning.iterations, loss)
+        self._net.requires_grad_(False)
+        return facts | {"records": count}
+
+    def _fresh(self, hidden: int, image: int) -> ExpertNet:
+        tuning = self.tuning
+        if tuning.width % tuning.heads or hidden % tuning.heads:
+            hint = f"choose heads that divide {tuning.width} and {hidden}"
+            raise StateError(f"{tuning.heads} heads do not divide the sizes of `liveedit`", hint)
+        sizes = {"width": tuning.width, "heads": tuning.heads, "queries": tuning.queries, "rank": tuning.rank}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(tuning.seed)
+            return ExpertNet(hidden, image, **sizes)
+
+    def fitted(self) -> dict[str, Tensor]:
+        """Return the weights of the networks."""
+        return {} if self._net is None else self._net.state_dict()
+
+    def load_fitted(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the networks."""
+        image, hidden = tensors["sentinel"].shape
+        net = self._fresh(hidden, image)
+        net.load_state_dict(tensors)
+        self._net = net.requires_grad_(False)
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Make an expert from one correction and store it; one without an image is refused."""
+        runtime, net = self.working[0], self.net
+        encoded = runtime.encode(request.query, request.target)
+        first = score_edit(runtime, encoded)
+        if not encoded.images:
+            reason = "LiveEdit finds experts by the image, and this correction has none"
+            return refused(first, reason, passes=1, cost=1 / 3)
+        with torch.no_grad():
+            reps = read(*self.working, [encoded])
+            made = net.to(reps.states.device).experts(reps)
+        if not all(bool(torch.isfinite(value).all()) for value in (made.keys, made.values)):
+            return refused(first, "an expert is not finite", passes=2, cost=2 / 3)
+        self._store(request.id, made)
+        return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=3, cost=1.0)
+
+    def _store(self, name: str, made: Experts) -> None:
+        self.forget(name)
+        added = {"vision": made.features.vision, "text": made.features.text, "keys": made.keys, "values": made.values}
+        ids = sorted([*self._ids, name])
+        place = ids.index(name)
+        for part, new in added.items():
+            old = self._experts.get(part, new[:0].cpu())
+            self._experts[part] = torch.cat([old[:place], new.cpu(), old[place:]])
+        self._ids = ids
+
+    def forget(self, name: str) -> None:
+        """Delete one correction's expert, if it is there: exactly as if it had never been made."""
+        if name not in self._ids:
+            return
+        others = [place for place, other in enumerate(self._ids) if other != name]
+        self._ids = [self._ids[place] for place in others]
+        self._experts = {part: value[others] for part, value in self._experts.items()} if others else {}
+
+    def constants(self) -> dict[str, Any]:
+        """Return the numbers of the networks and their training."""
+        return self.tuning.model_dump(mode="json")
+
+    def reset(self) -> None:
+        """Forget every expert; the networks stay."""
+        assert self._attached is None, "detach the editor first"
+        self._ids, self._experts = [], {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the experts and the features of their corrections, in the order of the ids."""
+        return dict(self._experts)
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the experts."""
+        assert self._attached is None, "detach the editor first"
+        self._experts = dict(tensors)
+
+    def notes(self) -> dict[str, Any]:
+        """Return the ids of the corrections."""
+        return {"ids": self._ids}
+
+    def load_notes(self, notes: Mapping[str, Any]) -> None:
+        """Restore the ids."""
+        self._ids = list(notes["ids"])

@@ -1,0 +1,213 @@
+"""MEND: networks, fitted once, turn the gradient of an edit into an update of the last text layers' FFNs.
+
+Mitchell et al., "Fast Model Editing at Scale" (ICLR 2022); for vision-language models Cheng et al., "Can We Edit
+Multimodal Large Language Models?" (EMNLP 2023), whose objective this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
+from more_cli.editors.draws import pick
+from more_cli.editors.registry import editor, tries
+from more_cli.errors import StateError
+from more_cli.model.batches import Encoded
+from more_cli.model.deltas import Delta
+from more_cli.model.runtime import Runtime
+from more_cli.model.structure import ffn_linears, text_layers
+from more_lab.editors.fitting import train
+from more_lab.editors.mend.lessons import CACHED, Lessons
+from more_lab.editors.mend.net import MendNet
+from more_lab.editors.weights import WeightEditor, Work
+
+CLIP = 100.0
+"""Largest norm of a gradient in training, as in all published versions."""
+ROWS = "rows:"
+"""Put before a path in the name of its number of token rows."""
+Factors = tuple[Tensor, Tensor]
+"""Inputs u (n, d_in) and output gradients delta (n, d_out) of one Linear, the rows without a gradient left out."""
+
+
+class MendTuning(BaseModel):
+    """The numbers of MEND."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: int = Field(default=3, ge=1)
+    """Text layers, the last ones, whose FFN weights are edited."""
+    rank: int = Field(default=64, ge=1)
+    """Rank of U V in the networks; the published 1920 is for 15,000 coordinates."""
+    iterations: int = Field(default=1000, ge=1)
+    """Steps of Adam."""
+    rate: float = Field(default=1e-4, gt=0)
+    """Learning rate of the networks."""
+    alpha: float = 1e-4
+    """First value of every alpha; above zero an update ascends the loss until training has turned it."""
+    alpha_rate: float = Field(default=1e-4, gt=0)
+    """Learning rate of alpha."""
+    edit_weight: float = Field(default=0.1, ge=0)
+    """c_e and c_i: weight of the NLL of the rephrased question, and of that with another image."""
+    locality_weight: float = Field(default=1.0, ge=0)
+    """c_loc: weight of the KL from the base at each of the locality questions."""
+    accumulate: Literal["sum", "token_mean"] = "sum"
+    """`sum` adds the products of all token rows to the weights; `token_mean` keeps their mean over all edits, so that
+    earlier edits fade, as in LiveEdit's code."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the networks' first values, and of the order of the records."""
+
+
+@editor(
+    "mend",
+    "MEND: fitted networks change an edit's gradient",
+    tries=tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4)),
+)
+class MendEditor(WeightEditor):
+    """One gradient per edit, at the weights as they are, changed by the fitted networks and added."""
+
+    capabilities = frozenset({"fit"})
+
+    def __init__(self, tuning: MendTuning) -> None:
+        super().__init__()
+        self.tuning = tuning
+        self._fitted: dict[str, Tensor] = {}
+        self._net: MendNet | None = None
+        self._rows: dict[str, Tensor] = {}
+
+    def modules(self, runtime: Runtime) -> list[str]:
+        """Return the FFN Linears of the last text layers."""
+        backbone = runtime.backbone
+        paths = ffn_linears(runtime.model, backbone, text_layers(runtime.model, backbone)[-self.tuning.layers :])
+        if not paths:
+            raise StateError("the last text layers have no FFN weights that can be edited", "use another --editor")
+        return paths
+
+    def fresh(self) -> MendNet:
+        """Return networks with their first values for the attached model."""
+        shapes = [(delta.value.shape[0], delta.value.shape[1]) for delta in self.deltas.values()]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.tuning.seed)
+            net = MendNet(shapes, self.tuning.rank, self.tuning.alpha)
+        # Their statistics are in float64, which Apple's GPUs lack.
+        return net.cpu() if self.runtime.device.type == "mps" else net.to(self.runtime.device)
+
+    def fit(self, data: FitData) -> dict[str, Any]:
+        """Train the networks on single edits: each starts from the base's weights."""
+        net, tuning = self.fresh(), self.tuning
+        lessons, device = Lessons(self.runtime, data.edits), net.alpha.device
+        groups = [
+            {"params": list(net.nets.parameters()), "lr": tuning.rate},
+            {"params": [net.alpha], "lr": tuning.alpha_rate},
+        ]
+
+        def loss_of(iteration: int) -> Tensor:
+            lesson = lessons[pick(len(data.edits), 1, tuning.seed, iteration)[0]]
+            factors = self.factors(lesson.request)
+            for place, found in enumerate(factors):
+                net.watch(place, *(rows.to(device) for rows in found))
+            with edited(self.deltas, self.updates(net, factors)):
+                edit, locality = lessons.losses(lesson)
+            return tuning.edit_weight * edit + tuning.locality_weight * locality
+
+        with self.runtime.in_float32(), self.runtime.remembering(CACHED):
+            facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP)
+        self.load_fitted({name: value.detach().cpu().clone() for name, value in net.state_dict().items()})
+        return facts | {"alpha": [round(float(alpha), 6) for alpha in net.alpha.detach()]}
+
+    def fitted(self) -> dict[str, Tensor]:
+        """Return the networks' weights and the statistics of the factors."""
+        return dict(self._fitted)
+
+    def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the networks."""
+        self._fitted, self._net = dict(tensors), None
+
+    def constants(self) -> dict[str, Any]:
+        """Return the numbers of the networks, their training and the edits."""
+        return self.tuning.model_dump(mode="json")
+
+    def factors(self, encoded: Encoded) -> list[Factors]:
+        """Return the factors of every edited weight's gradient, at the weights as they are.
+
+        The sum over rows of delta u^T is the gradient of the edit's mean NLL.
+        """
+        runtime = self.runtime
+        runtime.backward(runtime.score(runtime.batch([encoded]), record=True).nll().mean())
+        return [_told(delta.inputs, delta.gradients) for delta in self.deltas.values()]
+
+    def updates(self, net: MendNet, factors: Iterable[Factors]) -> list[Tensor]:
+        """Return an update per weight, (d_out, d_in), that can be differentiated with respect to the networks."""
+        found, device = [], net.alpha.device
+        for place, (inputs, gradients) in enumerate(factors):
+            update = net.update(place, inputs.to(device), gradients.to(device))
+            found.append(update / max(1, len(inputs)) if self.tuning.accumulate == "token_mean" else update)
+        return found
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Write one correction."""
+        rows = dict(self._rows)
+        found = super().edit(request, context)
+        if found.status == "refused":
+            self._rows = rows
+        return found
+
+    def write(self, encoded: Encoded, work: Work) -> None:
+        """Add one update; also to an edit that the model already answers, as the factors are normalised."""
+        assert self._fitted, "fit the editor first"
+        if self._net is None:
+            self._net = self.fresh()
+            self._net.load_state_dict(self._fitted)
+        factors = self.factors(encoded)
+        work.both()
+        with torch.no_grad():
+            updates = self.updates(self._net, factors)
+        for (path, delta), update, (inputs, _) in zip(self.deltas.items(), updates, factors, strict=True):
+            delta.value = self._accumulated(path, delta.value, update.to(delta.value.device), len(inputs))
+        work.writes += 1
+
+    def _accumulated(self, path: str, value: Tensor, update: Tensor, rows: int) -> Tensor:
+        """Return Delta W after an update that is made of so many token rows."""
+        if self.tuning.accumulate == "sum":
+            return value + update
+        before = int(self._rows.get(path, torch.tensor(0)))
+        self._rows[path] = torch.tensor(before + rows)
+        return (before * value + rows * update) / max(1, before + rows)
+
+    def reset(self) -> None:
+        """Go back to the base's weights; the fitted networks stay."""
+        super().reset()
+        self._rows = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return every Delta W, and with `token_mean` how many token rows it is the mean of."""
+        return super().state_dict() | {f"{ROWS}{path}": rows for path, rows in self._rows.items()}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict({name: value for name, value in tensors.items() if not name.startswith(ROWS)})
+        self._rows = {name.removeprefix(ROWS): value for name, value in tensors.items() if name.startswith(ROWS)}
+
+
+@contextmanager
+def edited(deltas: Mapping[str, Delta], updates: Sequence[Tensor]) -> Iterator[None]:
+    """Add updates that can be differentiated to Linears without edits, for as long as the context lasts."""
+    for delta, update in zip(deltas.values(), updates, strict=True):
+        delta.value = update.to(delta.value.device)
+    try:
+        yield
+    finally:
+        for delta in deltas.values():
+            delta.clear()
+
+
+def _told(inputs: Tensor, gradients: Tensor) -> Factors:
+    """Return the factors of a pass, (N, T, d) or in OPT (N T, d), as rows (n, d) that add to the gradient."""
+    u, delta = inputs.flatten(0, -2), gradients.flatten(0, -2)
+    kept = u.any(dim=1) & delta.any(dim=1)
+    return u[kept], delta[kept]

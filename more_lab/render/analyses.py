@@ -1,0 +1,56 @@
+"""The page of `more analyze all`: every figure with what it says."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+from more_cli.render.markup import Markup, element
+from more_cli.render.page import Page, Table
+from more_cli.text import counted
+from more_lab.analyses.run import Analysed, AnalysisReport
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that was drawn already."""
+
+    title: str
+    png: bytes
+
+    def draw(self) -> Markup:
+        """Return the image, with its bytes inside."""
+        data = base64.b64encode(self.png).decode()
+        return element("img", src=f"data:image/png;base64,{data}", alt=self.title, style="max-width: 100%")
+
+
+def of_analyses(report: AnalysisReport) -> Page:
+    """Return the page."""
+    first = report.runs[0].record
+    skipped = "; ".join(f"{name}: {reason}" for name, reason in report.skipped.items())
+    return Page(
+        command="more analyze",
+        subject=", ".join(run.label for run in report.runs),
+        headline=f"{counted(len(report.done), 'analysis', 'analyses')} of {counted(len(report.runs), 'run')}",
+        scope=f"{first.suite}, {counted(first.order.edits, 'edit')}, model {first.model.name}",
+        reading="tables are in the CSV files beside this page",
+        left_out=f"Not computed, or not from all runs: {skipped}" if skipped else "",
+        tables=[_section(done) for done in report.done],
+        reproduce={run.label: run.record.reproduce for run in report.runs},
+        seconds=report.seconds,
+    )
+
+
+def _section(done: Analysed) -> Table:
+    interval = [
+        "" if scalar.low is None or scalar.high is None else f"{scalar.low:.3g} to {scalar.high:.3g}"
+        for scalar in done.result.scalars
+    ]
+    rows = [
+        (scalar.run, scalar.name, f"{scalar.value:.3g}", ends)
+        for scalar, ends in zip(done.result.scalars, interval, strict=True)
+    ]
+    plots = (
+        [Picture(f"{done.analysis.name} ({done.analysis.paper})", done.picture.read_bytes())] if done.picture else []
+    )
+    return Table(done.analysis.title, ("run", "what", "value", "95 % interval"), rows, done.result.note, plots)

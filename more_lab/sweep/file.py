@@ -1,0 +1,261 @@
+"""The file of `more sweep`: a grid of runs on suites, or a fleet of checkpoints, as one TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from more_cli.errors import UsageError
+from more_cli.inputs.records import opened
+from more_cli.ops.auto_anchors import AUTO
+from more_cli.recipe.settings import refusal, spelled
+from more_cli.runner.protocols import PROTOCOLS, Protocol, checked
+from more_cli.runner.report import Preset
+from more_cli.suites.catalog import CATALOG
+from more_cli.text import shorten
+from more_lab.experiments.presets import preset_of
+
+MAX_BYTES = 1 << 20
+"""Largest file that is read, in bytes."""
+MAX_TRIALS = 100_000
+_PAGE = "docs/sweeps.md lists all keys"
+Table = TypeVar("Table", bound=BaseModel)
+Then = Literal["merge", "export", "none"]
+
+
+class Grid(BaseModel):
+    """Every combination of its lists is one trial."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    editors: tuple[str, ...] = Field(min_length=1)
+    """Editors as in `more compare`: EDITOR or EDITOR@RECIPE; a recipe's file is relative to this one."""
+    models: tuple[str, ...] = Field(default=("embedded:llava",), min_length=1)
+    """Checkpoint folders, relative to this file; `embedded:llava` is the model of the package."""
+    suites: tuple[str, ...] = Field(default=("e-vqa",), min_length=1)
+    """Suites of `more suites list`, or files of edits relative to this one."""
+    limits: tuple[int, ...] = Field(default=(100,), min_length=1)
+    """Numbers of edits, the first of the suite; 0 for all."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the editor, for M-ORE that of the basis; an editor that draws nothing runs once. Default: its own."""
+    orders: tuple[int, ...] = Field(default=(0,), min_length=1)
+    """Seeds of the order of the edits; 0 is that of the suite's file."""
+
+    protocols: tuple[str, ...] = ()
+    """Which edits are scored when, as `eval --protocol`. Default: final and online, or those of `metrics`."""
+    checkpoints: tuple[int, ...] = (1, 10, 100)
+    """Numbers of edits at which final and online are reported."""
+    lags: tuple[int, ...] = (10,)
+    """Numbers of later edits at which protocol lag scores an edit."""
+    metrics: str = ""
+    """Preset of metrics, as `eval --metrics`. Default: every metric by its full name."""
+    anchors: str = ""
+    """Anchors of the editors that use them: a file relative to this one, or `auto`. Default: those of their recipes."""
+    data_root: str = ""
+    """Folder with the files of the suites, relative to this file. Default: the embedded suites."""
+    image_root: str = ""
+    """Folder that image paths start from, relative to this file. Default: as `eval --image-root`."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of one trial; other numbers give other last digits. Default: the cores, divided among the workers."""
+
+    @field_validator("limits", "seeds", "orders")
+    @classmethod
+    def _not_negative(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        if any(value < 0 for value in values):
+            raise ValueError("must not be negative")
+        return values
+
+    @property
+    def preset(self) -> Preset | None:
+        """The preset of metrics, if one is named."""
+        return preset_of(self.metrics) if self.metrics else None
+
+    @property
+    def measured(self) -> tuple[Protocol, ...]:
+        """The protocols of every trial.
+
+        Raises:
+            ValueError: no such protocol.
+        """
+        return checked(self.protocols or (self.preset.protocols if self.preset else ("final", "online")))
+
+
+class Fleet(BaseModel):
+    """One stream of edits on many checkpoints, each with a state of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    models: tuple[str, ...] = Field(min_length=1)
+    """Checkpoint folders, relative to this file; `embedded:llava` is the model of the package."""
+    edits: str
+    """JSON Lines file of edits, relative to this one."""
+    then: Then = "none"
+    """What is written beside each state: a merged checkpoint, a PEFT adapter, or nothing."""
+    recipe: str = ""
+    """Recipe, by name or as a file relative to this one. Default: by architecture."""
+    settings: tuple[str, ...] = ()
+    """Values of the recipe that change, as `edit --set`: `key=value`."""
+    anchors: bool = True
+    """Whether a new state makes anchors from the edits."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of one checkpoint. Default: the cores, divided among the workers."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One cell of a grid, as it is written in the file."""
+
+    model: str
+    suite: str
+    limit: int
+    editor: str
+    settings: tuple[str, ...]
+    order: int
+    seed: int | None = None
+    """None for the editor's own."""
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """A checked file."""
+
+    path: Path
+    table: Grid | Fleet
+    settings: Mapping[str, tuple[Any, ...]]
+    """Values by setting; `EDITOR:KEY` changes this editor alone."""
+
+    def beside(self, name: str) -> Path:
+        """Return a path that the file names."""
+        return self.path.parent / name
+
+    def suite(self, name: str) -> str:
+        """Return a suite as `load_suite` takes it."""
+        path = self.beside(name)
+        is_file = name not in CATALOG and (path.is_file() or path.suffix in (".json", ".jsonl"))
+        return str(path) if is_file else name
+
+    @property
+    def anchors(self) -> Path | Literal["auto"] | None:
+        """The anchors of a grid as `LabOptions` takes them."""
+        assert isinstance(self.table, Grid)
+        named = self.table.anchors
+        return AUTO if named == AUTO else self.beside(named) if named else None
+
+    def editor(self, name: str) -> str:
+        """Return an editor as `entry_of` takes it."""
+        editor, at, recipe = name.partition("@")
+        return f"{editor}@{self.recipe(recipe)}" if at else name
+
+    def recipe(self, name: str) -> str:
+        """Return a recipe as `load_recipe` takes it."""
+        return str(self.beside(name)) if name.endswith(".toml") else name
+
+    def combinations(self) -> Iterator[Combination]:
+        """Yield the cells of the grid without their seeds, in the order of the file: orders change first."""
+        grid = self.table
+        assert isinstance(grid, Grid)
+        for model, suite, limit, editor in product(grid.models, grid.suites, grid.limits, grid.editors):
+            for settings, order in product(self._settings_of(editor), grid.orders):
+                yield Combination(model, suite, limit, editor, settings, order)
+
+    def _settings_of(self, editor: str) -> Iterator[tuple[str, ...]]:
+        own = dict[str, tuple[Any, ...]]()
+        for key, values in self.settings.items():
+            named = _editor_of(key, self.table)
+            if named in (None, editor):
+                own[key if named is None else key.removeprefix(f"{named}:")] = values
+        for chosen in product(*own.values()):
+            yield tuple(f"{key}={spelled(value)}" for key, value in zip(own, chosen, strict=True))
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """Read and check a sweep file; what its names stand for is checked when the trials are made.
+
+    Raises:
+        DataError: there is no such file, or it cannot be read.
+        UsageError: not TOML, a key or a value that it cannot have, or more than `MAX_TRIALS` trials.
+    """
+    with opened(path) as file:
+        raw = file.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "a sweep is a short TOML file")
+    try:
+        values = tomllib.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/sweeps.md") from None
+    if "fleet" in values:
+        return SweepFile(path, _fleet(path, values), {})
+    settings = values.pop("settings", {})
+    grid = _checked(Grid, values, str(path))
+    found = SweepFile(path, grid, dict(_settings(path, settings, grid)))
+    _check_names(path, grid)
+    if sum(1 for _, _ in zip(found.combinations(), range(MAX_TRIALS + 1), strict=False)) > MAX_TRIALS:
+        raise UsageError(f"{path}: more than {MAX_TRIALS:,} trials", "shorten a list")
+    return found
+
+
+def _fleet(path: Path, values: dict[str, Any]) -> Fleet:
+    fleet = values.pop("fleet")
+    if values:
+        text = f"{path}: `{shorten(next(iter(values)))}` is outside of `[fleet]`"
+        raise UsageError(text, "a file has either a grid or a fleet: write two files")
+    if not isinstance(fleet, dict):
+        raise UsageError(f"{path}: `fleet` is a table; its keys are {', '.join(Fleet.model_fields)}", "write [fleet]")
+    return _checked(Fleet, fleet, f"{path}: [fleet]")
+
+
+def _checked(table: type[Table], values: Mapping[str, Any], where: str) -> Table:
+    try:
+        return table.model_validate({key: _frozen(value) for key, value in values.items()})
+    except ValidationError as error:
+        raise refusal(error, table, where, listed=_PAGE) from None
+
+
+def _frozen(value: Any) -> Any:
+    """Return lists as tuples: the tables are strict."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _settings(path: Path, values: Any, grid: Grid, above: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the values of every setting by its dotted name."""
+    if not isinstance(values, dict):
+        raise UsageError(
+            f"{path}: `settings` is a table of lists", "for example [settings] and below it rank = [8, 16]"
+        )
+    for name, value in values.items():
+        key = above + name
+        if isinstance(value, dict):
+            yield from _settings(path, value, grid, f"{key}.")
+            continue
+        if not isinstance(value, list) or not value:
+            text = f"{path}: `settings`: `{shorten(key)}` cannot be `{shorten(str(value))}`; it takes a list of values"
+            raise UsageError(text, f"for example {shorten(key)} = [{shorten(str(value)) if value != [] else 1}]")
+        if ":" in key and _editor_of(key, grid) is None:
+            text = f"{path}: `settings`: `{shorten(key)}` names none of the editors"
+            raise UsageError(text, f'write "EDITOR:KEY" with one of {", ".join(grid.editors)}')
+        yield key, _frozen(value)
+
+
+def _editor_of(key: str, table: BaseModel) -> str | None:
+    """Return the editor that a setting is for; None for all. An editor's name may hold a colon."""
+    assert isinstance(table, Grid)
+    return max((name for name in table.editors if key.startswith(f"{name}:")), key=len, default=None)
+
+
+def _check_names(path: Path, grid: Grid) -> None:
+    try:
+        known = grid.measured
+    except ValueError as error:
+        there = f"there are {', '.join(PROTOCOLS)}"
+        raise UsageError(f"{path}: `protocols`: unknown protocol `{shorten(str(error))}`", there) from None
+    except UsageError as error:
+        raise UsageError(f"{path}: `metrics`: {error.message}", error.hint) from None
+    if grid.preset and grid.protocols:
+        text = f'{path}: `metrics = "{grid.metrics}"` sets the protocols itself: {", ".join(known)}'
+        raise UsageError(text, "leave `protocols` out")

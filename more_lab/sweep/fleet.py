@@ -1,0 +1,141 @@
+"""One stream of edits on many checkpoints: each gets a state of its own and, if asked for, a merge or an export."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from more_cli.errors import MoreError
+from more_cli.evaluation.metrics import Estimate
+from more_cli.files import disk_errors, sha256_bytes
+from more_cli.inputs.edits import read_edits
+from more_cli.ops.edit import EditOptions, edit_file
+from more_cli.ops.evaluate import evaluate_state
+from more_cli.ops.export import export
+from more_cli.ops.merge import MergeOptions, merge
+from more_cli.progress import Progress
+from more_cli.recipe.files import load_recipe
+from more_cli.runner.plan import Base, edits_hash
+from more_cli.store.target import Target
+from more_cli.text import canonical_json, counted
+from more_lab.sweep.file import Fleet, SweepFile, Then
+from more_lab.sweep.folder import Done
+from more_lab.sweep.report import estimate_of
+from more_lab.sweep.trials import Place, Setup
+
+WRITTEN: Mapping[Then, str] = {"merge": "merged", "export": "adapter", "none": ""}
+"""What is written beside a state, by what the file asks for."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One checkpoint of a fleet."""
+
+    label: str
+    """Name of its folder in the output."""
+    model: Path
+    out: Path
+    stream: Path
+    options: EditOptions
+    then: Then
+    place: Place
+    threads: int
+    group: str
+    key: str = ""
+    problem: str = ""
+    """Why it cannot be edited; it has no key then."""
+
+    def run(self, progress: Progress) -> tuple[dict[str, Any], bool]:
+        """Apply the edits, score the state, and write what was asked for."""
+        with disk_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        target, machine = Target(self.model, self.out / f"{self.label}.more"), self.place.machine
+        edited = edit_file(target, self.stream, self.options, machine, progress)
+        if edited.interrupted:
+            raise KeyboardInterrupt
+        scored = evaluate_state(target, machine, progress)
+        out = self.out / WRITTEN[self.then]
+        if self.then == "merge":
+            merge(target, out, machine, MergeOptions(force=True), progress)
+        elif self.then == "export":
+            export(target, out, "peft", machine, force=True, progress=progress)
+        values = {
+            "edits": edited.total,
+            "counts": edited.counts,
+            "failed": edited.failed,
+            "state": f"{self.label}/{target.sidecar.name}",
+            "written": f"{self.label}/{WRITTEN[self.then]}" if WRITTEN[self.then] else "",
+            "metrics": {name: asdict(value) for name, value in scored.listed.items()},
+        }
+        return values, not edited.skipped
+
+
+def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
+    """Return the members of a fleet in the order of its file; the edits are checked, no model is loaded.
+
+    Raises:
+        StreamErrors: the file of edits has problems.
+        DataError: there is no such file.
+        UsageError: unknown recipe or value.
+    """
+    fleet, place, threads = sweep.table, setup.place, setup.threads
+    assert isinstance(fleet, Fleet)
+    stream = sweep.beside(fleet.edits)
+    edits = read_edits(stream).edits
+    recipe = sweep.recipe(fleet.recipe) if fleet.recipe else None
+    numbers = load_recipe(recipe, fleet.settings).canonical() if recipe else None
+    options = EditOptions(recipe=recipe, settings=fleet.settings, anchors=fleet.anchors)
+    asked = [edits_hash(edits), numbers, fleet.settings, fleet.anchors, fleet.then, place.versions(threads)]
+    members = list[Member]()
+    for label, model in _labelled(setup.models.values()):
+        key, problem = "", ""
+        try:
+            base = Base(model)
+            key = sha256_bytes(canonical_json([label, base.fingerprint, base.template, *asked]).encode())[:32]
+        except MoreError as error:  # a broken checkpoint: the others are still edited
+            problem = " ".join(error.message.split())
+        group = counted(len(edits), "edit")
+        members.append(
+            Member(label, model, out / label, stream, options, fleet.then, place, threads, group, key, problem)
+        )
+    return members
+
+
+def _labelled(models: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield every folder with its name, and a number if an earlier one has the same."""
+    known = Counter[str]()
+    for model in models:
+        name = model.resolve().name
+        known[name] += 1
+        yield f"{name}-{known[name]}" if known[name] > 1 else name, model
+
+
+@dataclass(frozen=True)
+class FleetReport:
+    """What became of the checkpoints of a fleet."""
+
+    file: SweepFile
+    members: Sequence[Member]
+    done: Done
+
+    @property
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """The results by key."""
+        return {
+            member.key: {"schema": "more.sweep.member/1", "model": member.label, **self.done.values[member.key]}
+            for member in self.members
+            if member.key in self.done.values
+        }
+
+    @property
+    def failed_edits(self) -> dict[str, Sequence[str]]:
+        """Edits that do not stand, by label."""
+        return {line["model"]: line["failed"] for line in self.lines.values() if line["failed"]}
+
+
+def metrics_of(line: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return the metrics of one result."""
+    return {name: estimate_of(value) for name, value in line["metrics"].items()}

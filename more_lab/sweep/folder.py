@@ -1,0 +1,111 @@
+"""The folder of a sweep: one file for each finished job, and one file with the results of all.
+
+`parts/KEY.json` is written when its job has finished; the next run does not start it again. `results.jsonl` has a line
+for each job of the sweep, sorted by key: the same bytes wherever and in whatever order they ran. How long each took is
+in `timings.jsonl` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from more_cli.files import append_line, disk_errors, replacing
+from more_cli.progress import Progress
+from more_cli.store.lock import writer_lock
+from more_cli.text import canonical_json, finite
+from more_lab.sweep.jobs import Job, Outcome, Runner
+
+PARTS, RESULTS, TIMINGS = "parts", "results.jsonl", "timings.jsonl"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """Where a sweep writes."""
+
+    path: Path
+
+    def part(self, key: str) -> dict[str, Any] | None:
+        """Return the values of a finished job; None if there are none."""
+        with suppress(OSError, ValueError):
+            values = json.loads((self.path / PARTS / f"{key}.json").read_bytes())
+            return values if isinstance(values, dict) else None
+        return None
+
+    def keep(self, job: Job, outcome: Outcome) -> None:
+        """Keep the values of a finished job, and how long it took."""
+        path = self.path / PARTS / f"{job.key}.json"
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as scratch, disk_errors(path):
+            scratch.write_text(f"{canonical_json(finite(outcome.values))}\n", encoding="utf-8")
+        if outcome.seconds is not None:
+            line = {"key": job.key, "label": job.label, "group": job.group, "seconds": round(outcome.seconds, 3)}
+            self._append(f"{canonical_json(line)}\n".encode())
+
+    def times(self) -> dict[str, float]:
+        """Return the median seconds of the finished jobs of each group."""
+        found = dict[str, list[float]]()
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            for text in (self.path / TIMINGS).read_text(encoding="utf-8").splitlines():
+                line = json.loads(text)
+                found.setdefault(str(line["group"]), []).append(float(line["seconds"]))
+        return {group: median(seconds) for group, seconds in found.items()}
+
+    def write_results(self, lines: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write all results by key."""
+        path = self.path / RESULTS
+        with replacing(path) as scratch, disk_errors(path), open(scratch, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{canonical_json(finite({'key': key, **lines[key]}))}\n" for key in sorted(lines))
+
+    def _append(self, line: bytes) -> None:
+        path = self.path / TIMINGS
+        with disk_errors(path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                append_line(fd, line)
+            finally:
+                os.close(fd)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of the jobs of a sweep."""
+
+    values: Mapping[str, dict[str, Any]]
+    """Of every finished job by key, also of those that were finished before."""
+    problems: Mapping[str, str]
+    """Why a job failed, by label."""
+
+
+def run_jobs(jobs: Sequence[Job], folder: SweepFolder, runner: Runner, progress: Progress) -> Done:
+    """Run the jobs that are not finished yet, each key once, and keep each as it ends.
+
+    Raises:
+        StateError: another process writes into the folder, or it is not writable.
+    """
+    with disk_errors(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    problems = {job.label: job.problem for job in jobs if job.problem}
+    with writer_lock(folder.path / "lock"):
+        missing = unfinished(jobs, folder)
+        for number, (job, outcome) in enumerate(runner(missing, progress) if missing else (), 1):
+            if outcome.values is None:
+                problems[job.label] = outcome.problem
+            else:
+                folder.keep(job, outcome)
+            progress(number, len(missing), job.label)
+    values = {job.key: known for job in jobs if job.key and (known := folder.part(job.key)) is not None}
+    return Done(values, problems)
+
+
+def unfinished(jobs: Sequence[Job], folder: SweepFolder) -> list[Job]:
+    """Return the jobs that can be run and are not finished, each key once."""
+    found = {job.key: job for job in reversed(jobs) if job.key and folder.part(job.key) is None}
+    return list(reversed(found.values()))

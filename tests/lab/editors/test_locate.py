@@ -1,0 +1,324 @@
+"""AlphaEdit, MEMIT and ROME on tiny models: values, keys, writes, and what they leave as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from more_cli.demo.files import demo_model_dir
+from more_cli.editors.base import EditContext, EditRequest, FitData
+from more_cli.editors.registry import EditorOptions, entry_of
+from more_cli.errors import StateError
+from more_cli.model.batches import Query
+from more_cli.model.families import family_of
+from more_cli.model.loading import decoder_start
+from more_cli.model.prompts import Prompter
+from more_cli.model.runtime import Runtime
+from more_lab.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
+from more_lab.editors.locate.base import LocateEditor
+from more_lab.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
+from more_lab.editors.locate.pool import Material
+from more_lab.editors.locate.values import ValueTuning, find_value
+from more_lab.editors.weights import Work
+from support.editing import picture, requests
+from support.locating import fitted, pool
+from support.tiny_families import make_family
+
+EDITORS = ("alphaedit", "alphaedit-low-rank", "memit", "rome")
+LAST = "model.language_model.layers.3"
+
+
+def made(name: str, **values) -> LocateEditor:
+    # Random weights spread their logits less than trained ones: the clamps are wide.
+    numbers = {"clamp": 8.0, "steps": 40, "neutral": 2, "contexts": 1} | values
+    if name == "memit":
+        return MemitEditor(MemitTuning.model_validate({"weight": 1e-3} | numbers))
+    if name == "rome":
+        return RomeEditor(RomeTuning.model_validate(numbers))
+    solve = "low_rank" if name.endswith("low-rank") else "full"
+    return AlphaEditor(AlphaEditTuning.model_validate({"solve": solve, "share": 0.9, "ridge": 1e-3} | numbers))
+
+
+@pytest.fixture(scope="module")
+def blip2() -> Runtime:
+    model, processor = make_family("blip-2")
+    start = decoder_start(model.config.get_text_config(decoder=True))
+    return Runtime(model, Prompter(processor, family_of(model.config.model_type), decoder_start=start))
+
+
+@pytest.mark.parametrize("last_prompt", [False, True])
+def test_the_value_is_what_a_plain_hook_needs_to_add(runtime: Runtime, tmp_path: Path, last_prompt: bool) -> None:
+    request = requests(tmp_path, 3)[2]
+    encoded = runtime.encode(request.query, request.target)
+    tuning = ValueTuning(clamp=8.0, decay=0.0, stop=0.5)
+    work = Work()
+    path = "model.language_model.layers.1"
+    found = find_value(runtime, path, [encoded], [], tuning, work, last_prompt=last_prompt)
+    start, stop = encoded.target.start - 1, encoded.target.stop - 1
+    places = slice(start, start + 1) if last_prompt else slice(start, stop)
+    assert found.delta.shape[0] == (1 if last_prompt else len(encoded.target))
+    assert 0 < found.steps <= tuning.steps
+    assert not runtime.model.get_submodule(path)._forward_hooks
+
+    def add(module, args, output):
+        hidden = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+        hidden[0, places] += found.delta
+        return hidden if isinstance(output, torch.Tensor) else (hidden, *output[1:])
+
+    before = runtime.score(runtime.batch([encoded])).nll()
+    handle = runtime.model.get_submodule(path).register_forward_hook(add)
+    nll = float(runtime.score(runtime.batch([encoded])).nll())
+    handle.remove()
+    if found.loss < tuning.stop:
+        assert nll == pytest.approx(found.loss, abs=1e-4)
+    assert nll < float(before)
+
+
+def test_the_clamp_bounds_every_delta(runtime: Runtime, tmp_path: Path) -> None:
+    request = requests(tmp_path, 3)[2]
+    encoded = runtime.encode(request.query, request.target)
+    (output,) = runtime.read([encoded], [(LAST, "output")])[0]
+    norms = output[encoded.target.start - 1 : encoded.target.stop - 1].norm(dim=1)
+    found = find_value(runtime, LAST, [encoded], [], ValueTuning(clamp=0.1, stop=0.0), Work(), last_prompt=False)
+    torch.testing.assert_close(found.delta.norm(dim=1), 0.1 * norms, rtol=1e-3, atol=1e-5)
+
+
+def test_neutral_questions_hold_the_value_back(runtime: Runtime, tmp_path: Path) -> None:
+    request = requests(tmp_path, 1)[0]
+    encoded = runtime.encode(request.query, request.target)
+    neutral = runtime.encode(Query((), "is it a dog ?")).followed_by([runtime.prompter.eos])
+    norms = []
+    for kl in (0.0, 10.0):
+        tuning = ValueTuning(clamp=8.0, kl=kl, stop=0.0, decay=0.0)
+        found = find_value(runtime, LAST, [encoded], [neutral], tuning, Work(), last_prompt=False)
+        norms.append(float(found.delta[0].norm()))
+    assert norms[1] < 0.8 * norms[0]
+
+
+@pytest.mark.parametrize("family", ["llava", "blip2"])
+@pytest.mark.parametrize("name", EDITORS)
+def test_an_edit_is_learnt_and_can_be_removed_completely(request, tmp_path: Path, name: str, family: str) -> None:
+    runtime = request.getfixturevalue("runtime" if family == "llava" else "blip2")
+    editor = made(name)
+    facts = fitted(editor, runtime, tmp_path)
+    assert facts["records"] == 4
+    asked = [*requests(tmp_path, 2), EditRequest("text", Query((), "is it a dog ?"), "brown")]
+    batch = runtime.batch([runtime.encode(one.query, one.target) for one in asked])
+    before, random = runtime.score(batch).logits, torch.random.get_rng_state()
+    with editor.attach(runtime):
+        assert torch.equal(runtime.score(batch).logits, before), "an editor without edits changes no bit"
+        first = editor.edit(asked[0], EditContext(1))
+        outcomes = [editor.edit(one, EditContext(number)) for number, one in enumerate(asked[1:], 2)]
+        edited = runtime.score(batch).logits
+        with runtime.base():
+            assert torch.equal(runtime.score(batch).logits, before)
+    assert first.status == "learnt", first
+    assert all(outcome.status in {"learnt", "not-learnt"} for outcome in outcomes)
+    assert torch.equal(runtime.score(batch).logits, before)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    kept = editor.state_dict()
+    assert editor.footprint().fixed + editor.footprint().growing == sum(value.nbytes for value in kept.values())
+
+    # Another editor with the same fit: the same edits make the same bytes, from the start and from a kept state.
+    other = made(name)
+    other.load_fitted(editor.fitted())
+    with other.attach(runtime):
+        other.edit(asked[0], EditContext(1))
+        middle = {key: value.clone() for key, value in other.state_dict().items()}
+    other.reset()
+    assert not other.state_dict()
+    with other.attach(runtime):
+        assert torch.equal(runtime.score(batch).logits, before)
+    other.load_state_dict(middle)
+    with other.attach(runtime):
+        for number, one in enumerate(asked[1:], 2):
+            other.edit(one, EditContext(number))
+        assert torch.equal(runtime.score(batch).logits, edited)
+    assert kept.keys() == other.state_dict().keys()
+    assert all(torch.equal(value, other.state_dict()[key]) for key, value in kept.items())
+
+
+def test_the_protected_outputs_do_not_move(runtime: Runtime, tmp_path: Path) -> None:
+    """With fewer keys than inputs, what the pool's own inputs make of an edited layer stays, to 1e-6."""
+    editor, asked = made("alphaedit", share=1.0, contexts=0), requests(tmp_path, 2)
+    edits = pool(tmp_path)[-1:]
+    fitted(editor, runtime, tmp_path, edits)
+    told = runtime.encode(Query((), edits[0].question), edits[0].target)
+    path, batch = f"{LAST}.mlp.down_proj", runtime.batch([told])
+    keys, before = runtime.read([told], [(path, "input"), (path, "output")])[0]
+    logits = runtime.score(batch).logits
+    with editor.attach(runtime):
+        outcome = editor.edit(asked[0], EditContext())
+        after = runtime.read([told], [(path, "output")])[0][0]
+        Delta = editor.deltas[path].value.double()
+        torch.testing.assert_close(runtime.score(batch).logits, logits, atol=1e-5, rtol=1e-5)
+    assert outcome.right_after
+    assert Delta.norm() > 0.1
+    V = editor.protected(path)
+    assert V.shape[1] < V.shape[0]
+    for K0 in (V, keys.double().T):
+        assert (Delta @ K0).norm() / (Delta.norm() * K0.norm()) < 1e-6
+    assert (after - before).norm() < 1e-6 * max(1.0, float(before.norm()))
+
+
+def test_a_write_leaves_less_than_a_twentieth_of_the_residual(runtime: Runtime, tmp_path: Path, monkeypatch) -> None:
+    editor, shares = made("alphaedit", first=0.5), []
+    fitted(editor, runtime, tmp_path)
+    change = AlphaEditor._change
+
+    def measured(self, path, keys, residual):
+        Delta = change(self, path, keys, residual)
+        shares.append(float((Delta @ keys - residual).norm() / residual.norm()))
+        return Delta
+
+    monkeypatch.setattr(AlphaEditor, "_change", measured)
+    with editor.attach(runtime):
+        editor.edit(requests(tmp_path, 3)[2], EditContext())
+    assert len(shares) == 2
+    assert max(shares) < 0.05
+
+
+def test_keys_of_earlier_edits_are_kept_and_protect_them(runtime: Runtime, tmp_path: Path) -> None:
+    first, second = requests(tmp_path, 2)
+    path, moved = f"{LAST}.mlp.down_proj", []
+    for forgets in (False, True):
+        editor = made("alphaedit", contexts=0)
+        fitted(editor, runtime, tmp_path)
+        encoded = runtime.encode(first.query, first.target)
+        places = slice(encoded.target.start - 1, encoded.target.stop - 1)
+        with editor.attach(runtime):
+            editor.edit(first, EditContext(1))
+            keys = runtime.read([encoded], [(path, "input")])[0][0][places].double().T
+            torch.testing.assert_close(editor.state_dict()[f"{path}.past"], keys @ keys.T, atol=1e-5, rtol=1e-5)
+            if forgets:
+                editor._past = {}
+            before = editor.deltas[path].value.double()
+            editor.edit(second, EditContext(2))
+            moved.append(float(((editor.deltas[path].value.double() - before) @ keys).norm()))
+    assert moved[0] < 0.5 * moved[1]
+
+
+def test_the_paper_literal_variant_writes_one_key(runtime: Runtime, tmp_path: Path) -> None:
+    """And in the last layer it can fit the first token of a longer target at most: nothing mixes positions behind."""
+    entry = entry_of("alphaedit:last_prompt")
+    settings = ("clamp=8.0", "steps=40", "neutral=0", "stop=0.0", "share=0.5")
+    editor = entry.make(EditorOptions(demo_model_dir(), settings=settings))
+    assert isinstance(editor, AlphaEditor)
+    fitted(editor, runtime, tmp_path)
+    request = requests(tmp_path, 3)[2]
+    encoded = runtime.encode(request.query, request.target)
+    batch, path = runtime.batch([encoded]), f"{LAST}.mlp.down_proj"
+    with editor.attach(runtime):
+        (value,) = [find_value(runtime, LAST, [encoded], [], editor.tuning, Work(), last_prompt=True)]
+        assert len(value.delta) == 1
+        editor.edit(request, EditContext())
+        past = editor.state_dict()[f"{path}.past"]
+        key = runtime.read([encoded], [(path, "input")])[0][0][encoded.target.start - 1].double()
+        torch.testing.assert_close(past, torch.outer(key, key), atol=1e-5, rtol=1e-5)
+        assert bool(runtime.score(batch).right()[0, -len(encoded.target)])
+
+
+def test_both_ways_to_solve_write_the_same(runtime: Runtime, tmp_path: Path) -> None:
+    written = []
+    for name in EDITORS[:2]:
+        editor = made(name, steps=5)
+        fitted(editor, runtime, tmp_path)
+        with editor.attach(runtime):
+            for number, one in enumerate(requests(tmp_path, 2), 1):
+                editor.edit(one, EditContext(number))
+        written.append(editor.state_dict()[f"{LAST}.mlp.down_proj"])
+        grows = editor.footprint().growing
+        assert (grows > 0) == (name == "alphaedit-low-rank")
+    torch.testing.assert_close(*written, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("consistent", [False, True])
+@pytest.mark.parametrize("contexts", [0, 2])
+def test_rome_maps_keys_to_values_exactly(runtime, tmp_path, monkeypatch, consistent: bool, contexts: int) -> None:
+    editor, values = made("rome", consistent=consistent, contexts=contexts), []
+    fitted(editor, runtime, tmp_path)
+    find = RomeEditor._value
+    monkeypatch.setattr(RomeEditor, "_value", lambda self, *args: values.append(find(self, *args)) or values[-1])
+    request = requests(tmp_path, 3)[2]
+    with editor.attach(runtime):
+        (path,) = editor.deltas
+        editor.edit(request, EditContext())
+        rows = editor._taken([path], path, Work())
+        Delta = editor.deltas[path].value.double()
+    keys, outputs = (torch.stack([row[side] for row in rows]) for side in (0, 1))
+    base = outputs - keys @ Delta.T
+    wanted = base[0] + values[0].delta.double()
+    reached = outputs.mean(dim=0) if consistent else outputs[0]
+    torch.testing.assert_close(reached, wanted, atol=1e-4, rtol=1e-4)
+    assert values[0].delta.norm() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["alphaedit", "memit"])
+def test_a_fit_that_was_interrupted_ends_with_the_same_bytes(runtime, tmp_path, monkeypatch, name: str) -> None:
+    monkeypatch.setattr("more_lab.editors.locate.pool.CHUNK", 1)
+    whole, kept = made(name), {}
+    fitted(whole, runtime, tmp_path)
+
+    class Killed(Exception):
+        pass
+
+    def save(make) -> None:
+        kept.update({key: value.clone() for key, value in make().items()})
+        if int(kept["done"]) == 2:
+            raise Killed
+
+    again = made(name)
+    with again.attach(runtime), pytest.raises(Killed):
+        again.fit(FitData(pool(tmp_path), save=save))
+    again = made(name)
+    with again.attach(runtime):
+        again.fit(FitData(pool(tmp_path), load=lambda: kept))
+    expected, found = whole.fitted(), again.fitted()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(value, found[key]) for key, value in expected.items())
+
+
+def test_second_moments_are_those_of_all_tokens(runtime: Runtime, tmp_path: Path) -> None:
+    editor, (edit,) = made("memit"), pool(tmp_path)[:1]
+    facts = fitted(editor, runtime, tmp_path, [edit])
+    samples = [runtime.encode(Query(edit.images, edit.question), edit.target)]
+    samples += [runtime.encode(Query((p.image,) if p.image else (), p.question)) for p in edit.locality]
+    for path, value in editor._moments.items():
+        keys = torch.cat([runtime.read([one], [(path, "input")])[0][0] for one in samples]).double()
+        assert facts["keys"] == len(keys)
+        torch.testing.assert_close(value, keys.T @ keys / len(keys), atol=1e-6, rtol=1e-5)
+
+
+def test_what_is_drawn_from_the_pool_comes_back(runtime: Runtime, tmp_path: Path) -> None:
+    editor = made("memit", neutral=3, contexts=2)
+    fitted(editor, runtime, tmp_path)
+    drawn, again = editor._material, Material.of(editor.fitted())
+    assert again.contexts == drawn.contexts
+    assert [bool(one.images) for one in drawn.neutral] == [False, False, True]
+    one, other = (runtime.score(runtime.batch(found.neutral)).logits for found in (drawn, again))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", EDITORS)
+def test_a_value_that_is_not_finite_is_refused(runtime, tmp_path, monkeypatch, name: str) -> None:
+    editor, (request, *_) = made(name), requests(tmp_path, 1)
+    fitted(editor, runtime, tmp_path)
+
+    def broken(optimiser: torch.optim.Optimizer) -> None:
+        for group in optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.data.fill_(torch.nan)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", broken)
+    with editor.attach(runtime):
+        outcome = editor.edit(request, EditContext())
+    assert (outcome.status, outcome.writes) == ("refused", 0)
+    assert not editor.state_dict()
+
+
+def test_an_editor_that_was_not_fitted_says_so(runtime: Runtime, tmp_path: Path) -> None:
+    editor = made("rome")
+    with editor.attach(runtime), pytest.raises(StateError, match="was not fitted"):
+        editor.edit(EditRequest("1", Query((picture(tmp_path),), "why ?"), "7"), EditContext())

@@ -1,0 +1,122 @@
+"""`more reproduce`: the paper's table beside what a run measures, also after a run that was cut short."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from more_cli.runner import steps as run_steps
+from more_lab.experiments.published import EDITORS as PAPER
+from more_lab.experiments.published import published, table, tables
+from support.helpers import Result, World, at_call, die, forks, in_child, run, stopped_at
+
+PAPER_TEX = Path(__file__).parents[3] / "shared" / "paper" / "m-ore.tex"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A tiny LLaVA, and a folder with two edits of E-VQA and none of E-IC."""
+    world = World(tmp_path_factory.mktemp("reproduce") / "world")
+    world.mmedit(2)
+    return world
+
+
+def measure(world: World, cache: Path, *options: object) -> Result:
+    where = "--data-root", world.root / "mmedit", "--image-root", world.root, "--cache", cache, "--dtype", "float32"
+    return run("reproduce", "table-1", world.model, *where, "--checkpoints", "1,2", *options)
+
+
+def test_measured_is_beside_printed_and_what_could_not_be_run_says_why(world: World, tmp_path: Path) -> None:
+    result = measure(world, tmp_path, "--editor", "ft-m", "--editor", "none", "--json")
+    assert result.code == 3
+    assert result.err.endswith("error: not every row of the table was measured\nhint: the lines `not run` say why\n")
+    found = result.json
+    assert (found["schema"], found["backbone"]) == ("more.reproduce/1", "LLaVA-v1.5")
+    rows = {(row["suite"], row["editor"], row["edits"]): row for row in found["rows"]}
+    assert set(rows) == {(s, e, t) for s in ("e-vqa", "e-ic") for e in ("ft-m", "none") for t in (1, 2)}
+    first = rows["e-vqa", "ft-m", 1]
+    assert first["printed"] == {"Rel": 95.0, "T-Gen": 95.0, "M-Gen": 79.67, "T-Loc": 100.0, "M-Loc": 85.83, "Avg": 91.1}
+    assert first["measured"]["T-Loc"]["value"] == 1.0, "text does not pass the projector"
+    assert first["reason"] == ""
+    assert rows["e-vqa", "none", 1]["printed"] is None
+    missing = rows["e-ic", "ft-m", 1]
+    assert missing["measured"] is None
+    assert "e-ic" in missing["reason"] or "caption" in missing["reason"]
+
+
+def test_the_table_on_the_terminal(world: World, tmp_path: Path) -> None:
+    shown = measure(world, tmp_path, "--editor", "ft-m", "--report", tmp_path / "table.md")
+    assert shown.code == 3, shown.err
+    lines = [line.split() for line in shown.out.splitlines()]
+    (measured,) = [line for line in lines if line[:3] == ["ft-m", "1", "measured"]]
+    printed, difference = lines[lines.index(measured) + 1 :][:2]
+    assert printed == ["printed", "95.0", "95.0", "79.7", "100.0", "85.8", "91.1"]
+    expected = [f"{float(ours) - float(theirs):+.1f}" for ours, theirs in zip(measured[3:], printed[1:], strict=True)]
+    for got, value in zip(difference[1:], expected, strict=True):
+        assert abs(float(got) - float(value)) < 0.2, "each is rounded on its own"
+    assert "not run: ft-m on e-ic: " in shown.out
+    assert "ft-m" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_an_editor_that_is_not_there_and_a_table_that_is_only_printed(world: World, tmp_path: Path) -> None:
+    unknown = measure(world, tmp_path, "--editor", "ft-n")
+    assert unknown.code == 2
+    assert unknown.err.startswith("error: unknown editor `ft-n`\nhint: did you mean `ft-")
+    only = run("reproduce", "ablation", world.model)
+    assert (only.code, only.err) == (
+        2,
+        "error: table `ablation` is only printed: no command runs it\nhint: use table-1\n",
+    )
+    wrong = run("reproduce", "table-2", world.model)
+    assert (wrong.code, wrong.err) == (2, "error: unknown table `table-2`\nhint: did you mean `table-1`?\n")
+
+
+def test_where_nothing_can_be_run_the_command_fails_with_the_first_reason(world: World, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    result = run("reproduce", "table-1", world.model, "--data-root", nowhere, "--editor", "none", "--checkpoints", "1")
+    assert result.code == 4
+    assert str(nowhere) in result.err.splitlines()[0]
+    assert result.out == ""
+    later = measure(world, tmp_path, "--editor", "none", "--editor", "ike", "--json")
+    assert later.code == 3
+    reasons = {row["reason"] for row in later.json["rows"] if (row["suite"], row["editor"]) == ("e-vqa", "ike")}
+    assert reasons == {"suite `e-vqa` has 2 calibration edits, and editor `ike` is fitted on those after the first 20"}
+
+
+@forks
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_that_was_cut_short_ends_with_the_same_bytes(world: World, tmp_path: Path, killed: bool) -> None:
+    options = "--editor", "ft-m", "--editor", "ft-l", "--json"
+
+    def start() -> Result:
+        return measure(world, tmp_path / "cut", *options)
+
+    def until_killed() -> Result:
+        at_call(4, [(run_steps.Run, "_edited")], die)
+        return start()
+
+    code = in_child(until_killed) if killed else stopped_at(4, run_steps.Run, "_edited", start)
+    assert code == (-9 if killed else 130), "before the last of four edits"
+    assert start().out == measure(world, tmp_path / "whole", *options).out
+
+
+def test_the_paper_prints_48_rows(world: World) -> None:
+    rows = table("table-1")
+    assert len({(row.backbone, row.name, row.edits) for row in rows}) == 48
+    assert {row.name for row in rows} == set(PAPER)
+    assert len(rows) == 96, "two suites each"
+    for row in rows:
+        mean = sum(value for name, value in row.values.items() if name != "Avg") / 5
+        assert abs(mean - row.values["Avg"]) < 0.6, row
+    assert "source" in json.dumps(published())
+    assert {"table-1", "ablation"} < set(tables())
+
+
+@pytest.mark.skipif(not PAPER_TEX.exists(), reason="the paper is not here")
+def test_the_rows_are_those_of_the_paper() -> None:
+    text = PAPER_TEX.read_text(encoding="utf-8")
+    for row in table("table-1"):
+        for value in row.values.values():
+            assert f"{value:.2f}" in text, row

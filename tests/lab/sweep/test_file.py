@@ -1,0 +1,132 @@
+"""A sweep file: what it can say, and what is said of one that it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from more_lab.sweep.file import read_sweep
+from support.helpers import World, line, run
+
+RECIPES = Path(__file__).parents[3] / "recipes" / "sweeps"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_setting_with_an_editor_before_it_changes_this_editor_alone(tmp_path: Path) -> None:
+    text = """
+    editors = ["more", "more:paper", "more:paper@own.toml"]
+    orders = [0, 2]
+    [settings]
+    last = [1, 2]
+    default.lambda = [10.0]
+    "more:paper:rank" = [4]
+    "more:system" = ["a:b"]
+    "more:sites" = [["projector"]]
+    """
+    found = list(read_sweep(written(tmp_path, text)).combinations())
+    assert [cell.order for cell in found] == [0, 2] * 6
+    settings = {
+        editor: {cell.settings for cell in found if cell.editor == editor} for editor in {c.editor for c in found}
+    }
+    both = {("last=1", "default.lambda=10"), ("last=2", "default.lambda=10")}
+    assert settings["more"] == {(*each, 'system="a:b"', 'sites=["projector"]') for each in both}
+    assert settings["more:paper"] == {(*each, "rank=4") for each in both}
+    assert settings["more:paper@own.toml"] == both
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    found = read_sweep(written(tmp_path, 'editors = ["more@own.toml", "more@llava"]\nsuites = ["a.jsonl", "e-ic"]'))
+    assert found.editor("more@own.toml") == f"more@{tmp_path / 'own.toml'}"
+    assert found.editor("more@llava") == "more@llava"
+    assert (found.suite("a.jsonl"), found.suite("e-ic")) == (str(tmp_path / "a.jsonl"), "e-ic")
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
+def test_the_shipped_files_can_be_run(path: Path, tmp_path: Path) -> None:
+    planned = run("sweep", path, "-o", tmp_path / "out", "--dry-run")
+    assert planned.code == 0, planned.err
+    assert "to run" in planned.out
+    assert "cannot run" not in planned.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("editors = [", "Invalid value", "a sweep is a TOML file"),
+        ("", "`editors` is missing; it takes a list of text", "docs/sweeps.md lists all keys"),
+        ("editors = []", "`editors` cannot be `[]`; it takes a list of text", ""),
+        ('editors = "more"', "`editors` cannot be `more`; it takes a list of text", ""),
+        ('editor = ["more"]', "there is no key `editor`", "did you mean `editors`?"),
+        ('editors = ["none"]\nseeds = ["1"]', "`seeds", "docs/sweeps.md"),
+        ('editors = ["none"]\nlimits = [-1]', "`limits` cannot be `[-1]`; it takes a list of whole number", ""),
+        ('editors = ["none"]\nthreads = 0', "`threads` cannot be `0`; it takes a whole number >= 1", ""),
+        ('editors = ["none"]\nprotocols = ["onlin"]', "unknown protocol `onlin`", "there are final, online"),
+        ('editors = ["none"]\nmetrics = "paper"', "`metrics`: unknown metrics `paper`", "did you mean `paper-"),
+        ('editors = ["none"]\nmetrics = "mmedit"\nprotocols = ["final"]', "sets the protocols itself", "leave"),
+        ('editors = ["none"]\n[settings]\nrank = 8', "`rank` cannot be `8`; it takes a list of values", "rank = [8]"),
+        ('editors = ["none"]\n[settings]\nrank = []', "`rank` cannot be `[]`; it takes a list of values", "rank = [1]"),
+        ('editors = ["none"]\nsettings = 3', "`settings` is a table of lists", "for example [settings]"),
+        ('editors = ["none"]\n[settings]\n"more:rank" = [8]', "`more:rank` names none of the editors", '"EDITOR:KEY"'),
+        ('editors = ["moer"]', "unknown editor `moer`", "did you mean `more`?"),
+        ('editors = ["ft-l"]\n[settings]\nrank = [8]', "editor `ft-l`: there is no key `rank`", "its keys are"),
+        ('editors = ["none"]\nsuites = ["e-vqb"]', "unknown suite", "did you mean `e-vqa`?"),
+        ('editors = ["none"]\nsuites = ["mme"]', "suite `mme` has no edits, only questions", "name a suite of edits"),
+        ('editors = ["none"]\nmodels = ["embedded:blip"]', "there is no `embedded:blip`", "embedded:llava"),
+        ('editors = ["none"]\n[fleet]\nmodels = ["a"]\nedits = "e"', "`editors` is outside of `[fleet]`", "two files"),
+        ('fleet = 3', "`fleet` is a table; its keys are models, edits", "write [fleet]"),
+        ('[fleet]\nmodels = ["a"]\nedits = "e"\nthen = "serve"', "`then` cannot be `serve`", "docs/sweeps.md"),
+        (
+            f'editors = ["none"]\norders = {list(range(401))}\nlimits = {list(range(1, 252))}',
+            "more than 100,000 trials",
+            "shorten a list",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_file_key_and_value_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str, hint: str
+) -> None:
+    monkeypatch.setattr("more_cli.runner.run.load_runtime", None)
+    path = written(tmp_path, text)
+    refused = run("sweep", path, "-o", tmp_path / "out")
+    assert (refused.code, refused.out) == (2, ""), refused.err
+    error, *rest = refused.err.splitlines()
+    assert error.startswith(f"error: {path}")
+    assert said in error + "".join(rest)
+    assert hint in "".join(rest)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    written(tmp_path, "")
+    refused = run("sweep", tmp_path / "swep.toml", "-o", tmp_path / "out")
+    assert (refused.code, refused.out) == (4, "")
+    assert "did you mean" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--gpus-per-trial", 1), "`--gpus-per-trial` needs `--address`"),
+        (("--workers", 2, "--address", "auto"), "`--workers` and `--address` were both given"),
+        (("--device", "quantum"), "`--device quantum` cannot be used"),
+    ],
+)
+def test_options_that_do_not_go_together(tmp_path: Path, options: tuple[object, ...], said: str) -> None:
+    refused = run("sweep", written(tmp_path, 'editors = ["none"]'), "-o", tmp_path / "out", *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"error: {said}")
+
+
+def test_bad_edits_of_a_fleet_are_named_before_any_model_is_read(tmp_path: Path) -> None:
+    world = World.at(tmp_path)
+    world.write([{**line(0), "image": "img/none.png"}], "fixes.jsonl")
+    path = written(tmp_path, '[fleet]\nmodels = ["model"]\nedits = "fixes.jsonl"')
+    refused = run("sweep", path, "-o", tmp_path / "out")
+    assert (refused.code, refused.out) == (4, "")
+    assert "fixes.jsonl:1: " in refused.err
