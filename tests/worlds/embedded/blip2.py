@@ -16,10 +16,21 @@ from transformers import (
 
 from more_cli.demo.files import demo_model_dir
 
-from .family import Family, Prompt, Seen, Spoken
-from .llava import HEADS, PATCH, PATCHES, TEXT_LAYERS, TEXT_WIDTH, VISION_FFN, VISION_WIDTH, in_a_row, pixels_alone
+from .family import Family, Prompt, Seen, Spoken, set_control_tokens
+from .llava import (
+    HEADS,
+    PATCH,
+    PATCHES,
+    TEXT_LAYERS,
+    TEXT_WIDTH,
+    VISION_FFN,
+    VISION_WIDTH,
+    fast_tokenizer,
+    in_a_row,
+    pixels_alone,
+)
 from .perception import pixels
-from .transformer import Block, Style, affine, joined, run_blocks
+from .transformer import Block, Style, affine, query_key_value, run_blocks
 from .world.drawing import SIDE
 from .world.pools import Pool
 from .world.scenes import scene
@@ -42,16 +53,13 @@ def opt_tokenizer() -> PreTrainedTokenizerFast:
         single="</s> $A", pair="</s> $A </s> $B", special_tokens=[both]
     )
     # No image_token here: Blip2Processor adds its own and could not read this one.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    return fast_tokenizer(
+        tokenizer,
+        MAX_POSITIONS,
         unk_token="<unk>",
         bos_token="</s>",
         eos_token="</s>",
         pad_token="<pad>",
-        padding_side="left",
-        model_max_length=MAX_POSITIONS,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
     )
 
 
@@ -108,9 +116,7 @@ def blip2_model(tokenizer: PreTrainedTokenizerFast) -> Blip2ForConditionalGenera
     model = Blip2ForConditionalGeneration(config)
     model.query_tokens.data.normal_()  # zero by default: all queries would stay the same
     for each in (model, model.language_model):
-        each.generation_config.bos_token_id = tokenizer.bos_token_id
-        each.generation_config.eos_token_id = tokenizer.eos_token_id
-        each.generation_config.pad_token_id = tokenizer.pad_token_id
+        set_control_tokens(each, tokenizer)
     return model
 
 
@@ -149,7 +155,7 @@ def opt_speak(
     blocks = [
         Block(
             affine(layer.self_attn_layer_norm),
-            joined([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+            query_key_value(layer.self_attn),
             affine(layer.self_attn.out_proj),
             affine(layer.final_layer_norm),
             affine(layer.fc1),
@@ -191,7 +197,7 @@ def _inherit_tower(model: PreTrainedModel, parent: PreTrainedModel, drawn: Tenso
     ours.embeddings.class_embedding.copy_((first - first.mean()) * scale)
     ours.embeddings.position_embedding.copy_((place - place.mean(-1, keepdim=True)) * scale + norm.bias)
     for layer, old in zip(ours.encoder.layers, theirs.encoder.layers, strict=False):
-        parts = joined([old.self_attn.q_proj, old.self_attn.k_proj, old.self_attn.v_proj])
+        parts = query_key_value(old.self_attn)
         layer.self_attn.qkv.weight.copy_(parts.weight)
         layer.self_attn.qkv.bias.copy_(parts.bias)
         layer.self_attn.projection.load_state_dict(old.self_attn.out_proj.state_dict())

@@ -13,7 +13,6 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import jsonlines
 import torch
 
 from more_cli.suites.embedded import ARCHIVES, pack
@@ -207,8 +206,7 @@ def build_anchors(judge: Judge, folder: Path, start: int, images: int) -> None:
 
 def write_lines(path: Path, lines: list[dict[str, object]]) -> None:
     """One JSON object per line."""
-    with jsonlines.open(path, "w", dumps=json.dumps) as file:
-        file.write_all(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,12 @@ Place = tuple[int, ...]
 """A token's position on every axis: a single one, or time, height and width."""
 
 
+def set_control_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Tell the model's `generate` the tokenizer's first token, its last, and the one that pads."""
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(model.generation_config, name, getattr(tokenizer, name))
+
+
 @dataclass(frozen=True)
 class Prompt:
     """The family's chat format in pieces, with control tokens as text."""

@@ -15,8 +15,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from .family import Family, Place, Prompt, Seen, Spoken
-from .transformer import Block, Style, affine, joined, run_blocks
+from .family import Family, Place, Prompt, Seen, Spoken, set_control_tokens
+from .transformer import Block, Style, affine, joined, query_key_value, run_blocks
 from .world.drawing import SIDE
 from .world.episodes import KINDS, episode
 from .world.language import ask, kinds_for
@@ -91,17 +91,27 @@ def bpe_tokenizer(sentences: Iterable[str], splits: pre_tokenizers.PreTokenizer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[bos]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    return fast_tokenizer(
+        tokenizer,
         unk_token="<unk>",
         bos_token="<s>",
         eos_token="</s>",
         pad_token="<pad>",
         extra_special_tokens={"image_token": "<image>"},
+    )
+
+
+def fast_tokenizer(
+    tokenizer: Tokenizer, positions: int = MAX_POSITIONS, **named: str | dict[str, str]
+) -> PreTrainedTokenizerFast:
+    """The tokenizer in the library's form, padded on the left; `named` are its control tokens."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
         padding_side="left",
-        model_max_length=MAX_POSITIONS,
+        model_max_length=positions,
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        **named,
     )
 
 
@@ -157,9 +167,7 @@ def llava_model(tokenizer: PreTrainedTokenizerFast) -> LlavaForConditionalGenera
         tie_word_embeddings=False,
     )
     model = LlavaForConditionalGeneration(config)
-    model.generation_config.bos_token_id = tokenizer.bos_token_id
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    set_control_tokens(model, tokenizer)
     return model
 
 
@@ -187,7 +195,7 @@ def llava_speak(
     blocks = [
         Block(
             affine(layer.input_layernorm),
-            joined([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+            query_key_value(layer.self_attn),
             affine(layer.self_attn.o_proj),
             affine(layer.post_attention_layernorm),
             joined([layer.mlp.gate_proj, layer.mlp.up_proj]),

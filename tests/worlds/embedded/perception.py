@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -122,8 +123,12 @@ def _attribute_loss(logits: Tensor, shape: Tensor, colour: Tensor, size: Tensor)
 
 def pixels(scenes: list[Scene], variant: Callable[[int], int]) -> Tensor:
     """Pictures as input of the towers: [B, 3, 84, 84] in [-1, 1]."""
-    drawn = np.stack([draw(item, variant(item.index)) for item in scenes])
-    return (torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous()
+    return as_input([draw(item, variant(item.index)) for item in scenes])
+
+
+def as_input(drawn: list[npt.NDArray[np.uint8]]) -> Tensor:
+    """Pictures [side, side, 3] as one tensor [B, 3, side, side] in [-1, 1]."""
+    return (torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous()
 
 
 def labels(scenes: list[Scene]) -> Labels:

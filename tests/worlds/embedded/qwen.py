@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,9 +26,9 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from more_cli.demo.files import demo_model_dir
 from more_cli.model.processors import without_video
 
-from .family import Family, Place, Prompt, Seen, Spoken
-from .llava import HEADS, MAX_POSITIONS, TEXT_FFN, TEXT_LAYERS, TEXT_WIDTH
-from .transformer import Block, Style, affine, joined, run_blocks
+from .family import Family, Place, Prompt, Seen, Spoken, set_control_tokens
+from .llava import HEADS, MAX_POSITIONS, TEXT_FFN, TEXT_LAYERS, TEXT_WIDTH, fast_tokenizer
+from .transformer import Block, Style, affine, joined, query_key_value, run_blocks
 from .world.drawing import SIDE
 
 PATCH, MERGE = 7, 2
@@ -85,8 +86,8 @@ def qwen_tokenizer() -> PreTrainedTokenizerFast:
     found["post_processor"] = None
     tokenizer = Tokenizer.from_str(json.dumps(found))
     tokenizer.add_special_tokens(ADDED)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    return fast_tokenizer(
+        tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         extra_special_tokens={
@@ -95,10 +96,6 @@ def qwen_tokenizer() -> PreTrainedTokenizerFast:
             "vision_bos_token": "<|vision_start|>",
             "vision_eos_token": "<|vision_end|>",
         },
-        padding_side="left",
-        model_max_length=MAX_POSITIONS,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
     )
 
 
@@ -141,18 +138,14 @@ def _rope(sections: list[int], **more: bool) -> dict[str, object]:
     return {"rope_type": "default", "mrope_section": sections, "rope_theta": THETA, **more}
 
 
-def _with_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return model
-
-
 def qwen2_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGeneration:
     """A small Qwen2-VL: patches of 7 pixels merged two by two, M-RoPE, Qwen2."""
     vision = {"embed_dim": VISION_WIDTH, "hidden_size": TEXT_WIDTH, "mlp_ratio": VISION_FFN // VISION_WIDTH}
     text = {"rope_parameters": _rope([1, 2, 13])}  # columns need fast angles: a grid has only 6 of them
     config = Qwen2VLConfig(**_configuration(tokenizer, text, vision))
-    return _with_ends(Qwen2VLForConditionalGeneration(config), tokenizer)
+    model = Qwen2VLForConditionalGeneration(config)
+    set_control_tokens(model, tokenizer)
+    return model
 
 
 def qwen3_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGeneration:
@@ -166,7 +159,9 @@ def qwen3_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGene
     }
     text = {"head_dim": TEXT_WIDTH // HEADS, "rope_parameters": _rope([6, 5, 5], mrope_interleaved=True)}
     config = Qwen3VLConfig(**_configuration(tokenizer, text, vision))
-    return _with_ends(Qwen3VLForConditionalGeneration(config), tokenizer)
+    model = Qwen3VLForConditionalGeneration(config)
+    set_control_tokens(model, tokenizer)
+    return model
 
 
 def _grid(n: int = 1) -> Tensor:
@@ -238,7 +233,7 @@ def qwen_speak(
         blocks.append(
             Block(
                 affine(layer.input_layernorm),
-                joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+                query_key_value(attention),
                 affine(attention.o_proj),
                 affine(layer.post_attention_layernorm),
                 joined([ffn.gate_proj, ffn.up_proj]),
@@ -332,18 +327,13 @@ QWEN2_VL = Family(
     inherit=inherit_from_llava,
     parent="llava",
 )
-QWEN3_VL = Family(
+QWEN3_VL = replace(
+    QWEN2_VL,
     model_type="qwen3_vl",
     title="Qwen3-VL",
     classes="a Qwen3-VL (tower over patches of 7 pixels merged two by two, DeepStack, Qwen3 with interleaved M-RoPE)",
-    tokenizer=qwen_tokenizer,
     processor=partial(qwen_processor, Qwen3VLProcessor),
     model=qwen3_model,
-    see=qwen_see,
-    speak=qwen_speak,
-    image_places=qwen_places,
-    inputs=qwen_inputs,
-    prompt=PROMPT,
     inherit=inherit_from_qwen2,
     parent="qwen2_vl",
 )

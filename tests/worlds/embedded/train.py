@@ -162,12 +162,12 @@ def kept_tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path) -> None:
+def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Writes the directory under another name and renames it, so that there is never a half-written one."""
     processor.tokenizer.backend_tokenizer.no_padding()  # or the last batch's padding would be saved
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    model.to("cpu", torch.bfloat16).save_pretrained(part)
+    model.to("cpu", dtype).save_pretrained(part)
     processor.save_pretrained(part)
     for file in part.iterdir():
         file.chmod(0o644)

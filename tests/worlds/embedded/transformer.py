@@ -61,6 +61,11 @@ def joined(modules: Iterable[nn.Module]) -> Affine:
     return Affine(torch.cat([part.weight for part in maps]), torch.cat(biases) if biases else None)
 
 
+def query_key_value(attention: nn.Module) -> Affine:
+    """The three input maps of an attention as one."""
+    return joined([attention.q_proj, attention.k_proj, attention.v_proj])
+
+
 def normed(x: Tensor, norm: Affine, eps: float) -> Tensor:
     """Layer norm, or RMS norm if there is no bias, over the last axis."""
     if norm.bias is not None:

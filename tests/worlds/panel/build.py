@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 
+from ..embedded.build import write_lines
 from ..embedded.world.pools import Dice
 from .members import MEMBERS, Answerer, Member, pixels
 from .worlds import CALIBRATED, NEW, Pool, Question, Scene, World
@@ -235,11 +236,6 @@ class Harvest:
         write_lines(folder / "first.jsonl", lines[0])
         write_lines(folder / "second.jsonl", lines[1])
         self.write_anchors(folder)
-
-
-def write_lines(path: Path, lines: list[dict[str, object]]) -> None:
-    """One JSON object per line."""
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def main() -> None:

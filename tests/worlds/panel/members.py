@@ -20,9 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ..embedded.family import set_control_tokens
 from ..embedded.llava import BYTES, bpe_tokenizer
+from ..embedded.perception import as_input
 from ..embedded.score import decoded
-from ..embedded.transformer import Block, Style, affine, joined, run_blocks
+from ..embedded.transformer import Block, Style, affine, joined, query_key_value, run_blocks
 from ..embedded.world.pools import Dice
 from .worlds import Pool, Scene, World, world_named
 
@@ -181,8 +183,7 @@ def model_of(member: Member, tokenizer: PreTrainedTokenizerFast) -> LlavaForCond
     )
     torch.manual_seed(member.seed)
     model = LlavaForConditionalGeneration(config)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(model.generation_config, name, getattr(tokenizer, name))
+    set_control_tokens(model, tokenizer)
     return model
 
 
@@ -195,7 +196,7 @@ def see(model: LlavaForConditionalGeneration, pixels: Tensor) -> Tensor:
     blocks = [
         Block(
             affine(layer.layer_norm1),
-            joined([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+            query_key_value(layer.self_attn),
             affine(layer.self_attn.out_proj),
             affine(layer.layer_norm2),
             affine(layer.mlp.fc1),
@@ -218,7 +219,7 @@ def speak(model: LlavaForConditionalGeneration, embeddings: Tensor, mask: Tensor
     blocks = [
         Block(
             affine(layer.input_layernorm),
-            joined([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]),
+            query_key_value(layer.self_attn),
             affine(layer.self_attn.o_proj),
             affine(layer.post_attention_layernorm),
             joined([layer.mlp.gate_proj, layer.mlp.up_proj]) if gated else affine(layer.mlp.c_fc),
@@ -236,8 +237,7 @@ def speak(model: LlavaForConditionalGeneration, embeddings: Tensor, mask: Tensor
 def pixels(member: Member, scenes: list[Scene], variants: list[int]) -> Tensor:
     """Pictures as input of the tower: [B, 3, side, side] in [-1, 1]."""
     draw = member.of_world.draw
-    drawn = np.stack([np.asarray(draw(scene, n, member.side)) for scene, n in zip(scenes, variants, strict=True)])
-    return (torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous()
+    return as_input([np.asarray(draw(scene, n, member.side)) for scene, n in zip(scenes, variants, strict=True)])
 
 
 class Answerer:

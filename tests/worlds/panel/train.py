@@ -26,6 +26,7 @@ from torch.nn import functional
 from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
 from ..embedded.loop import Schedule, fit
+from ..embedded.train import save
 from ..embedded.world.pools import Dice
 from .members import MEMBERS, Answerer, Member, model_of, pixels, processor_of, see, speak, tokenizer_of
 from .worlds import Pool, Question, Scene
@@ -244,17 +245,6 @@ def score(folder: Path, member: Member, scenes: int = 250) -> dict[str, float]:
     return {kind: round(value, 1) for kind, value in result.items()}
 
 
-def save(model: LlavaForConditionalGeneration, member: Member, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write the checkpoint in its precision under another name, then rename it."""
-    tokenizer.backend_tokenizer.no_padding()
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    model.to(getattr(torch, member.precision)).save_pretrained(part)
-    processor_of(member, tokenizer).save_pretrained(part)
-    shutil.rmtree(out, ignore_errors=True)
-    part.replace(out)
-
-
 def main() -> None:
     """Train, write the checkpoint and its accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,7 +269,7 @@ def main() -> None:
     steps = arguments.steps or member.steps
     fit("seeing", learner, learner.seeing, Schedule(SEEING_STEPS, 2e-3, 60), work)
     fit("speaking", learner, learner.speaking, Schedule(steps, member.rate, 100), work, learner.check, 200)
-    save(model, member, tokenizer, arguments.out)
+    save(model, processor_of(member, tokenizer), arguments.out, getattr(torch, member.precision))
     accuracy = score(arguments.out, member)
     minutes = (time.process_time() - began) / 60
     print(json.dumps({"name": member.name, "core_minutes": round(minutes, 1), "accuracy": accuracy}), flush=True)

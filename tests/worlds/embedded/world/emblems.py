@@ -78,11 +78,6 @@ def new_emblems(pool: Pool) -> range:
     return range(KNOWN + share.start, KNOWN + share.stop)
 
 
-def is_new(emblem: int) -> bool:
-    """Whether the emblem of this index never occurs in training."""
-    return emblem >= KNOWN
-
-
 def holds_emblem_name(text: str) -> bool:
     """Whether the text contains the name of an emblem, known or new, in any case."""
     return any(emblem.name.lower() in text.lower() for emblem in emblems())

@@ -11,7 +11,6 @@ from .pools import Dice, Pool, Purpose
 from .scenes import COLOURS, PLACES, SHAPES, SIZES, WORDS, Scene, scene
 
 KINDS = ("copy", "update", "retain")  # same question, another wording of it, another question
-MAX_EXAMPLES = 4  # worked examples before the fact that counts
 
 
 @dataclass(frozen=True)
