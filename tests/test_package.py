@@ -40,7 +40,7 @@ def test_the_wheel_is_small_and_has_recipes_but_not_how_the_demo_model_is_made(w
         files = [PurePosixPath(name) for name in archive.namelist()]
     assert {file.parts[0] for file in files} <= {"more_cli", "more_lab", files[-1].parts[0]}
     assert files[-1].parts[0].endswith(".dist-info")
-    assert not [file for file in files if {"demo_model", "world", "tests"} & set(file.parts)]
+    assert not [file for file in files if {"worlds", "tests"} & set(file.parts)]
     packed = {file.name for file in files if file.is_relative_to("more_cli/_data/recipes")}
     assert packed == {path.name for path in (ROOT / "recipes").glob("*.toml")}
 

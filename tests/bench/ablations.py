@@ -6,7 +6,7 @@
 
 `run` gives each file of recipes/sweeps to `more sweep` once a world, with the models and suites of that world, and adds
 to results/ablations.jsonl. `calibrate` adds runs of three settings, each at the best of nine of its own. A model of the
-panel needs its suites: OUT/suites/A1, as recipes/panel/build.py writes them.
+panel needs its suites: OUT/suites/A1, as tests/worlds/panel/build.py writes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cost and final scores of 100 edits, compared with a LoRA that is trained again at each: from retention.py's runs.
 
-python recipes/demo_model/further.py FOLDER
+python -m tests.worlds.embedded.streams FOLDER
 python tests/bench/retention.py run --table arrivals --streams FOLDER
 """
 

@@ -5,7 +5,7 @@
     python tests/bench/panel.py show --against lora > tests/bench/PANEL.md
 
 LIST has a line per model: its name, its folder, the folder of its suites, and its half of the panel, `dev` or `held`
-(by default that of recipes/panel/members.toml); `demo` stands for the embedded model. A stream is a folder of suites
+(by default that of tests/worlds/panel/members.toml); `demo` is the embedded model. A stream is a folder of suites
 (eval.json, calibration.json, anchors.jsonl, images/; or first.jsonl and second.jsonl, of contradictions) or several,
 with `+` between them. Every run starts from the untouched model, and is scored after its last edit. Finished runs are
 skipped, unless the code that decides their numbers has changed. The runs use a copy of the code, made when the command
@@ -86,7 +86,7 @@ VARIANTS = {
     "lora-40": Variant("lora", epochs=40),
 }
 PACKAGE = Path(more_cli.__file__).parent
-MEMBERS = PACKAGE.parent / "recipes" / "panel" / "members.toml"
+MEMBERS = PACKAGE.parent / "tests" / "worlds" / "panel" / "members.toml"
 CODE = {
     "editor": [
         *(PACKAGE / name for name in ("core", "editors", "model", "recipe")),
@@ -262,7 +262,7 @@ def start_again(out: Path) -> None:
     """Start the same command on a copy of the code, so that an edit of the working tree cannot mix two versions."""
     copy = Path(tempfile.mkdtemp(prefix="panel-"))
     shutil.copytree(PACKAGE, copy / "more_cli", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, pattern in (("recipes", "*.toml"), ("recipes/panel", "members.toml"), ("tests/bench", "panel*.py")):
+    for name, pattern in (("recipes", "*.toml"), ("tests/worlds/panel", "members.toml"), ("tests/bench", "panel*.py")):
         (copy / name).mkdir(parents=True)
         for file in (PACKAGE.parent / name).glob(pattern):
             shutil.copy(file, copy / name)

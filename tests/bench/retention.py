@@ -2,7 +2,7 @@
 
     python tests/bench/retention.py run --table main --rows default,paper   # adds to results/retention.jsonl
     python tests/bench/retention.py show > tests/bench/RETENTION.md
-    python tests/bench/retention.py run --table arrivals --streams FOLDER       # of recipes/demo_model/further.py
+    python tests/bench/retention.py run --table arrivals --streams FOLDER       # of tests/worlds/embedded/streams.py
 
 Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all edits and
 their probes after the last edit (protocol `final`). Finished runs are skipped.
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--table", choices=list(TABLES), default="main")
     parser.add_argument("--rows", default="", help="names of rows, separated by `;` (default: all)")
     parser.add_argument("--seeds", default="", help="such as 0,1 (default: the table's)")
-    parser.add_argument("--streams", type=Path, default=Path(), help="folder made by further.py (for arrivals)")
+    parser.add_argument("--streams", type=Path, default=Path(), help="streams of tests/worlds (for arrivals)")
     arguments = parser.parse_args()
     if arguments.command == "show":
         print("\n".join(show()))

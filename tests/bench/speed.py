@@ -177,7 +177,7 @@ def show() -> Iterator[str]:
         yield f"{result['cores']} cores, load average {load}.\n"
         yield from TABLES[name](result["found"])
     yield "\n## A LoRA trained again after every edit\n"
-    yield "    python recipes/demo_model/further.py FOLDER"
+    yield "    python -m tests.worlds.embedded.streams FOLDER"
     yield "    python tests/bench/retention.py run --table arrivals --streams FOLDER\n"
     yield from arrivals.table()
     yield "\n## A long stream, rehearsal on\n"

@@ -34,8 +34,8 @@ from more_cli.model.runtime import Runtime
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.schema import Recipe
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "demo_model"))
-from draw import with_pictures
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from worlds.embedded.draw import with_pictures
 
 
 @dataclass

@@ -9,6 +9,11 @@ from more_cli.model.families import FAMILIES
 from more_cli.ops.status import extensions
 from more_cli.recipe.files import load_recipe, parse_recipe, pick_recipe, published_recipe, shipped_recipes
 from more_cli.recipe.tables import Constants
+from support.paths import ROOT
+
+
+def test_the_folder_of_recipes_has_nothing_else() -> None:
+    assert {path.suffix for path in (ROOT / "recipes").rglob("*") if path.is_file()} == {".toml"}
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

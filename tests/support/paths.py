@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 DATA = TESTS / "data"
 BENCH = TESTS / "bench"
-DEMO_MODEL = ROOT / "recipes" / "demo_model"
 MMEDIT = Path(os.environ.get("MORE_MMEDIT", ROOT.parent / "shared" / "data" / "mmedit"))
 
 

@@ -1,0 +1,1 @@
+"""The embedded models, one per family, and their suites."""

@@ -1,0 +1,1 @@
+"""The panel: eight small models in four other worlds, and their suites."""
