@@ -34,8 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "img"
 MANIFEST = IMAGES / "manifest.json"
 BENCH = ROOT / "tests" / "bench"
-RESULTS = BENCH / "results"
-PAGES = BENCH
+RESULTS = ROOT / "more_lab" / "results"
 FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
@@ -303,7 +302,7 @@ SWEEPS = {
 def ablations() -> list[Point]:
     """Return the means over worlds of each setting minus the paper's own, as the page of the ablations prints them."""
     lines = (
-        (PAGES / "ABLATIONS.md")
+        (RESULTS / "ABLATIONS.md")
         .read_text(encoding="utf-8")
         .split("## Means over worlds and suites\n")[1]
         .split("\n## ")[0]
@@ -592,7 +591,7 @@ def tabulate(name: str) -> None:
             else:
                 with mock.patch.object(sys, "argv", [path, *arguments]), contextlib.suppress(SystemExit):
                     runpy.run_path(str(BENCH / path), run_name="__main__")
-    (PAGES / name).write_text(page.getvalue(), encoding="utf-8")
+    (RESULTS / name).write_text(page.getvalue(), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------ what was read
@@ -603,7 +602,7 @@ _opened: set[Path] = set()
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[0], str) and arguments[1] == "r":
         path = Path(arguments[0]).resolve()
-        if path.suffix in (".json", ".jsonl", ".md") and path.is_relative_to(BENCH):
+        if path.suffix in (".json", ".jsonl", ".md") and {BENCH, RESULTS} & set(path.parents):
             _opened.add(path)
 
 
@@ -622,7 +621,7 @@ def main() -> None:
     sys.addaudithook(_note)
     manifest: dict[str, dict[str, str]] = {}
     for name in TABLES:
-        manifest |= made(PAGES / name, partial(tabulate, name))
+        manifest |= made(RESULTS / name, partial(tabulate, name))
     for name in FIGURES:
         manifest |= made(IMAGES / f"{name}.svg", partial(draw, name))
     MANIFEST.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
