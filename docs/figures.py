@@ -1,70 +1,112 @@
-"""Draw the figures of the pages of results and claims from tests/bench/results (needs the extra `plots`).
+"""Make every figure and every table of the results from the raw results (needs the extras `plots` and `lora`).
 
-    python docs/figures.py [FOLDER]         # default: docs/img
+    python docs/figures.py
 
-Every figure is an SVG. It carries the values that it shows, as JSON, in its description: a test compares these with
-the results, since the bytes of the drawing depend on the version of matplotlib.
+Figures are SVG files in docs/img, tables are the pages beside the results. docs/img/manifest.json says what each was
+made from, with the SHA-256 of every file: a test compares these with the files, and says what has to be made again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import json
 import re
+import runpy
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figure_ablations import ablations, draw_ablations
-from figure_lengths import draw_rivals, draw_standing, rivals, standing
-from figure_parts import (
-    FAINT,
-    FIVE,
-    IMAGES,
-    INK,
-    LORA,
-    OTHER,
-    OURS,
-    PART,
-    PUBLISHED,
-    RESULTS,
-    STYLE,
-    Point,
-    panels,
-    point,
-)
 from more_cli.evaluation.metrics import estimate
 from more_lab.experiments.paired import compare
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "img"
+MANIFEST = IMAGES / "manifest.json"
+BENCH = ROOT / "tests" / "bench"
+RESULTS = ROOT / "more_lab" / "results"
+FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart.
+OURS, PART, PUBLISHED, LORA, OTHER = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#999999"
+INK, FAINT = "#222222", "#D0D0D0"
+STYLE = {
+    "font.size": 9,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "figure.facecolor": "white",  # the same card on a light and on a dark page
+    "svg.fonttype": "none",
+    "svg.hashsalt": "more",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a figure with its 95 % interval, rounded to what a table shows."""
+
+    panel: str
+    row: str
+    value: float
+    low: float
+    high: float
+    n: int
+    x: float = 0.0
+    """Where it lies on the horizontal axis, in figures that have one."""
+
+
+def point(panel: str, row: str, values: Sequence[float], n: int, x: float = 0.0, *, scale: float = 100.0) -> Point:
+    """Return a point from a value and the ends of its interval."""
+    value, low, high = (round(scale * float(number), 2) for number in values)
+    return Point(panel, row, value, low, high, n, round(x, 1))
+
+
+def panels(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Return the points by panel, in order."""
+    found: dict[str, list[Point]] = {}
+    for one in points:
+        found.setdefault(one.panel, []).append(one)
+    return found
+
 
 # ------------------------------------------------------------------------------------------------ data
 
 
 @cache
-def retention(table: str) -> tuple[dict[str, Any], ...]:
+def runs(name: str) -> tuple[dict[str, Any], ...]:
+    """Return the runs of a file of results."""
+    return tuple(map(json.loads, (RESULTS / name).read_text(encoding="utf-8").splitlines()))
+
+
+def retention(table: str) -> list[dict[str, Any]]:
     """Return the runs of one table of RETENTION.md."""
-    lines = (RESULTS / "retention.jsonl").read_text(encoding="utf-8").splitlines()
-    return tuple(run for line in lines if (run := json.loads(line))["table"] == table)
+    return [run for run in runs("retention.jsonl") if run["table"] == table]
 
 
 def by_edit(table: str, row: str, label: str) -> list[float]:
     """Return a metric of each edit, its mean over the runs of a row."""
-    runs = [run for run in retention(table) if run["row"] == row]
+    mine = [run for run in retention(table) if run["row"] == row]
     labels = FIVE if label == "mean of five" else (label,)
-    means: list[float] = np.mean([[run["values"][one] for one in labels] for run in runs], axis=(0, 1)).tolist()
+    means: list[float] = np.mean([[run["values"][one] for one in labels] for run in mine], axis=(0, 1)).tolist()
     return means
 
 
 def cost(table: str, row: str) -> float:
     """Return the samples sent forward and backward per edit, a consolidation included."""
-    runs = [run for run in retention(table) if run["row"] == row]
-    return float(np.mean([(sum(run["cost"]) + (run["consolidation"] or 0)) / max(1, len(run["cost"])) for run in runs]))
+    mine = [run for run in retention(table) if run["row"] == row]
+    return float(np.mean([(sum(run["cost"]) + (run["consolidation"] or 0)) / max(1, len(run["cost"])) for run in mine]))
 
 
 def measured(table: str, row: str, label: str, panel: str = "", name: str = "") -> Point:
@@ -74,7 +116,7 @@ def measured(table: str, row: str, label: str, panel: str = "", name: str = "") 
     return point(panel or label, name or row, values, found.n, cost(table, row))
 
 
-RIVALS = (
+OTHERS = (
     *("grace", "ike", "serac", "liveedit", "wise", "alphaedit", "memit", "rome", "mend", "ultraedit", "scopeedit"),
     *("ft-l", "ft-m"),
 )
@@ -83,9 +125,7 @@ RIVALS = (
 
 def editors() -> list[Point]:
     """Return the editors of `e-vqa` after 100 edits, each calibrated with nine tries, from the highest mean on."""
-    lines = (RESULTS / "nine.jsonl").read_text(encoding="utf-8").splitlines()
-    runs = {run["editor"]: run for line in lines if (run := json.loads(line))["suite"] == "e-vqa"}
-    found = {editor: run["readouts"]["final@100"] for editor, run in runs.items()}
+    found = {run["editor"]: run["readouts"]["final@100"] for run in runs("nine.jsonl") if run["suite"] == "e-vqa"}
     ranked = sorted(found, key=lambda editor: -sum(found[editor][label][0] for label in FIVE))
     return [
         point(label, editor, values[:3], values[3])
@@ -134,8 +174,8 @@ def _over_streams(row: str, label: str) -> list[float]:
     """Return a metric of each edit, its mean over the orders of its stream, one stream after the other."""
     found: list[float] = []
     for stream in range(STREAMS):
-        runs = [run for run in retention("arrivals") if run["row"] == row and run["seed"] % STREAMS == stream]
-        found += np.mean([run["values"][label] for run in runs], axis=0).tolist()
+        mine = [run for run in retention("arrivals") if run["row"] == row and run["seed"] % STREAMS == stream]
+        found += np.mean([run["values"][label] for run in mine], axis=0).tolist()
     return found
 
 
@@ -199,6 +239,100 @@ def speed() -> list[Point]:
     return points
 
 
+STANDING = {
+    "auto-anchors": ("anchors made", OURS),
+    "default": ("anchors by hand", PART),
+    "anew-whole-rank": ("whole ranks, written anew", PUBLISHED),
+    "lora": ("LoRA, rate chosen on 40", LORA),
+    "lora-0.0005": ("LoRA, the lowest rate", OTHER),
+}
+RIVALS = {
+    "more, anchors made": (OURS, "o"),
+    "more": (PART, "o"),
+    "naive": ("#7A5195", "o"),
+    "ike": ("#CC79A7", "^"),
+    "grace": ("#009E73", "s"),
+    "serac": (OTHER, "v"),
+    "alphaedit": (INK, "D"),
+    "lora": (LORA, "P"),
+    "more:paper": (PUBLISHED, "X"),
+}
+"""Editors of the figure of rivals, each with a colour and a marker, since colours alone do not tell nine apart."""
+
+LENGTHS = 10, 100, 1000
+
+
+def standing() -> list[Point]:
+    """Return what 100 to 3,000 corrections that all stand leave, on one held-out model."""
+    wanted = "D2", "long", "evaluation"
+    mine = [run for run in runs("panel.jsonl") if (run["model"], run["stream"], run["pool"]) == wanted]
+    points = []
+    for label in FIVE:
+        for variant, (name, _) in STANDING.items():
+            for run in sorted((run for run in mine if run["variant"] == variant), key=lambda run: run["limit"]):
+                found = estimate([value for value in run["values"][label] if value is not None])
+                points.append(point(label, name, (found.value, found.low, found.high), found.n, run["limit"]))
+    return points
+
+
+def rivals() -> list[Point]:
+    """Return what editors keep of the first 10, 100 and 1,000 corrections of one stream, scored after the last."""
+    found = {run["row"]: run["readouts"] for run in runs("thousand.jsonl")}
+    return [
+        point(label, editor, values[:3], values[3], mark)
+        for label in FIVE
+        for editor in RIVALS
+        for mark in LENGTHS
+        for values in [found[editor][f"final@{mark}"][label]]
+    ]
+
+
+ABLATED = ("Rel", "M-Gen", "M-Loc", "mean of five")
+SWEEPS = {
+    "statistics": "one P",
+    "pooling": "a key of every token",
+    "basis": "basis",
+    "freeze": "A trained",
+    "lambda": "lambda 2000 to",
+    "rank": "rank 32 to",
+}
+"""Sweeps that are shown, by what their settings change."""
+
+
+def ablations() -> list[Point]:
+    """Return the means over worlds of each setting minus the paper's own, as the page of the ablations prints them."""
+    lines = (
+        (RESULTS / "ABLATIONS.md")
+        .read_text(encoding="utf-8")
+        .split("## Means over worlds and suites\n")[1]
+        .split("\n## ")[0]
+        .splitlines()
+    )
+    columns, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line[:1] == "|"]
+    points = []
+    for sweep, setting, count, *cells in rows:
+        if sweep in SWEEPS:
+            shown = dict(zip(columns[3:], cells, strict=True))
+            for panel in ABLATED:
+                value, low, high = map(float, re.findall(r"[-+]?\d+\.\d", shown[panel]))
+                points.append(Point(panel, named(sweep, setting), value, low, high, int(count)))
+    return points
+
+
+def named(sweep: str, setting: str) -> str:
+    """Return a setting in words: `rank 32 to 8`."""
+    given = dict(pair.split("=") for pair in setting.strip("`").split())
+    values = [value.strip('"') for value in given.values()]
+    if sweep == "freeze":
+        rows = ", rows orthonormal" if values[1] == "true" else ""
+        return f"A trained, rate {values[0]}{rows}"
+    if sweep == "statistics":
+        return "one P for all sites" if values == ["shared"] else "one P a modality"
+    if sweep == "basis":
+        return f"{values[0].capitalize()} basis"
+    return SWEEPS[sweep] if sweep == "pooling" else f"{SWEEPS[sweep]} {values[0]}"
+
+
 # ------------------------------------------------------------------------------------------------ drawings
 
 
@@ -211,7 +345,7 @@ def colour(row: str) -> str:
         return LORA
     if row in ("naive", "polyak"):
         return PART
-    return OTHER if row in ("none", "before", *RIVALS) else OURS
+    return OTHER if row in ("none", "before", *OTHERS) else OURS
 
 
 def bars(axes: Axes, points: Sequence[Point], *, limits: tuple[float, float], names: bool) -> None:
@@ -334,6 +468,54 @@ def draw_speed(points: Sequence[Point]) -> Figure:
     return figure
 
 
+def draw_standing(points: Sequence[Point]) -> Figure:
+    """Draw a panel a metric, a line an editor, against the number of corrections."""
+    return _lines(points, {name: (colour, "o") for name, colour in STANDING.values()}, (100, 300, 1000, 3000))
+
+
+def draw_rivals(points: Sequence[Point]) -> Figure:
+    """Draw a panel a metric, a line an editor, against the number of corrections."""
+    return _lines(points, RIVALS, LENGTHS)
+
+
+def _lines(points: Iterable[Point], kinds: Mapping[str, tuple[str, str]], ticks: Sequence[int]) -> Figure:
+    figure = Figure(figsize=(9.5, 3.2), layout="constrained")
+    found = panels(points)
+    for axes, (panel, part) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
+        for name, (colour, marker) in kinds.items():
+            mine = [one for one in part if one.row == name]
+            errors = [[one.value - one.low for one in mine], [one.high - one.value for one in mine]]
+            x, y = [one.x for one in mine], [one.value for one in mine]
+            axes.errorbar(x, y, yerr=errors, fmt=f"{marker}-", color=colour, markersize=4, capsize=2, label=name)
+        axes.set(title=panel, xscale="log", ylim=(0, 104))
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.minorticks_off()
+        axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(5, len(kinds)), frameon=False
+    )
+    return figure
+
+
+def draw_ablations(points: Sequence[Point]) -> Figure:
+    """Draw a panel a metric and a row a setting, 0 where it is level with the paper's own."""
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    found = panels(points)
+    for axes, (panel, part) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        places = np.arange(len(part))[::-1]
+        for one, place in zip(part, places, strict=True):
+            colour = OTHER if one.low <= 0 <= one.high else OURS
+            errors = [[one.value - one.low], [one.high - one.value]]
+            axes.errorbar([one.value], [place], xerr=errors, fmt="o", color=colour, markersize=4, capsize=2)
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set(title=panel, ylim=(-0.6, len(part) - 0.4), yticks=places)
+        axes.set_yticklabels([one.row for one in part] if panel == ABLATED[0] else [])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    figure.supxlabel("points, minus the paper's setting, mean of eleven worlds and suites, 95 % interval", fontsize=9)
+    return figure
+
+
 FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], Figure]]] = {
     "editors": (editors, draw_editors),
     "cost": (costs, draw_costs),
@@ -348,22 +530,102 @@ FIGURES: dict[str, tuple[Callable[[], list[Point]], Callable[[Sequence[Point]], 
 """By name of the file: what a figure shows, and how it is drawn."""
 
 
-def draw(folder: Path) -> None:
-    """Write every figure into a folder."""
+def draw(name: str) -> None:
+    """Write a figure."""
+    data, drawing = FIGURES[name]
     with mpl.rc_context(STYLE):
-        for name, (data, drawing) in FIGURES.items():
-            points = data()
-            about = json.dumps([astuple(one) for one in points], separators=(",", ":"))
-            metadata = {"Date": None, "Creator": None, "Title": name, "Description": about}
-            drawing(points).savefig(folder / f"{name}.svg", metadata=metadata)
+        drawing(data()).savefig(IMAGES / f"{name}.svg", metadata={"Date": None, "Creator": None, "Title": name})
 
 
-def drawn(path: Path) -> list[Point]:
-    """Return the values that a figure shows, from its description."""
-    found = re.search(r"<dc:description>(.*?)</dc:description>", path.read_text(encoding="utf-8"), re.DOTALL)
-    assert found, f"{path} has no description"
-    return [Point(*values) for values in json.loads(found[1].replace("&quot;", '"'))]
+# ------------------------------------------------------------------------------------------------ tables
+
+_SHOW = ("panel.py", "show")
+_CHOICE = (*_SHOW, "--out", str(RESULTS / "panel_choice.jsonl"))
+_CONSTANTS = (*_SHOW, "--out", str(RESULTS / "panel_constants.jsonl"))
+_OBJECTS = ("--stream", "objects", "--limit", "40")
+TABLES: dict[str, list[tuple[str, ...]]] = {
+    "EDITORS.md": [("editors.py",)],
+    "RETENTION.md": [("retention.py", "show")],
+    "RESULTS.md": [("speed.py", "show")],
+    "LONG.md": [("long.py", "show")],
+    "ABLATIONS.md": [("ablations.py", "show")],
+    "PANEL.md": [
+        ("panel_head.md",),
+        *[
+            (*_SHOW, "--half", half, *stream, "--against", "lora")
+            for half in ("held", "dev")
+            for stream in (("--stream", "mistakes"), _OBJECTS)
+        ],
+        *[
+            (*_SHOW, "--stream", "long", "--limit", limit, "--against", "lora-0.0005")
+            for limit in ("100", "300", "1000", "3000")
+        ],
+        (
+            *_SHOW,
+            "--out",
+            str(RESULTS / "panel_long.jsonl"),
+            "--stream",
+            "long",
+            "--limit",
+            "1000",
+            "--against",
+            "default",
+        ),
+        *[(*_SHOW, "--stream", stream, "--against", "lora") for stream in ("captions", "contradictions", "e-ic-mini")],
+        ("panel_choice.md",),
+        (*_CHOICE, "--against", "mean key"),
+        (*_CHOICE, *_OBJECTS, "--against", "mean key"),
+        (*_CONSTANTS, "--stream", "mistakes", "--against", "auto-anchors"),
+        (*_CONSTANTS, *_OBJECTS, "--against", "auto-anchors"),
+    ],
+}
+"""By name of the page: the texts and the commands that it is put together from."""
+
+
+def tabulate(name: str) -> None:
+    """Write a page of tables."""
+    with contextlib.redirect_stdout(io.StringIO()) as page:
+        for path, *arguments in TABLES[name]:
+            if path.endswith(".md"):
+                page.write((BENCH / path).read_text(encoding="utf-8"))
+            else:
+                with mock.patch.object(sys, "argv", [path, *arguments]), contextlib.suppress(SystemExit):
+                    runpy.run_path(str(BENCH / path), run_name="__main__")
+    (RESULTS / name).write_text(page.getvalue(), encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ what was read
+
+_opened: set[Path] = set()
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str) and arguments[1] == "r":
+        path = Path(arguments[0]).resolve()
+        if path.suffix in (".json", ".jsonl", ".md") and {BENCH, RESULTS} & set(path.parents):
+            _opened.add(path)
+
+
+def made(path: Path, make: Callable[[], None]) -> dict[str, dict[str, str]]:
+    """Make a file and return, by its path, the SHA-256 of every result and text that was read for it."""
+    runs.cache_clear()
+    _opened.clear()
+    make()
+    hashes = {str(one.relative_to(ROOT)): hashlib.sha256(one.read_bytes()).hexdigest() for one in sorted(_opened)}
+    return {str(path.relative_to(ROOT)): hashes}
+
+
+def main() -> None:
+    """Make all tables, then all figures, of which one is drawn from a table, then the manifest."""
+    sys.path.insert(0, str(BENCH))
+    sys.addaudithook(_note)
+    manifest: dict[str, dict[str, str]] = {}
+    for name in TABLES:
+        manifest |= made(RESULTS / name, partial(tabulate, name))
+    for name in FIGURES:
+        manifest |= made(IMAGES / f"{name}.svg", partial(draw, name))
+    MANIFEST.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)
+    main()

@@ -26,7 +26,9 @@ EMBEDDED = "embedded:"
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a grid or a fleet; see docs/sweeps.md.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file with a grid or a fleet; see docs/research/sweeps.md.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for results and report.")] = ...,  # type: ignore[assignment]
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time on this machine.")] = 1,
     address: Annotated[

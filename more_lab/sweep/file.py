@@ -24,7 +24,7 @@ from more_lab.experiments.presets import preset_of
 MAX_BYTES = 1 << 20
 """Largest file that is read, in bytes."""
 MAX_TRIALS = 100_000
-_PAGE = "docs/sweeps.md lists all keys"
+_PAGE = "docs/research/sweeps.md lists all keys"
 Table = TypeVar("Table", bound=BaseModel)
 Then = Literal["merge", "export", "none"]
 
@@ -188,7 +188,7 @@ def read_sweep(path: Path) -> SweepFile:
     try:
         values = tomllib.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/sweeps.md") from None
+        raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/research/sweeps.md") from None
     if "fleet" in values:
         return SweepFile(path, _fleet(path, values), {})
     settings = values.pop("settings", {})

@@ -2,11 +2,11 @@
 
     python tests/bench/ablations.py run OUT --workers 2 [--sweep statistics --world llava --seed 42]
     python tests/bench/ablations.py calibrate OUT [--world llava]
-    python tests/bench/ablations.py show > tests/bench/ABLATIONS.md
+    python tests/bench/ablations.py show > more_lab/results/ABLATIONS.md
 
 `run` gives each file of recipes/sweeps to `more sweep` once a world, with the models and suites of that world, and adds
-to results/ablations.jsonl. `calibrate` adds runs of three settings, each at the best of nine of its own. A model of the
-panel needs its suites: OUT/suites/A1, as tests/worlds/panel/build.py writes them.
+to more_lab/results/ablations.jsonl. `calibrate` adds runs of three settings, each at the best of nine of its own. A
+model of the panel needs its suites: OUT/suites/A1, as tests/worlds/panel/build.py writes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from panel_show import FIVE, MEAN, over_models, per_edit
 from streams import DATA, FAMILIES, model_of, suite_of
 
 SWEEPS = Path(__file__).parents[2] / "recipes" / "sweeps"
-RESULTS = Path(__file__).parent / "results" / "ablations.jsonl"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "ablations.jsonl"
 HEAD = Path(__file__).parent / "ablations_head.md"
 PANEL = ("A1", "A2", "B1")
 """Models of the development half that are small enough."""

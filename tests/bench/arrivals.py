@@ -15,7 +15,7 @@ import numpy as np
 
 from more_lab.experiments.paired import compare
 
-RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "retention.jsonl"
 FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
 EPOCHS, STREAMS, ORDERS = 10, 9, 2
 RATES = {"LoRA, rate 1e-3": 1e-3, "LoRA, rate 2e-3": 2e-3, "LoRA, rate 3e-3": 3e-3}

@@ -7,8 +7,8 @@
       more run --suite $suite --editor lora-all --calibrate 9 --protocol final \\
         --checkpoints 1,2,3,4,5,6,7,8,9,10,20,30,40,50,60,70,80,90 --json > $suite-lora-all.json
     done
-    python tests/bench/editors.py keep *.json > tests/bench/results/editors.jsonl    # NAME=FILE names a row otherwise
-    python tests/bench/editors.py > tests/bench/EDITORS.md
+    python tests/bench/editors.py keep *.json > more_lab/results/editors.jsonl    # NAME=FILE names a row otherwise
+    python tests/bench/editors.py > more_lab/results/EDITORS.md
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import EDITORS as PAPER
 from more_lab.experiments.published import table as table_of
 
-RESULTS = Path(__file__).parent / "results" / "editors.jsonl"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")
 """Runs without calibration, of all editors."""
 NINE = RESULTS.with_name("nine.jsonl")

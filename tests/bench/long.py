@@ -1,8 +1,8 @@
 """A long stream through `more edit` itself: the cost of an edit by its number, and memory over time.
 
-python tests/bench/long.py run --edits 5000 --out tests/bench/results/long.json
-python tests/bench/long.py open --lines 100000 --out tests/bench/results/ledger.json
-python tests/bench/long.py show > tests/bench/LONG.md
+python tests/bench/long.py run --edits 5000 --out more_lab/results/long.json
+python tests/bench/long.py open --lines 100000 --out more_lab/results/ledger.json
+python tests/bench/long.py show > more_lab/results/LONG.md
 
 The embedded model with its anchors and the default recipe. The stream repeats the 336 questions of the evaluation pool:
 first with their right answers, then in every round with other answers of the same kind, random with a fixed seed, so
@@ -47,8 +47,8 @@ from more_lab.bench.floor import Floor
 from more_lab.bench.timing import Stopwatch
 from streams import growth, model_of, suite_of
 
-RESULTS = Path(__file__).parent / "results" / "long.json"
-LEDGER = Path(__file__).parent / "results" / "ledger.json"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "long.json"
+LEDGER = Path(__file__).parents[2] / "more_lab" / "results" / "ledger.json"
 SUITE = suite_of("llava", "e-vqa-mini")
 SEED = 0
 TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")

@@ -2,7 +2,7 @@
 
     python tests/bench/panel.py run --models LIST --stream mistakes --variant default nll lora --workers 2
     python tests/bench/panel.py run --models LIST --stream mistakes --set margin=1 --set rehearsal.size=8 --name small
-    python tests/bench/panel.py show --against lora > tests/bench/PANEL.md
+    python tests/bench/panel.py show --against lora > more_lab/results/PANEL.md
 
 LIST has a line per model: its name, its folder, the folder of its suites, and its half of the panel, `dev` or `held`
 (by default that of tests/worlds/panel/members.toml); `demo` is the embedded model. A stream is a folder of suites
@@ -41,7 +41,7 @@ from more_cli.ops.auto_anchors import AUTO
 from panel_runs import FILES, Job, Variant, perform
 from panel_show import five, page
 
-RESULTS = Path(__file__).parent / "results" / "panel.jsonl"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "panel.jsonl"
 FROZEN = "PANEL_FROZEN"
 """Variable that holds the folder of the copy that runs; empty for the working tree itself."""
 HALVES = ("dev", "held")

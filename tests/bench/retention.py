@@ -1,7 +1,7 @@
 """What holds after a stream of edits, and what else changed: the tables of RETENTION.md.
 
-    python tests/bench/retention.py run --table main --rows default,paper   # adds to results/retention.jsonl
-    python tests/bench/retention.py show > tests/bench/RETENTION.md
+    python tests/bench/retention.py run --table main --rows default,paper   # adds to more_lab/results/retention.jsonl
+    python tests/bench/retention.py show > more_lab/results/RETENTION.md
     python tests/bench/retention.py run --table arrivals --streams FOLDER       # of tests/worlds/embedded/streams.py
 
 Every run starts from the untouched embedded model, applies a stream of the evaluation pool and scores all edits and
@@ -31,7 +31,7 @@ from more_lab.editors.none import NoEditor
 from offline import train
 from streams import FAMILIES, Run, anchors_of, growth, pool, run_stream, runtime
 
-RESULTS = Path(__file__).parent / "results" / "retention.jsonl"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "retention.jsonl"
 METRICS = {
     "Rel": "rel.tf_exact",
     "Rel gen": "rel.gen_exact",

@@ -1,7 +1,7 @@
-"""The speed of `more`: the page tests/bench/RESULTS.md, from results that each come from one command.
+"""The speed of `more`: the page more_lab/results/RESULTS.md, from results that each come from one command.
 
 python tests/bench/speed.py FOLDER [demo] [270M] [290M] [ladder] [eval] [merge] [start] [busy]   # 20 GB of scratch
-python tests/bench/speed.py show > tests/bench/RESULTS.md
+python tests/bench/speed.py show > more_lab/results/RESULTS.md
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import arrivals
 import crowded
 from more_lab.experiments.scaling import trend
 
-RESULTS = Path(__file__).parent / "results" / "speed"
+RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "speed"
 LONG = RESULTS.parent / "long.json"
 REPEATS = 10
 ROUNDS = 3

@@ -68,7 +68,7 @@ def test_the_rooms_are_those_of_the_layers() -> None:
         for node in tree.body
         if isinstance(node, ast.Assign) and node.targets[0].id == "LAYERS"  # type: ignore[attr-defined]
     ]
-    assert [sorted(row) for row in rooms] == [sorted(layer) for layer in layers]
+    assert [sorted(row) for row in rooms] == [sorted(layer) for layer in reversed(layers)], "the highest first"
     for name in re.findall(r"`(\w+)/`", "".join(rows)):
         assert (ROOT / "more_cli" / name).is_dir(), name
 

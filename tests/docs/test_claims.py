@@ -11,7 +11,7 @@ import pytest
 from more_lab.experiments.published import Printed, table
 from support.documents import ROOT
 
-PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "research" / "claims.md").read_text(encoding="utf-8")
 VERDICTS = "confirmed", "refuted", "undecided", "not measured"
 FIVE = "Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc"
 CELLS = list(product(("BLIP2-OPT", "LLaVA-v1.5"), ("e-vqa", "e-ic")))

@@ -15,9 +15,10 @@ import yaml
 from generator.commands import exit_codes
 from more_cli import __version__
 from more_cli.cli.app import EXIT_CODES
+from more_cli.cli.demo import SHOWN
 from more_cli.demo.files import demo_model_dir
 from more_cli.recipe.files import data_folder, shipped_recipes
-from support.documents import ROOT, Block, blocks, programs
+from support.documents import ROOT, Block, blocks, programs, prose
 
 README = ROOT / "README.md"
 PIPELINES = ROOT / "docs" / "pipelines.md"
@@ -168,3 +169,37 @@ def test_the_citation_has_the_version_and_licence_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
     assert citation["preferred-citation"]["title"] == "Modality-Decoupled Online Recursive Editing"
+
+
+# --- a page that a stranger reads in a minute ---
+
+
+def numbers(text: str) -> list[str]:
+    """Return the numbers of Markdown: groups of digits outside of fenced blocks, links and tags."""
+    bare = re.sub(r"<[^>]*>|\]\([^)]*\)|https?://\S+", " ", text)
+    return re.findall(r"\d+(?:[.,]\d+)*", bare)
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+    found = numbers(prose(README))
+    assert len(found) <= 40, found
+
+
+def test_readme_says_what_to_type_and_shows_what_comes_of_it_in_its_first_40_lines() -> None:
+    text = "\n".join(README.read_text(encoding="utf-8").splitlines()[:40])
+    assert "It is for " in text
+    assert "\nmore demo\n" in text
+    (picture,) = re.findall(r'src="(docs/img/[^"]+)"', text)
+    assert (ROOT / picture).stat().st_size < 200_000
+
+
+def test_numbers_are_counted_once_and_not_in_links() -> None:
+    assert numbers('[5](a-6.md#7) 1,000 of 2.5 <img width="8"> https://x.org/9 3-4') == ["5", "1,000", "2.5", "3", "4"]
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "quickstart.md"], ids=lambda page: page.stem)
+def test_pages_show_of_the_demo_what_it_prints(page: Path) -> None:
+    (shown,) = [block.text for block in blocks(page) if "still hold after all" in block.text]
+    metrics = re.findall(r"^(\w+\.\w+) +\d", shown, re.MULTILINE)
+    assert all(metric.endswith(SHOWN) for metric in metrics)

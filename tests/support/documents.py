@@ -14,7 +14,7 @@ from more_cli.demo.files import demo_model_dir
 from more_cli.recipe.files import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "research").glob("*.md"))]
 TEST_COMMAND = "the test command"
 """The comment above the block that CI runs as it stands."""
 

@@ -1,7 +1,6 @@
 """`more bench` measures `more edit`, changes no file of the user, and its arithmetic is right."""
 
 import math
-import sys
 import threading
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from more_lab.bench import run as bench
 from more_lab.bench import timing as stopwatch
 from more_lab.experiments.scaling import median, rolling, trend
 from support.helpers import QUICK, World, run, tree
-from support.paths import BENCH
 
 
 @pytest.fixture(scope="module")
@@ -245,12 +243,3 @@ def test_peak_memory_is_that_since_the_restart() -> None:
     del block
     peak.restart()
     assert peak.peak() < before + (40 << 20)
-
-
-def test_the_page_is_made_from_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    import speed
-
-    page = BENCH / "RESULTS.md"
-    assert page.read_text(encoding="utf-8") == "\n".join(speed.show()) + "\n"
-    for name in ("speed", "arrivals", "crowded", "long", "streams"):
-        sys.modules.pop(name)

@@ -59,11 +59,11 @@ def test_the_shipped_files_can_be_run(path: Path, tmp_path: Path) -> None:
     ("text", "said", "hint"),
     [
         ("editors = [", "Invalid value", "a sweep is a TOML file"),
-        ("", "`editors` is missing; it takes a list of text", "docs/sweeps.md lists all keys"),
+        ("", "`editors` is missing; it takes a list of text", "docs/research/sweeps.md lists all keys"),
         ("editors = []", "`editors` cannot be `[]`; it takes a list of text", ""),
         ('editors = "more"', "`editors` cannot be `more`; it takes a list of text", ""),
         ('editor = ["more"]', "there is no key `editor`", "did you mean `editors`?"),
-        ('editors = ["none"]\nseeds = ["1"]', "`seeds", "docs/sweeps.md"),
+        ('editors = ["none"]\nseeds = ["1"]', "`seeds", "docs/research/sweeps.md"),
         ('editors = ["none"]\nlimits = [-1]', "`limits` cannot be `[-1]`; it takes a list of whole number", ""),
         ('editors = ["none"]\nthreads = 0', "`threads` cannot be `0`; it takes a whole number >= 1", ""),
         ('editors = ["none"]\nprotocols = ["onlin"]', "unknown protocol `onlin`", "there are final, online"),
@@ -80,7 +80,7 @@ def test_the_shipped_files_can_be_run(path: Path, tmp_path: Path) -> None:
         ('editors = ["none"]\nmodels = ["embedded:blip"]', "there is no `embedded:blip`", "embedded:llava"),
         ('editors = ["none"]\n[fleet]\nmodels = ["a"]\nedits = "e"', "`editors` is outside of `[fleet]`", "two files"),
         ('fleet = 3', "`fleet` is a table; its keys are models, edits", "write [fleet]"),
-        ('[fleet]\nmodels = ["a"]\nedits = "e"\nthen = "serve"', "`then` cannot be `serve`", "docs/sweeps.md"),
+        ('[fleet]\nmodels = ["a"]\nedits = "e"\nthen = "serve"', "`then` cannot be `serve`", "docs/research/sweeps.md"),
         (
             f'editors = ["none"]\norders = {list(range(401))}\nlimits = {list(range(1, 252))}',
             "more than 100,000 trials",
