@@ -43,6 +43,12 @@ def test_the_wheel_is_small_and_has_recipes_but_not_how_the_demo_model_is_made(w
     assert not [file for file in files if {"worlds", "tests"} & set(file.parts)]
     packed = {file.name for file in files if file.is_relative_to("more_cli/_data/recipes")}
     assert packed == {path.name for path in (ROOT / "recipes").glob("*.toml")}
+    pages = {file for file in files if {"templates", "static"} & set(file.parts)}
+    assert pages == {
+        PurePosixPath(path.relative_to(ROOT))
+        for path in ROOT.glob("more_*/**/*")
+        if path.suffix in (".html", ".css", ".svg") and "_data" not in path.parts
+    }
 
 
 def python(site: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:

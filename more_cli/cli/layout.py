@@ -1,4 +1,7 @@
-"""Lays a table out in so many characters per line: which columns give way, and where their texts are broken or cut."""
+"""Lays a table out in so many characters per line: which columns give way, and where their texts are broken or cut.
+
+Not Rich: it has no cell that runs across columns, which rows with a reason need, and it breaks names at any letter.
+"""
 
 from __future__ import annotations
 

@@ -78,6 +78,6 @@ def _require_extra() -> None:
     Raises:
         UsageError: it is not.
     """
-    for name in ("fastapi", "uvicorn", "jinja2", "python_multipart"):
+    for name in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(name) is None:
             raise UsageError(f"`more review` needs {name}", 'pip install "more-cli[review]"')

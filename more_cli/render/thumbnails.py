@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterable
 
 from more_cli.inputs.images import ImageSource
 
@@ -34,6 +35,14 @@ class Thumbnails:
             return None
         self.left -= len(uri)
         return uri
+
+    def uris(self, images: Iterable[ImageSource]) -> list[str]:
+        """Return those of some images while the budget lasts.
+
+        Raises:
+            DataError, StateError: as `uri` does.
+        """
+        return [uri for image in images if (uri := self.uri(image))]
 
 
 def _jpeg(image: ImageSource) -> str:

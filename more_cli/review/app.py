@@ -21,9 +21,10 @@ from starlette.requests import ClientDisconnect
 
 from more_cli.errors import DataError, MoreError, UsageError
 from more_cli.ops.log import show
+from more_cli.render.templates import static
 from more_cli.review.drafts import Draft
 from more_cli.review.edits import PAGE, Edits
-from more_cli.review.pages import STATIC, page, static
+from more_cli.review.pages import STATIC, page
 from more_cli.review.pictures import SIDES, Pictures
 from more_cli.review.tasks import Applied, Apply, Ask, AskAll, BaseAnswers, Check, Revert, edit_path
 from more_cli.review.worker import Job, Task, Worker

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass
-
-from more_cli.render.markup import Markup, element
 from more_cli.render.page import Page, Table
+from more_cli.render.plots import Picture
 from more_cli.text import counted
 from more_lab.analyses.run import Analysed, AnalysisReport
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure that was drawn already."""
-
-    title: str
-    png: bytes
-
-    def draw(self) -> Markup:
-        """Return the image, with its bytes inside."""
-        data = base64.b64encode(self.png).decode()
-        return element("img", src=f"data:image/png;base64,{data}", alt=self.title, style="max-width: 100%")
 
 
 def of_analyses(report: AnalysisReport) -> Page:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +30,10 @@ from more_cli.ops.evaluate import EvalReport
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import LINES, code, markdown
+from more_cli.render.page import Page as Content
+from more_cli.render.page import Quoted, Sentence, Table
 from more_cli.render.pages import of_state
+from more_cli.render.plots import Bars, Course, Curve, Picture
 from more_cli.render.thumbnails import Thumbnails
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.target import Target
@@ -242,6 +246,29 @@ def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
     bad, varied = [line for line in markdown(of_state(report)).splitlines() if line.startswith("- ")]
     assert CODE.sub("", bad) == "-  (not-learnt), ; asked , wanted , answers , before "
     assert CODE.sub("", varied) == "- , other words; asked , wanted , answers "
+
+
+def test_no_text_of_any_page_breaks_out() -> None:
+    """Every field that may hold names of users, models, editors and trials, whatever the kind of the page."""
+
+    def shape(text: str) -> list[tuple[str, list[str]]]:
+        value = NINETEEN_OF_TWENTY["rel.gen_exact"]
+        plots = [
+            Bars(text, {text: value}),
+            Curve(text, [1.0, 0.5], {2: value}),
+            Course(text, [(1, 0.1, 0.2)], 1.0),
+            Picture(text, b"png"),
+        ]
+        table = Table(text, (text, text), [(text, text)], text, plots)
+        found = Sentence((text, Quoted(text)), [(Quoted(text), text)], good=False)
+        words = {"command": text, "subject": text, "headline": text, "scope": text, "reading": text, "left_out": text}
+        tables = [table, replace(table, folded=True)]
+        raw = html(Content(**words, sentences=[found], tables=tables, reproduce={text: text}))
+        page = Page(raw)
+        assert [attributes["alt"] for attributes in page.all("img")] == [plain(text)] * 2
+        return page.shape()
+
+    assert shape(HOSTILE) == shape('\'" onload="x" &amp;') == shape("x")
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(page: Page) -> None:
     wanted: dict[str, Any] = {
         "referrer-policy": "no-referrer", "x-content-type-options": "nosniff", "cache-control": "no-store"
     }  # fmt: skip
-    for path in ("/", "/ask", "/draft", "/edit?id=e1", "/static/review.css", "/nowhere"):
+    for path in ("/", "/ask", "/draft", "/edit?id=e1", "/static/style.css", "/nowhere"):
         headers = page.get(path).headers
         assert {name: headers[name] for name in wanted} == wanted, path
         policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))

@@ -8,9 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from markupsafe import escape
 from PIL import Image
 
-from more_cli.render.markup import element
+from more_cli.text import plain
 from support.helpers import QUESTION, Result, World, line, run
 from support.pages import HOSTILE, Page
 
@@ -124,7 +125,7 @@ def test_html_has_every_protocol_plots_and_the_edits(world: World, scored: Resul
     assert len(page.all("article")) == 3
     assert not re.search("<script|<b>", raw)
     for edit in scored.json["per_edit"]:
-        assert str(element("dd", edit["before"])) in raw
+        assert f"<dd>{escape(plain(edit['before']))}</dd>" in raw
 
 
 def test_the_line_of_the_plot_is_online_so_far(world: World, scored: Result) -> None:
