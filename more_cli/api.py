@@ -25,14 +25,15 @@ from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
-from more_cli.ops.edit import EditOptions, edit_file
+from more_cli.ops.edit import edit_file
 from more_cli.ops.edit_report import EditReport
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
-from more_cli.ops.export import ExportReport, Format, export
+from more_cli.ops.export import ExportReport, export
 from more_cli.ops.log import LineFilter, LogReport, log
-from more_cli.ops.merge import MergeOptions, MergeReport, merge
-from more_cli.ops.revert import RevertReport, RevertRequest, revert
+from more_cli.ops.merge import MergeReport, merge
+from more_cli.ops.revert import RevertReport, revert
 from more_cli.ops.status import StatusReport, status
+from more_cli.options import EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Asking
 from more_cli.store.entry import entry_values
@@ -82,12 +83,8 @@ def open_model(
     *,
     recipe: str | None = None,
     settings: Sequence[str] = (),
-    device: str = "cpu",
-    dtype: str = "auto",
-    device_map: str = "",
-    memory: float | None = None,
-    attention: str = "auto",
     progress: Progress = no_progress,
+    **machine: Any,
 ) -> Model:
     """Open a checkpoint folder, with its state if there is one.
 
@@ -96,17 +93,13 @@ def open_model(
         state: State file; by default `MODEL.more`.
         recipe: Name or TOML file, for the state that the first edit makes.
         settings: Changes of that recipe, each as `KEY=VALUE`.
-        device: Such as `cpu`, `cuda:1` or `mps`.
-        dtype: `float32`, `bfloat16`, `float16`, or `auto` for the checkpoint's.
-        device_map: `auto` spreads the model over devices, memory and disk.
-        memory: GiB that may be used; by default what is free.
-        attention: `sdpa`, `eager`, `flash`, or `auto` for sdpa where the model has it.
         progress: Called with done, total and a text during long work.
+        machine: Fields of `more_cli.model.machine.Machine`: device, dtype, attention, device_map, memory.
 
     Raises:
         StateError: not a checkpoint.
     """
-    return Model(model, state, recipe, settings, Machine(device, dtype, device_map, memory, attention), progress)
+    return Model(model, state, recipe, settings, Machine(**machine), progress)
 
 
 class Model:
@@ -152,30 +145,12 @@ class Model:
         """
         return status(self.target)
 
-    def edit(
-        self,
-        edits: StrPath | Iterable[Mapping[str, Any]],
-        *,
-        image_root: StrPath | None = None,
-        on_error: Literal["stop", "skip"] = "stop",
-        anchors: bool = True,
-        consolidate: Literal["off", "run", "all", "anew"] = "off",
-        batch: bool = False,
-        reapply: bool = False,
-        dry_run: bool = False,
-    ) -> Table[EditReport]:
+    def edit(self, edits: StrPath | Iterable[Mapping[str, Any]], **options: Any) -> Table[EditReport]:
         """Apply the edits that are not applied yet, as `more edit` does; the first one makes the state.
 
         Args:
             edits: A JSON Lines file, or edit lines as mappings.
-            image_root: Folder that image paths start from; by default the file's, else the current one.
-            on_error: `skip` leaves bad lines out, `stop` applies nothing if there is one.
-            anchors: Make anchors from the edits when the state is made.
-            consolidate: At the end, write again what does not hold, of the edits of this `run` or of `all`; or write
-                all edits `anew`, together.
-            batch: Write all edits together, at the end.
-            reapply: Apply reverted edits again.
-            dry_run: Check everything, write nothing.
+            options: Fields of `more_cli.options.EditOptions`, such as `on_error="skip"` or `batch=True`.
 
         Returns:
             A row per edit that was applied. Edits that failed are in `report.failed`; after Ctrl-C
@@ -185,20 +160,10 @@ class Model:
             StreamErrors: lines have problems, and `on_error` is `stop`.
             StateError: model, state or ledger do not fit, or another process holds the lock.
         """
-        options = EditOptions(
-            recipe=self._recipe,
-            settings=self._settings,
-            image_root=_path(image_root),
-            on_error=on_error,
-            anchors=anchors,
-            consolidate=consolidate,
-            batch=batch,
-            reapply=reapply,
-            dry_run=dry_run,
-        )
-        loaded = None if dry_run else self._loaded()
+        chosen = EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options))
+        loaded = None if chosen.dry_run else self._loaded()
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
-        report = edit_file(self.target, stream, options, self.machine, self._progress, runtime=loaded)
+        report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
         rows = [entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries]
         return Table(tuple(rows), report)
 
@@ -250,9 +215,9 @@ class Model:
         if probes is None:
             report = evaluate_state(self.target, self.machine, self._progress, ask_base=ask_base, runtime=loaded)
         else:
-            file, root = Path(probes), _path(image_root)
+            files = FileOptions(image_root=_path(image_root))
             report = evaluate_probes(
-                self.target, file, root, self.machine, self._progress, ask_base=ask_base, runtime=loaded
+                self.target, Path(probes), files, self.machine, self._progress, ask_base=ask_base, runtime=loaded
             )
         report.gates = judge(wanted, report.estimates, of_probes=probes is not None)
         rows = [
@@ -269,42 +234,29 @@ class Model:
         ]
         return Table(tuple(rows), report)
 
-    def merge(
-        self,
-        out: StrPath,
-        *,
-        force: bool = False,
-        verify: bool = False,
-        require_all: bool = False,
-        rounding: Literal["nearest", "stochastic"] = "nearest",
-        sha256: bool = False,
-        into: StrPath | None = None,
-    ) -> MergeReport:
+    def merge(self, out: StrPath, **options: Any) -> MergeReport:
         """Write a standalone checkpoint that includes the edits to the folder `out`, as `more merge` does.
 
-        `into` is the full-precision checkpoint that a quantised one was made from: the edits are merged into it.
+        `options` are fields of `more_cli.options.MergeOptions`, such as `verify=True` or `require_all=True`.
 
         Raises:
             FailedEditsError: with `require_all`, an edit does not stand; nothing is written.
             UsageError: `out` exists and may not be replaced.
         """
-        options = MergeOptions(
-            force=force, verify=verify, require_all=require_all, rounding=rounding, sha256=sha256, into=_path(into)
-        )
-        return merge(self.target, Path(out), self.machine, options, self._progress)
+        return merge(self.target, Path(out), self.machine, MergeOptions(**_paths(options)), self._progress)
 
-    def export(
-        self, out: StrPath, format: Format = "peft", *, rank: int | None = None, force: bool = False
-    ) -> ExportReport:
+    def export(self, out: StrPath, format: Literal["peft", "delta"] = "peft", **options: Any) -> ExportReport:
         """Write the edits as a PEFT adapter folder, or as one safetensors file of weight differences (`delta`).
 
-        With `rank` every module of an adapter has this rank; `kept` in the report says what is left of each update.
+        `options` are those of `more_cli.options.ExportOptions`: `rank`, and `force`. With a rank, `kept` in the report
+        says what is left of each update.
 
         Raises:
             StateError: nothing is written yet, or the state does not fit its base.
             UsageError: `out` exists and may not be replaced.
         """
-        return export(self.target, Path(out), format, self.machine, rank=rank, force=force, progress=self._progress)
+        chosen = ExportOptions(format=format, **options)
+        return export(self.target, Path(out), self.machine, chosen, self._progress)
 
     def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
         """Return the lines of the ledger, the oldest first: of ids that match a shell pattern, the last `limit`.
@@ -326,11 +278,8 @@ class Model:
             UsageError: an unknown id, or not exactly one of `ids`, `last` and `to`.
             StateError: another process holds the lock, or a stored image is missing.
         """
-        if [bool(ids), last is not None, to is not None].count(True) != 1:
-            raise UsageError("`revert` needs exactly one of: ids, last, to", "for example model.revert(last=1)")
-        loaded = None if dry_run else self._loaded()
-        request = RevertRequest(ids, to, last)
-        return revert(self.target, request, self.machine, dry_run=dry_run, progress=self._progress, runtime=loaded)
+        options, loaded = RevertOptions(to=to, last=last, dry_run=dry_run), None if dry_run else self._loaded()
+        return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
 
     def _loaded(self) -> Runtime:
         asked = asked_as(self.target, self._recipe, self._settings)
@@ -342,3 +291,8 @@ class Model:
 
 def _path(given: StrPath | None) -> Path | None:
     return None if given is None else Path(given)
+
+
+def _paths(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with every path as `Path`; users also type text."""
+    return {name: _path(value) if name in ("image_root", "into") else value for name, value in options.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = [
-    ["errors", "clock", "progress", "text"],
+    ["errors", "clock", "progress", "text", "options"],
     ["system"],
     ["files"],
     ["recipe", "core"],
@@ -31,7 +31,7 @@ LABORATORY = [["editors", "suites", "figures"], ["experiments"], ["analyses", "s
 """Rooms of `more_lab`, likewise; each may import all of `more_cli`."""
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
 
-WIDE = {"more_cli.api.open_model", "more_cli.runner.report.report", "more_lab.experiments.calibrate.try_settings"}
+WIDE = {"more_cli.runner.report.report", "more_lab.experiments.calibrate.try_settings"}
 """Functions with more parameters, for now."""
 
 

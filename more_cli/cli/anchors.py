@@ -10,6 +10,9 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
+from more_cli.model.machine import Machine
+from more_cli.options import FileOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -25,20 +28,15 @@ app = typer.Typer(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def add(
     model: opt.ModelFolder,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines file of questions; see `more init`.")],
     state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    images: FileOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Add anchors to a state, also to one that has edits.
 
@@ -48,12 +46,11 @@ def add(
     Examples:
       more anchors add llava/ regression.jsonl
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.add_anchors import add_anchors
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
+    target = locate(model, state)
     with output.progress() as progress:
-        report = add_anchors(target, file, image_root, machine, progress, strict_paths=strict_paths)
+        report = add_anchors(target, file, images.image_root, machine, progress, strict_paths=images.strict_paths)
     values = {"added": report.added, "repeated": report.repeated, "anchors": report.total, "replayed": report.replayed}
     output.json("more.anchors/1", {"state": str(target.sidecar), **values})
     output.replayed(report.replayed)
@@ -62,12 +59,12 @@ def add(
 
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
+@command
 def list_(
     model: opt.Model = None,
     state: opt.StateFile = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """List the anchors that a state holds.
 
@@ -75,7 +72,6 @@ def list_(
     Examples:
       more anchors list llava/
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.add_anchors import list_anchors
 
     target = locate(model, state)

@@ -13,9 +13,11 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
+from more_cli.cli.records import command
 from more_cli.cli.suite_source import embedded_target
 from more_cli.cli.words import names_model
 from more_cli.errors import DataError, StateError, UsageError
+from more_cli.model.machine import Machine
 from more_cli.store.target import Target, locate
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 USAGE = 'more ask MODEL --image FILE "QUESTION"'
 
 
+@command
 def ask(
     words: Annotated[
         list[str] | None,
@@ -43,16 +46,9 @@ def ask(
     ] = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer, in tokens.")] = 64,
     state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per question.", rich_help_panel=opt.OUTPUT)
-    ] = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Ask the base and the edited model the same question.
 
@@ -65,7 +61,6 @@ def ask(
       more ask llava/ --image tram.jpg
       more ask llava/ --image tram.jpg --merged llava-edited/ --json < questions.txt
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     target, question = _named(output, words or [], state)
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
@@ -74,7 +69,6 @@ def ask(
     images = pictures(image or ())  # before torch is imported: a mistyped name is refused at once
     from more_cli.ops.ask import asking
 
-    machine = opt.machine(device, dtype, device_map, memory, attention)
     with ExitStack() as stack:
         with output.progress() as progress:
             asker = stack.enter_context(asking(target, machine, merged=merged, progress=progress))

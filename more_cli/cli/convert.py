@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import UsageError
+from more_cli.options import FileOptions
 from more_cli.text import counted
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 
 
+@command
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="CSV, Parquet, or a file of JSON or JSON lines.")],
     out: Annotated[
@@ -38,12 +40,10 @@ def convert(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad rows out instead of writing nothing.")
     ] = False,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
     force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    images: FileOptions,
+    output: Output,
 ) -> None:
     """Write a table, conversations or annotations as lines for `more edit`.
 
@@ -56,13 +56,12 @@ def convert(
       more convert llava.json -o edits.jsonl --each-round
       more convert export.json -o - --skip-bad | more edit llava/ -
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    if out == STDOUT and as_json:
+    if out == STDOUT and output.as_json:
         raise UsageError("`--json` and `-o -` both print on standard output", "name a file with -o")
     from more_cli.ops.convert import ConvertOptions, convert_into
     from more_cli.ops.convert import convert as run
 
-    options = ConvertOptions(tuple(column or ()), each_round, skip_bad, image_root, strict_paths)
+    options = ConvertOptions(tuple(column or ()), each_round, skip_bad, images.image_root, images.strict_paths)
     with output.progress() as progress:
         if out == STDOUT:
             lines = io.BytesIO()  # printed when every row is checked

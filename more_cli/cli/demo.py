@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli import options as opt
 from more_cli.cli.edit import edit_values
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.cli.scores import estimate_cells
 from more_cli.text import counted
 
@@ -23,14 +23,14 @@ SHOWN = (".gen_exact", ".loc_expkl_answer", ".loc_gen_same")
 """Metrics that the demo prints; `--json` has every one, and `more eval` lists more."""
 
 
+@command
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for model, edits and results.")] = Path(
         "more-demo"
     ),
     force: Annotated[bool, typer.Option(help="Replace what an earlier demo wrote.")] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """Correct 24 mistakes of the embedded model.
 
@@ -41,7 +41,6 @@ def demo(
       more demo
       more demo /tmp/try --json
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.demo.run import run_demo
 
     with output.progress() as progress:

@@ -6,7 +6,6 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,39 +15,22 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import ROWS, Output
+from more_cli.cli.records import command
 from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import OUTPUT, WHICH, EditOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
     from more_cli.inputs.records import Problem
-    from more_cli.model.machine import Machine
-    from more_cli.ops.edit import EditOptions
     from more_cli.ops.edit_report import EditReport, Listener
     from more_cli.store.entry import Entry, Status
     from more_cli.store.target import Target
 
-WHICH = "Which edits"
-WRITING = "How they are written"
 
-
-class OnError(StrEnum):
-    """What happens at a bad line."""
-
-    stop = "stop"
-    skip = "skip"
-
-
-class Consolidate(StrEnum):
-    """Which edits are written once more after a stream: of the run or of all those that do not hold, or all edits."""
-
-    off = "off"
-    run = "run"
-    all = "all"
-    anew = "anew"
-
-
+@command
 def edit(
     model: opt.ModelFolder,
     edits: Annotated[
@@ -63,23 +45,7 @@ def edit(
             rich_help_panel=WHICH,
         ),
     ] = False,
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
     state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    on_error: Annotated[
-        OnError,
-        typer.Option(
-            metavar="|".join(OnError),
-            help="At a bad line: refuse the whole file, or skip the line.",
-            rich_help_panel=WHICH,
-        ),
-    ] = OnError.stop,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Apply at most the first N edits of the stream.", rich_help_panel=WHICH),
-    ] = None,
     watch: Annotated[
         bool,
         typer.Option(
@@ -92,63 +58,18 @@ def edit(
             min=0, metavar="SECONDS", help="End --watch after this time without a new line.", rich_help_panel=WHICH
         ),
     ] = None,
-    save_every: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="Write the state every N edits (and every 30 s).", rich_help_panel=opt.STATE
-        ),
-    ] = 10,
-    store_images: Annotated[
-        bool, typer.Option(help="Keep a copy of every image, for replay and scoring.", rich_help_panel=opt.STATE)
-    ] = True,
-    anchors: Annotated[
-        bool,
-        typer.Option(
-            help="If there is no state yet: make anchors from the pictures and questions of EDITS, a file.",
-            rich_help_panel=WRITING,
-        ),
-    ] = True,
-    consolidate: Annotated[
-        Consolidate,
-        typer.Option(
-            metavar="|".join(Consolidate),
-            help="At the end, write again the edits that do not hold: of this run, or all; or write all edits anew.",
-            rich_help_panel=WRITING,
-        ),
-    ] = Consolidate.off,
-    batch: Annotated[
-        bool,
-        typer.Option("--batch", help="Write all edits of the stream together, at its end.", rich_help_panel=WRITING),
-    ] = False,
-    reapply: Annotated[
-        bool, typer.Option("--reapply", help="Apply reverted edits again.", rich_help_panel=WHICH)
-    ] = False,
-    snapshot_every: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Keep a copy of the state every N edits: it makes `revert` faster.",
-            rich_help_panel=opt.STATE,
-        ),
-    ] = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    dry_run: opt.DryRun = False,
-    as_json: opt.Json = False,
     json_lines: Annotated[
         bool,
         typer.Option(
             "--json-lines",
             help="Print one JSON object per edit as soon as it is safe on disk.",
-            rich_help_panel=opt.OUTPUT,
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    options: EditOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Apply the edits of a stream that are not applied yet.
 
@@ -162,29 +83,12 @@ def edit(
       more edit llava/ --retry
       more edit llava/ --retry e17 --set max_steps=30
     """
-    if as_json and json_lines:
+    if output.as_json and json_lines:
         raise UsageError("--json and --json-lines were both given", "leave one of them out")
-    output = Output(as_json=as_json or json_lines, quiet=quiet, verbose=verbose)
-    from more_cli.ops.edit import EditOptions
+    output.as_json = output.as_json or json_lines
     from more_cli.ops.retry import retry as retry_edits
 
-    options = EditOptions(
-        recipe=recipe,
-        settings=tuple(set_ or ()),
-        image_root=image_root,
-        strict_paths=strict_paths,
-        on_error=on_error.value,
-        limit=limit,
-        save_every=save_every,
-        dry_run=dry_run,
-        store_images=store_images,
-        consolidate=consolidate.value,
-        batch=batch,
-        reapply=reapply,
-        anchors=anchors,
-        snapshot_every=snapshot_every,
-    )
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
+    target = locate(model, state)
     listener = _result_lines(output) if json_lines else None
     if retry:
         _refuse_stream_options(options, watch)
@@ -230,18 +134,9 @@ def _one_stream(edits: list[str] | None) -> Path:
 
 def _refuse_stream_options(options: EditOptions, watch: bool) -> None:
     """Refuse options that are about a stream: a retry reads the edits from the ledger."""
-    given = {
-        "--recipe": options.recipe,
-        "--watch": watch,
-        "--batch": options.batch,
-        "--reapply": options.reapply,
-        "--consolidate": options.consolidate != "off",
-        "--dry-run": options.dry_run,
-        "--limit": options.limit,
-        "--snapshot-every": options.snapshot_every,
-    }
-    for option, value in given.items():
-        if value:
+    allowed = EditOptions(settings=options.settings, image_root=options.image_root, strict_paths=options.strict_paths)
+    for option in [*given(options), *(["--watch"] if watch else [])]:
+        if option not in given(allowed):
             raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
 
 

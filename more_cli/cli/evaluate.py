@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from more_cli.cli import completion, outlets
+from more_cli.cli import completion
 from more_cli.cli import options as opt
+from more_cli.cli.outlets import Outlets, gate_values, show_gates
 from more_cli.cli.output import ROWS, Output
+from more_cli.cli.records import command
 from more_cli.cli.scores import drift_values, estimate_cells, metrics_values, values_of_edit
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import STATE, SUITE, FileOptions, SuiteOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from more_cli.ops.evaluate import EvalReport
 
 
+@command
 def evaluate(
     model: opt.Model = None,
     probes: Annotated[
@@ -33,69 +38,25 @@ def evaluate(
         typer.Option(
             metavar="FILE",
             help="Score the questions of this JSON Lines file instead of the edits.",
-            rich_help_panel=opt.STATE,
+            rich_help_panel=STATE,
         ),
     ] = None,
-    gate: outlets.Gates = None,
-    strict_gates: outlets.StrictGates = False,
-    report: outlets.Reports = None,
-    junit: outlets.Junit = None,
     suite: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
             help="Run M-ORE on this suite of edits, from the untouched base, or ask a suite's questions.",
             autocompletion=completion.suites,
-            rich_help_panel=opt.SUITE,
+            rich_help_panel=SUITE,
         ),
     ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --suite: folder with the suite's files.", rich_help_panel=opt.SUITE),
-    ] = None,
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="With --suite: only the first N edits; 0 for all.", rich_help_panel=opt.SUITE
-        ),
-    ] = 100,
-    anchors: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|auto",
-            help="With --suite: questions whose answers must not change; auto: made from the calibration pool.",
-            rich_help_panel=opt.SUITE,
-        ),
-    ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --suite: folder that caches base answers and finished runs.",
-            rich_help_panel=opt.SUITE,
-        ),
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again",
-            help="With --suite: measure again instead of reading an earlier run from the cache.",
-            rich_help_panel=opt.SUITE,
-        ),
-    ] = False,
     state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    on_suite: SuiteOptions,
+    files: FileOptions,
+    outlets: Outlets,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Score all edits and their probes.
 
@@ -110,53 +71,29 @@ def evaluate(
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    for_suites = {
-        "--recipe": recipe,
-        "--set": set_,
-        "--data-root": data_root,
-        "--anchors": anchors,
-        "--cache": cache,
-        "--again": again,
-    }
-    _check_together(suite, probes, [option for option, value in for_suites.items() if value])
-    files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
-    files.check()
+    _check_together(suite, probes, given(on_suite))
+    outlets.check()
     if suite is not None:
-        from more_cli.runner.plan import RunOptions, anchors_of
-
-        options = RunOptions(
-            recipe=recipe,
-            settings=tuple(set_ or ()),
-            limit=limit or None,
-            anchors=anchors_of(anchors),
-            cache=cache,
-            again=again,
-        )
-        machine = opt.machine(device, dtype, device_map, memory, attention)
-        loaded = SuiteSource(suite, data_root, image_root, strict_paths).load(output)
-        evaluate_suite(
-            output, loaded, suite_target(output, loaded, model, state), options, machine=machine, files=files
-        )
+        source = SuiteSource(suite, on_suite.data_root, files.image_root, files.strict_paths)
+        loaded = source.load(output)
+        evaluate_suite(output, loaded, suite_target(output, loaded, model, state), on_suite, machine, outlets)
         return
-    gates = files.gates_on()
+    gates = outlets.gates_on()
 
     from more_cli.evaluation.gates import judge
     from more_cli.ops.evaluate import evaluate_probes, evaluate_state
     from more_cli.render.pages import of_state
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
-    ask_base = bool(files.reports)
+    target = locate(model, state)
+    ask_base = bool(outlets.reports)
     with output.progress() as progress:
         if probes is None:
             scored = evaluate_state(target, machine, progress, ask_base=ask_base)
         else:
-            scored = evaluate_probes(
-                target, probes, image_root, machine, progress, ask_base=ask_base, strict_paths=strict_paths
-            )
+            scored = evaluate_probes(target, probes, files, machine, progress, ask_base=ask_base)
     scored.gates = judge(gates, scored.estimates, of_probes=probes is not None)
     _show_eval(output, scored)
-    files.write(of_state(scored))
+    outlets.write(of_state(scored))
 
 
 def _check_together(suite: str | None, probes: Path | None, for_suites: list[str]) -> None:
@@ -184,7 +121,7 @@ def _show_eval(output: Output, report: EvalReport) -> None:
     if report.estimates:
         _show_numbers(output, report)
         _show_answers(output, report.per_edit, report.first_forgotten)
-    outlets.show_gates(output, report.gates)
+    show_gates(output, report.gates)
     if report.failed:
         output.line()
         output.line(report.failed_sentence)
@@ -258,7 +195,7 @@ def eval_values(report: EvalReport) -> dict[str, Any]:
         "replayed": report.replayed,
         "metrics": metrics_values(report.estimates, report.protocol, report.baseline),
         "retention": {ages: asdict(value) for ages, value in report.retention.items()},
-        "gates": [outlets.gate_values(gate) for gate in report.gates],
+        "gates": [gate_values(gate) for gate in report.gates],
         "first_forgotten": report.first_forgotten,
         "failed": [edit._asdict() for edit in report.failed],
         "failing": [

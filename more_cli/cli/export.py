@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,9 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
+from more_cli.model.machine import Machine
+from more_cli.options import ExportOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -17,38 +19,17 @@ if TYPE_CHECKING:
     from more_cli.ops.export import ExportReport
 
 
-class Format(StrEnum):
-    """What an export contains."""
-
-    peft = "peft"
-    delta = "delta"
-
-
+@command
 def export(
     model: opt.Model = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="OUT", help="Folder of the adapter, or file of the deltas.")
     ] = ...,  # type: ignore[assignment]
-    format: Annotated[
-        Format,
-        typer.Option(metavar="|".join(Format), help="A PEFT LoRA adapter, or one safetensors file of weight deltas."),
-    ] = Format.peft,
-    rank: Annotated[
-        int | None,
-        typer.Option(
-            metavar="R", min=1, help="One rank for all modules of an adapter, by truncation; says what is lost."
-        ),
-    ] = None,
     state: opt.StateFile = None,
-    force: Annotated[bool, typer.Option(help="Replace what an earlier export wrote.")] = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    options: ExportOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Write the edits as a PEFT adapter or as weight deltas.
 
@@ -58,12 +39,11 @@ def export(
       more export llava/ --rank 64 -o llava-adapter/
       more export llava/ --format delta -o deltas.safetensors
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.export import export as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
+    target = locate(model, state)
     with output.progress() as progress:
-        report = run(target, out, format.value, machine, rank=rank, force=force, progress=progress)
+        report = run(target, out, machine, options, progress)
     _show_export(output, report)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -13,13 +16,13 @@ if TYPE_CHECKING:
     from more_cli.ops.gc import GcReport
 
 
+@command
 def gc(
     model: opt.Model = None,
     state: opt.StateFile = None,
-    dry_run: opt.DryRun = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, write nothing.")] = False,
+    *,
+    output: Output,
 ) -> None:
     """Remove files that a state no longer needs.
 
@@ -30,7 +33,6 @@ def gc(
     Examples:
       more gc llava/ --dry-run
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.gc import collect
 
     _show_gc(output, collect(locate(model, state), dry_run=dry_run))

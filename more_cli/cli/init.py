@@ -10,7 +10,10 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import FileOptions, RecipeOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -18,14 +21,13 @@ if TYPE_CHECKING:
     from more_cli.ops.init import InitReport, Plan
 
 
+@command
 def init(
     model: opt.ModelFolder,
     source: Annotated[
         Path | None,
         typer.Argument(metavar="EDITS|FOLDER", help="With --anchors auto: edits, or pictures, to make anchors from."),
     ] = None,
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
     state: opt.StateFile = None,
     anchors: Annotated[
         str | None,
@@ -41,16 +43,11 @@ def init(
             help="File of edits to choose the recipe's constants with; they are not kept. Loads the model.",
         ),
     ] = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    chosen: RecipeOptions,
+    files: FileOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Create the state of a checkpoint, without edits yet.
 
@@ -64,7 +61,6 @@ def init(
       more init llava/ --anchors auto edits.jsonl
       more init llava/ --recipe paper-llava --set rank=256
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.auto_anchors import AUTO
     from more_cli.ops.init import Inputs, initialise
 
@@ -74,10 +70,10 @@ def init(
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
     file = Path(anchors) if anchors and source is None else None
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
-    inputs = Inputs(anchors=file, auto=source, calibrate=calibrate, image_root=image_root, strict_paths=strict_paths)
+    target = locate(model, state)
+    inputs = Inputs(anchors=file, auto=source, calibrate=calibrate, files=files)
     with output.progress() as progress:
-        report = initialise(target, recipe, set_ or (), inputs=inputs, machine=machine, progress=progress)
+        report = initialise(target, chosen.recipe, chosen.settings, inputs=inputs, machine=machine, progress=progress)
     _show_init(output, report, source)
 
 

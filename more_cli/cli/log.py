@@ -13,6 +13,7 @@ from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
@@ -65,6 +66,7 @@ class StatusName(StrEnum):
 
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
+@command
 def list_(
     model: opt.Model = None,
     id: Annotated[str, typer.Option(metavar="GLOB", help="Only ids that match, such as 'batch7-*'.")] = "*",
@@ -85,9 +87,8 @@ def list_(
         typer.Option(metavar="N", min=0, help=f"Only the last N lines; 0 for all. [default: {LINES}; with --json all]"),
     ] = None,
     state: opt.StateFile = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """List the ledger's lines, the newest last.
 
@@ -100,17 +101,17 @@ def list_(
       more log llava/ --status refused --status not-learnt --since 2026-05-01
       more log llava/ --id "batch7-*" --json
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.log import LineFilter, log
     from more_cli.store.entry import Status
 
     chosen = LineFilter(id, [Status(name.value) for name in status or ()], _time("since", since), _time("until", until))
     if limit is None:
-        limit = 0 if as_json else LINES
+        limit = 0 if output.as_json else LINES
     _show_log(output, log(locate(model, state), chosen, limit or None))
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def show(
     words: Annotated[
         list[str] | None,
@@ -122,9 +123,8 @@ def show(
         ),
     ] = None,
     state: opt.StateFile = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """Show everything that the ledger records about one edit.
 
@@ -132,7 +132,6 @@ def show(
     Examples:
       more log show llava/ batch7-0012
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.log import show as run
 
     usage = "more log show MODEL ID"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,9 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
+from more_cli.model.machine import Machine
+from more_cli.options import MergeOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -20,56 +22,15 @@ if TYPE_CHECKING:
     from more_cli.ops.merge import MergeReport
 
 
-class Rounding(StrEnum):
-    """How a merged weight is rounded to the checkpoint's dtype."""
-
-    nearest = "nearest"
-    stochastic = "stochastic"
-
-
+@command
 def merge(
     model: opt.Model = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the edited checkpoint.")] = ...,  # type: ignore[assignment]
     state: opt.StateFile = None,
-    force: Annotated[bool, typer.Option(help="Replace a folder that an earlier merge wrote.")] = False,
-    verify: Annotated[bool, typer.Option(help="Load the result and score every edit on it.")] = False,
-    rounding: Annotated[
-        Rounding,
-        typer.Option(metavar="|".join(Rounding), help="How merged weights are rounded to the checkpoint's dtype."),
-    ] = Rounding.nearest,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of stochastic rounding.")] = 0,
-    link: Annotated[
-        bool,
-        typer.Option(
-            "--link",
-            help="Hard-link unchanged shards instead of copying them. Base and result then share these files: do not "
-            "modify them in place.",
-        ),
-    ] = False,
-    sha256: Annotated[
-        bool, typer.Option("--sha256", help="Store the hash of every shard, for `more verify OUT --deep`.")
-    ] = False,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            "--into",
-            metavar="BASE",
-            help="The full-precision checkpoint that a quantised MODEL was made from: the edits are merged into it and "
-            "asked there.",
-        ),
-    ] = None,
-    require_all: Annotated[
-        bool, typer.Option("--require-all", help="Exit with 3 and write nothing if an edit does not stand.")
-    ] = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    dry_run: opt.DryRun = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    options: MergeOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Write a standalone checkpoint that includes the edits.
 
@@ -80,22 +41,9 @@ def merge(
       more merge llava/ -o llava-edited/ --link
       more merge llava-nf4/ -o llava-edited/ --into llava/
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    from more_cli.ops.merge import MergeOptions
     from more_cli.ops.merge import merge as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
-    options = MergeOptions(
-        force=force,
-        verify=verify,
-        rounding=rounding.value,
-        seed=seed,
-        link=link,
-        sha256=sha256,
-        require_all=require_all,
-        dry_run=dry_run,
-        into=into,
-    )
+    target = locate(model, state)
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)
     _show_merge(output, report)

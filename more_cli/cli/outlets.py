@@ -5,56 +5,64 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from more_cli.cli.options import REPORT
 from more_cli.cli.output import Output
+from more_cli.options import REPORT, option
 
 if TYPE_CHECKING:
     from more_cli.evaluation.gates import Gate, Judgement
     from more_cli.render.page import Page
 
-Gates = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gate",
-        metavar="METRIC>=NUMBER",
-        help="Exit with 6 if this is not met. METRIC.low and METRIC.high are the ends of its interval. Repeatable.",
-        rich_help_panel=REPORT,
-    ),
-]
-StrictGates = Annotated[
-    bool,
-    typer.Option(
-        "--strict-gates", help="A gate on .low or .high over fewer than ten samples is missed.", rich_help_panel=REPORT
-    ),
-]
-Reports = Annotated[
-    list[Path] | None,
-    typer.Option(
+
+@dataclass(frozen=True)
+class Reports:
+    """Files that a command writes beside what it prints."""
+
+    reports: tuple[Path, ...] = option(
+        (),
+        "Write tables, plots and a gallery (.html), or a summary (.md); repeatable.",
         "--report",
         metavar="FILE",
-        help="Write tables, plots and a gallery (.html), or a summary (.md); repeatable.",
-        rich_help_panel=REPORT,
-    ),
-]
-Junit = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write JUnit XML: one case per edit and per gate.", rich_help_panel=REPORT),
-]
+        panel=REPORT,
+    )
+
+    def check(self) -> None:
+        """Check that the files can be written.
+
+        Raises:
+            UsageError, StateError: see `check_outlets`.
+        """
+        from more_cli.render.outlets import check_outlets
+
+        check_outlets(self.reports)
+
+    def write(self, page: Page) -> None:
+        """Write the files.
+
+        Raises:
+            StateError, ResourceError: a file cannot be written.
+        """
+        from more_cli.render.outlets import write_outlets
+
+        write_outlets(page, self.reports)
 
 
 @dataclass(frozen=True)
-class Outlets:
-    """Files to write, and gates as they were typed."""
+class Outlets(Reports):
+    """Files that an evaluation writes, and gates as they were typed."""
 
-    reports: Sequence[Path] = ()
-    junit: Path | None = None
-    gates: Sequence[str] = ()
-    strict: bool = False
-    """Whether a gate with a warning is missed."""
+    gates: tuple[str, ...] = option(
+        (),
+        "Exit with 6 if this is not met. METRIC.low and METRIC.high are the ends of its interval. Repeatable.",
+        "--gate",
+        metavar="METRIC>=NUMBER",
+        panel=REPORT,
+    )
+    strict_gates: bool = option(
+        False, "A gate on .low or .high over fewer than ten samples is missed.", "--strict-gates", panel=REPORT
+    )
+    junit: Path | None = option(None, "Write JUnit XML: one case per edit and per gate.", metavar="FILE", panel=REPORT)
 
     def check(self) -> None:
         """Check that the files can be written.
@@ -74,7 +82,7 @@ class Outlets:
         """
         from more_cli.evaluation.gates import parse_gate
 
-        return [parse_gate(text, names, strict=self.strict) for text in self.gates]
+        return [parse_gate(text, names, strict=self.strict_gates) for text in self.gates]
 
     def write(self, page: Page) -> None:
         """Write the files, then check the gates.

@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
 from more_cli.cli.layout import laid_out, wrapped
 from more_cli.errors import MoreError
+from more_cli.options import OUTPUT, option
 from more_cli.text import counted, finite, inert, plain
 
 if TYPE_CHECKING:
@@ -79,16 +81,18 @@ def close_stdout() -> None:
         print("output pipe closed; finished work is saved", file=sys.stderr)  # noqa: T201
 
 
+@dataclass
 class Output:
     """Where one command's results and messages go."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: int = 0) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
-        self.verbose = verbose
-        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    as_json: bool = option(False, "Print one JSON object.", "--json", panel=OUTPUT)
+    quiet: bool = option(False, "No progress and no summary, only errors and --json.", "--quiet", "-q", panel=OUTPUT)
+    verbose: int = option(0, "More messages on stderr; -vv for all.", "--verbose", "-v", repeats=True, panel=OUTPUT)
+
+    def __post_init__(self) -> None:
+        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(self.verbose, 2)]
         logging.basicConfig(level=level, handlers=[_log_handler()], force=True)
-        if not verbose:
+        if not self.verbose:
             logging.disable(logging.WARNING)
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

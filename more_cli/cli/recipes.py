@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import completion
-from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.layout import wrapped
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ _ABOUT = ("name", "description", "backbones", "published", "departures")
 
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
-def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+@command
+def list_(*, output: Output) -> None:
     """List the recipes that come with `more`.
 
     \b
     Examples:
       more recipes list
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.recipe.files import load_recipe, shipped_recipes
 
     recipes = [load_recipe(name) for name in shipped_recipes()]
@@ -53,6 +53,7 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def show(
     name: Annotated[
         str | None,
@@ -62,10 +63,17 @@ def show(
             autocompletion=completion.recipes,
         ),
     ] = None,
-    set_: opt.Settings = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one value of the recipe; repeatable.",
+            autocompletion=completion.settings,
+        ),
+    ] = None,
+    *,
+    output: Output,
 ) -> None:
     """Show every key of a recipe with its value and its meaning.
 
@@ -76,7 +84,6 @@ def show(
       more recipes show default
       more recipes show own.toml --set rehearsal.size=8
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.recipe.files import load_recipe, shipped_recipes
 
     if name is None:

@@ -10,14 +10,17 @@ from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.output import ROWS, Output
+from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
-from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import RevertOptions
 from more_cli.text import counted
 
 if TYPE_CHECKING:
-    from more_cli.ops.revert import RevertReport, RevertRequest
+    from more_cli.ops.revert import RevertReport
 
 
+@command
 def revert(
     words: Annotated[
         list[str] | None,
@@ -28,18 +31,11 @@ def revert(
             autocompletion=completion.edits_in_force,
         ),
     ] = None,
-    to: Annotated[int | None, typer.Option(min=0, metavar="N", help="Revert all edits after the N-th.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, metavar="K", help="Revert the last K edits.")] = None,
     state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    dry_run: opt.DryRun = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    options: RevertOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Undo edits, as if they had never been applied.
 
@@ -52,27 +48,16 @@ def revert(
       more revert llava/ --last 3 --dry-run
       more revert llava/ --to 100
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.revert import revert as run
 
     target, ids = locate_among(words or [], state, "more revert MODEL ID...")
-    request, machine = _request(ids, to, last), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
-        report = run(target, request, machine, dry_run=dry_run, progress=progress)
+        report = run(target, ids, options, machine, progress)
     _show_revert(output, report)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.failed:
         raise typer.Exit(EDITS_FAILED)
-
-
-def _request(ids: list[str], to: int | None, last: int | None) -> RevertRequest:
-    from more_cli.ops.revert import RevertRequest
-
-    if [bool(ids), to is not None, last is not None].count(True) != 1:
-        text = "`revert` needs exactly one of: ids, --to N, --last K"
-        raise UsageError(text, "type for example: more revert MODEL ID (`more log MODEL` lists the ids)")
-    return RevertRequest(tuple(ids), to, last)
 
 
 def _show_revert(output: Output, report: RevertReport) -> None:

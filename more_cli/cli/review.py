@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,9 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.failures import as_user_error
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import StateError, UsageError
+from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from more_cli.progress import Progress
 
 
+@command
 def review(
     model: opt.Model = None,
     port: Annotated[
@@ -26,12 +30,11 @@ def review(
     ] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    attention: opt.Attention = "auto",
-    verbose: opt.Verbose = 0,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="More messages on stderr; -vv for all.")
+    ] = 0,
+    *,
+    machine: Machine,
 ) -> None:
     """Serve a page that shows, drafts and reverts edits.
 
@@ -58,8 +61,7 @@ def review(
     def opened(progress: Progress) -> Model:
         from more_cli.api import open_model
 
-        where = {"device": device, "dtype": dtype, "device_map": device_map, "attention": attention}
-        return open_model(target.model, target.sidecar, **where, memory=memory, progress=progress)
+        return open_model(target.model, target.sidecar, progress=progress, **asdict(machine))
 
     def started(address: str) -> None:
         output.text(f"{address}\n")

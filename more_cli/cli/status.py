@@ -11,7 +11,9 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.cli.scores import drift_values
+from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -26,6 +28,7 @@ GIB = 1 << 30
 AnySite = TypeVar("AnySite")
 
 
+@command
 def status(
     model: opt.Model = None,
     state: opt.StateFile = None,
@@ -35,14 +38,9 @@ def status(
     tokens: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="With --estimate: tokens of a sequence.")
     ] = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Show a state or, if there is none, what `init` would choose.
 
@@ -53,13 +51,12 @@ def status(
       more status llava/
       more status llava/ --estimate
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
 
     report = run(locate(model, state))
     if estimate:
-        report = estimated(report, opt.machine(device, dtype, device_map, memory, attention), tokens)
+        report = estimated(report, machine, tokens)
     _show_status(output, report)
 
 

@@ -14,6 +14,7 @@ from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
+    from more_cli.options import SuiteOptions
     from more_cli.progress import Progress
     from more_cli.runner.plan import RunOptions
     from more_cli.runner.report import SuiteReport
@@ -22,19 +23,28 @@ if TYPE_CHECKING:
 
 
 def evaluate_suite(
-    output: Output, suite: Suite, target: Target, options: RunOptions, *, machine: Machine, files: Outlets
+    output: Output, suite: Suite, target: Target, given: SuiteOptions, machine: Machine, files: Outlets
 ) -> None:
     """Run M-ORE on a suite of edits, or ask model and state the questions of a yes/no suite, and show the scores.
 
     Raises:
         GateError: a gate was missed.
     """
+    from more_cli.runner.plan import RunOptions, anchors_of
     from more_cli.runner.run import run_suite
     from more_cli.suites.load import YesNoSuite
 
     if isinstance(suite, YesNoSuite):
         evaluate_capability(output, suite, target, machine, files)
         return
+    options = RunOptions(
+        recipe=given.recipe,
+        settings=given.settings,
+        limit=given.limit or None,
+        anchors=anchors_of(given.anchors),
+        cache=given.cache,
+        again=given.again,
+    )
     run_and_show(
         output, suite, options, files, lambda progress: run_suite(suite, target.model, options, machine, progress)
     )

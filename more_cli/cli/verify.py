@@ -9,7 +9,9 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
+from more_cli.cli.records import command
 from more_cli.errors import StateError
+from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -17,20 +19,16 @@ if TYPE_CHECKING:
     from more_cli.ops.verify import VerifyReport
 
 
+@command
 def verify(
     model: opt.Model = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also hash every image and shard, and apply every edit again.")
     ] = False,
     state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Check ledger, state, images and base for damage.
 
@@ -44,10 +42,9 @@ def verify(
       more verify llava/ --deep
       more verify llava-edited/
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.verify import verify as run
 
-    target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
+    target = locate(model, state)
     with output.progress() as progress:
         report = run(target, machine, deep=deep, progress=progress)
     _show_verify(output, report)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.errors import UsageError
+from more_cli.options import MACHINE, option
 from more_cli.system.cgroup import groups
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -21,15 +22,20 @@ GIB = 1 << 30
 class Machine:
     """Where the model runs."""
 
-    device: str = "cpu"
-    dtype: str = "auto"
-    """`auto` keeps the checkpoint's."""
-    device_map: str = ""
-    """`auto` spreads the model over every device, then main memory, then disk, through accelerate."""
-    memory: float | None = None
-    """GiB of main memory, or of `device`, that may be used; None for all that is free."""
-    attention: str = "auto"
+    device: str = option("cpu", "cpu, cuda, cuda:1, mps.", metavar="NAME", environment="MORE_DEVICE", panel=MACHINE)
+    dtype: str = option(
+        "auto", "float32, bfloat16, float16, or auto for the checkpoint's.", metavar="NAME", panel=MACHINE
+    )
+    attention: str = option(
+        "auto", "sdpa, eager, flash (needs flash-attn), or auto for sdpa.", metavar="NAME", panel=MACHINE
+    )
     """`auto` is sdpa where the model has it, else eager."""
+    device_map: str = option("", "auto: spread the model over devices, memory and disk.", metavar="auto", panel=MACHINE)
+    """`auto` goes through accelerate."""
+    memory: float | None = option(
+        None, "Memory that may be used. [default: what is free]", metavar="GIB", least=0, panel=MACHINE
+    )
+    """GiB of main memory, or of `device`."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
@@ -31,6 +31,7 @@ from more_cli.ops.init import Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
 from more_cli.ops.signals import Stop, stoppable
+from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
 from more_cli.store.lock import writer_lock
@@ -47,31 +48,6 @@ EVERY = ("all", "anew")
 """What `consolidate` is where it is about all edits, also those of earlier runs."""
 LINES = "edits"
 """Name of a stream that is in memory, in messages and in the ledger."""
-
-
-@dataclass(frozen=True)
-class EditOptions:
-    """How a stream is applied."""
-
-    recipe: str | None = None
-    settings: tuple[str, ...] = ()
-    image_root: Path | None = None
-    strict_paths: bool = False
-    on_error: Literal["stop", "skip"] = "stop"
-    limit: int | None = None
-    save_every: int = 10
-    dry_run: bool = False
-    store_images: bool = True
-    consolidate: Literal["off", "run", "all", "anew"] = "off"
-    """After the stream, write again what does not hold: edits of this run, or all edits; or write all edits anew."""
-    batch: bool = False
-    """Absorb every key first, then write all edits together, as a consolidation does."""
-    reapply: bool = False
-    """Apply reverted edits again."""
-    anchors: bool = False
-    """Make anchors from the edits of a file when the state is created."""
-    snapshot_every: int | None = None
-    """Keep a copy of the state after every N edits; a later revert starts there."""
 
 
 def edit_file(

@@ -27,6 +27,7 @@ from more_cli.ops.anchors import identities, identity, leave_out, left_out_sente
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, open_session
+from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, Status, failed_sentence
 from more_cli.store.target import Target
@@ -153,12 +154,11 @@ def evaluate_state(
 def evaluate_probes(
     target: Target,
     file: Path,
-    image_root: Path | None,
+    files: FileOptions,
     machine: Machine,
     progress: Progress = no_progress,
     *,
     ask_base: bool = False,
-    strict_paths: bool = False,
     runtime: Runtime | None = None,
 ) -> EvalReport:
     """Score the state on a file of questions: by the given answer or, without one, by the base's own behaviour.
@@ -171,7 +171,7 @@ def evaluate_probes(
     """
     session, probes, left_out = open_session(target, machine, progress, runtime), list[Probe](), 0
     anchors = _anchors(session)
-    for question in read_probes(file, image_root, strict_paths=strict_paths):
+    for question in read_probes(file, files.image_root, strict_paths=files.strict_paths):
         if identity(question) in anchors:
             left_out += 1
         elif question.answer is None:

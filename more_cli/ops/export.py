@@ -27,6 +27,7 @@ from more_cli.model.machine import Machine
 from more_cli.ops.provenance import asked_and_failed, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.ops.truncation import at_rank
+from more_cli.options import ExportOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.sidecar import memory
@@ -73,11 +74,8 @@ class Update(NamedTuple):
 def export(
     target: Target,
     out: Path,
-    format: Format,
     machine: Machine,
-    *,
-    rank: int | None = None,
-    force: bool = False,
+    options: ExportOptions | None = None,
     progress: Progress = no_progress,
 ) -> ExportReport:
     """Write the edits to `out`, which appears whole or not at all.
@@ -89,6 +87,8 @@ def export(
         UsageError: `out` exists and may not be replaced, a rank was given for deltas, which have none, or deltas of
             quantised weights were asked for.
     """
+    options = options or ExportOptions()
+    format, rank, force = options.format, options.rank, options.force
     if rank is not None and format == "delta":
         raise UsageError("`--rank` is for adapters", "leave --rank out, or drop --format delta")
     session = open_session(target, machine, progress)

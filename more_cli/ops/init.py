@@ -34,6 +34,7 @@ from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edit
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
+from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe, pick_recipe
 from more_cli.recipe.schema import Recipe
@@ -132,8 +133,7 @@ class Inputs:
     """The same for edits that were read already; used if the recipe takes anchors and names no file of them."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
-    image_root: Path | None = None
-    strict_paths: bool = False
+    files: FileOptions = field(default_factory=FileOptions)
 
     def wanted(self, chosen: Plan) -> Wanted:
         """Return the anchors of the file that is given or named by the recipe, or what they are made from."""
@@ -145,12 +145,12 @@ class Inputs:
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors of a file, given or named by the recipe."""
         file = self.anchors or recipe.anchors.file
-        root = self.image_root if self.anchors else None
-        return read_probes(file, root, strict_paths=self.strict_paths) if file else ()
+        root = self.files.image_root if self.anchors else None
+        return read_probes(file, root, strict_paths=self.files.strict_paths) if file else ()
 
     def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
-            return candidates_from(self.auto, recipe, self.image_root, strict_paths=self.strict_paths)
+            return candidates_from(self.auto, recipe, self.files.image_root, strict_paths=self.files.strict_paths)
         if self.edits and recipe.uses_anchors and not recipe.anchors.file:
             return of_edits(self.edits, recipe)
         return None
@@ -159,7 +159,7 @@ class Inputs:
         """Read the calibration stream."""
         if self.calibrate is None:
             return ()
-        return read_edits(self.calibrate, self.image_root, strict_paths=self.strict_paths).edits
+        return read_edits(self.calibrate, self.files.image_root, strict_paths=self.files.strict_paths).edits
 
 
 def initialise(

@@ -23,6 +23,7 @@ from more_cli.errors import FailedEditsError, UsageError
 from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
 from more_cli.ops.merge_into import Source, refuse_misuse, source_of
 from more_cli.ops.provenance import PROVENANCE, write_provenance
+from more_cli.options import MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.ledger import Ledger
@@ -32,37 +33,8 @@ from more_cli.store.target import Target
 if TYPE_CHECKING:
     from more_cli.evaluation.probes import ProbeScore
     from more_cli.model.machine import Machine
-    from more_cli.ops.folding import Fold, Rounding, Verification
+    from more_cli.ops.folding import Fold, Verification
     from more_cli.ops.session import Session
-
-
-@dataclass(frozen=True)
-class MergeOptions:
-    """How a checkpoint is merged."""
-
-    force: bool = False
-    """Replace a folder that an earlier merge wrote."""
-    verify: bool = False
-    """Load the result and compare its verdict on every edit with the live state's."""
-    rounding: Rounding = "nearest"
-    """From float32 to the dtype of the weights."""
-    seed: int = 0
-    """Seed of stochastic rounding."""
-    link: bool = False
-    """Hard-link shards without a site instead of copying them."""
-    sha256: bool = False
-    """Store in `more.json` the hash of every shard that was written, beside those of the edited tensors."""
-    require_all: bool = False
-    """Write nothing unless every edit that was asked for stands."""
-    dry_run: bool = False
-    """Write nothing."""
-    into: Path | None = None
-    """The full-precision checkpoint that a quantised one was made from: it is merged into, and the result verified."""
-
-    @property
-    def verifies(self) -> bool:
-        """Whether the result is asked the edits: always where it is not the base's own weights that were edited."""
-        return (self.verify or self.into is not None) and not self.dry_run
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
+from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
@@ -30,15 +31,6 @@ from more_cli.store.target import Draft, Target
 
 SAVE_EVERY = 10
 """Ledger entries applied to a draft between two saves of its state."""
-
-
-@dataclass(frozen=True)
-class RevertRequest:
-    """Which edits to revert: by id, all after the first `to`, or the `last` few."""
-
-    ids: tuple[str, ...] = ()
-    to: int | None = None
-    last: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,27 +80,33 @@ class RevertReport:
 
 def revert(
     target: Target,
-    request: RevertRequest,
+    ids: Sequence[str],
+    options: RevertOptions,
     machine: Machine,
-    *,
-    dry_run: bool = False,
     progress: Progress = no_progress,
+    *,
     runtime: Runtime | None = None,
 ) -> RevertReport:
-    """Revert edits and apply those that came after them again; `runtime` is the model if it is loaded already.
+    """Revert edits, by id or as the options say, and apply those that came after them again.
+
+    `runtime` is the model if it is loaded already.
 
     Raises:
-        UsageError: an unknown id, one that is reverted already, or more edits than there are.
+        UsageError: not exactly one of ids, `to` and `last`; an unknown id, or one that is reverted already; or more
+            edits than there are.
         StateError, DataError: an image that is needed is missing or has changed; nothing is written.
     """
+    if [bool(ids), options.to is not None, options.last is not None].count(True) != 1:
+        text = "`revert` needs exactly one of: ids, --to N, --last K"
+        raise UsageError(text, "type for example: more revert MODEL ID (`more log MODEL` lists the ids)")
     started = time.monotonic()
-    if dry_run or not target.folder.exists():  # without a folder there is nothing to revert, so no lock file is created
-        report = _planned(open_session(target, machine, progress), request)
-        report.dry_run = dry_run
+    if options.dry_run or not target.folder.exists():  # nothing to revert without a folder: no lock file is made
+        report = _planned(open_session(target, machine, progress), ids, options)
+        report.dry_run = options.dry_run
         return report
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
-        report = _planned(session, request)
+        report = _planned(session, ids, options)
         if session.outdated:
             session.save()
         if report.plan.gone:
@@ -121,10 +119,10 @@ def revert(
     return report
 
 
-def _planned(session: Session, request: RevertRequest) -> RevertReport:
+def _planned(session: Session, ids: Sequence[str], options: RevertOptions) -> RevertReport:
     """Return a report with the plan, after checking that it can be carried out."""
     ledger = session.ledger
-    gone = _gone(ledger, request)
+    gone = _gone(ledger, ids, options)
     remaining = _remaining(ledger.history.kinds(), set(gone))
     kept = next((index for index, old in enumerate(remaining) if old != index + 1), len(remaining))
     plan = Plan(gone, kept, remaining[kept:])
@@ -136,21 +134,21 @@ def _planned(session: Session, request: RevertRequest) -> RevertReport:
     return RevertReport(session.target, plan, again, replayed=kept - start)
 
 
-def _gone(ledger: Ledger, request: RevertRequest) -> list[str]:
+def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[str]:
     """Return the edits to revert, in the order of the history."""
     edits = list(dict.fromkeys(id for kind, id in ledger.history.kinds() if kind == "edit"))  # one tried again: once
-    if request.to is not None or request.last is not None:
-        first = request.to if request.to is not None else len(edits) - (request.last or 0)
+    if options.to is not None or options.last is not None:
+        first = options.to if options.to is not None else len(edits) - (options.last or 0)
         if not 0 <= first <= len(edits):
-            given = f"--to {request.to}" if request.to is not None else f"--last {request.last}"
+            given = f"--to {options.to}" if options.to is not None else f"--last {options.last}"
             raise UsageError(f"{given}: there are {len(edits)} edits", f"give a number from 0 to {len(edits)}")
         return edits[first:]
-    for id in request.ids:
+    for id in ids:
         if id not in ledger.by_id:
             raise UsageError(f"no edit `{id}` in `{ledger.path}`", "`more log` lists the ids")
         if id in ledger.reverted:
             raise UsageError(f"edit `{id}` is reverted already", "leave it out")
-    named = set(request.ids)
+    named = set(ids)
     return [id for id in edits if id in named]
 
 

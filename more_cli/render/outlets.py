@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS = (".html", ".md")
 
 
-def check_outlets(reports: Sequence[Path], junit: Path | None) -> None:
+def check_outlets(reports: Sequence[Path], junit: Path | None = None) -> None:
     """Check that all files can be written, before anything is scored.
 
     Raises:
@@ -41,7 +41,7 @@ def check_outlets(reports: Sequence[Path], junit: Path | None) -> None:
         seen.add(path.resolve())
 
 
-def write_outlets(page: Page, reports: Sequence[Path], junit: Path | None) -> None:
+def write_outlets(page: Page, reports: Sequence[Path], junit: Path | None = None) -> None:
     """Write the reports and the JUnit file.
 
     Raises:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
 
 if TYPE_CHECKING:
     from more_lab.analyses.run import AnalysisReport
 
 
+@command
 def analyze(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="An analysis, or all; without it they are listed.")
@@ -30,14 +32,9 @@ def analyze(
     figures: Annotated[
         bool, typer.Option("--figures/--no-figures", help="Draw figures, which needs matplotlib.")
     ] = True,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Draw the paper's figures from runs that were kept.
 
@@ -50,7 +47,6 @@ def analyze(
       more analyze all --run run --out figures
       more analyze cosine --run run-more --run run-ft-l --out figures
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if name is None:
         _list(output)
         return
@@ -65,7 +61,6 @@ def analyze(
         raise UsageError(f"`analyze {name}` needs {missing}", hint)
     from more_lab.analyses.run import analyse
 
-    machine = opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = analyse(name, runs, out, machine, figures=figures, progress=progress)
     page = _write_page(report, out) if name == ALL else None

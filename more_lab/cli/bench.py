@@ -11,8 +11,12 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
+from more_cli.model.machine import Machine
+from more_cli.options import RecipeOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
+from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
     from more_lab.bench.run import BenchReport, Measured
@@ -27,6 +31,7 @@ _RATIOS = {
 }
 
 
+@command
 def bench(
     model: opt.ModelFolder,
     edits: Annotated[
@@ -47,21 +52,15 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random edits.")] = 0,
     anchors: Annotated[Path | None, typer.Option(metavar="FILE", help="Anchors for a new state, as in `init`.")] = None,
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
     save_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Write the state every N edits (and every 30 s).")
     ] = 10,
-    image_root: opt.ImageRoot = None,
     state: opt.StateFile = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    image_root: suites.ImageRoot = None,
+    *,
+    chosen: RecipeOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Measure what an edit costs, part by part.
 
@@ -73,7 +72,6 @@ def bench(
       more bench llava/
       more bench llava/ edits.jsonl --floor --peers --plot bench.svg
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.demo.samples import samples_for
     from more_lab.bench.plot import check_plot, draw_plot
     from more_lab.bench.run import BenchOptions
@@ -84,13 +82,15 @@ def bench(
     target = locate(model, state)
     offered = None
     if edits is None and anchors is None:
-        edits, offered, limit = samples_for(model, limit, fresh=not target.sidecar.exists() or bool(recipe or set_))
+        edits, offered, limit = samples_for(
+            model, limit, fresh=not target.sidecar.exists() or chosen != RecipeOptions()
+        )
     options = BenchOptions(
         edits=edits,
         anchors=anchors,
         offered=offered,
-        recipe=recipe,
-        settings=tuple(set_ or ()),
+        recipe=chosen.recipe,
+        settings=chosen.settings,
         image_root=image_root,
         limit=limit,
         save_every=save_every,
@@ -99,7 +99,7 @@ def bench(
         peers=peers,
     )
     with output.progress() as progress:
-        report = run(target, options, opt.machine(device, dtype, device_map, memory, attention), progress)
+        report = run(target, options, machine, progress)
     if plot is not None and report.edits:
         draw_plot(report, plot)
     _show(output, report)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from more_cli.cli import completion, outlets
-from more_cli.cli import options as opt
+from more_cli.cli import completion
+from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.cli.scores import cell
 from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed, source_values, summary_values
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import SUITE, FileOptions
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 TEST = "exact two-sided sign test over edits"
 
 
+@command
 def compare(
     editors: Annotated[
         list[str] | None,
@@ -48,9 +52,7 @@ def compare(
     suite: suites.SuiteName = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]", rich_help_panel=opt.SUITE
-        ),
+        typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]", rich_help_panel=SUITE),
     ] = None,
     data_root: suites.DataRoot = None,
     set_: Annotated[
@@ -59,7 +61,7 @@ def compare(
             "--set",
             metavar="EDITOR:KEY=VALUE",
             help="Change one value of an editor; repeatable.",
-            rich_help_panel=opt.SUITE,
+            rich_help_panel=SUITE,
         ),
     ] = None,
     limit: suites.Limit = 100,
@@ -70,17 +72,11 @@ def compare(
     again: suites.Again = False,
     calibrate: suites.Calibrate = 0,
     anchors: suites.Anchors = None,
-    report: outlets.Reports = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    files: Reports,
+    images: FileOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Compare editors on a suite, or two results edit by edit.
 
@@ -95,9 +91,10 @@ def compare(
       more compare more more@paper-llava --suite e-vqa
       more compare --paired before.json after.json
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if paired is not None:
-        if any((editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors, report)):
+        if any(
+            (editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors, files.reports)
+        ):
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )
@@ -111,7 +108,6 @@ def compare(
     from more_lab.experiments.compare_editors import compare_editors, settings_by_editor
     from more_lab.render.comparison import of_comparison
 
-    files = outlets.Outlets(report or ())
     files.check()
     settings = settings_by_editor(editors, set_ or ())
     options = suites.run_options(
@@ -125,8 +121,7 @@ def compare(
         metrics=metrics,
         anchors=anchors,
     )
-    machine = opt.machine(device, dtype, device_map, memory, attention)
-    loaded = SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
+    loaded = SuiteSource(suite, data_root, images.image_root, images.strict_paths).load_edits(output)
     usage = "more compare EDITOR... --suite NAME --model DIR"
     target = suite_target(output, loaded, model, None, usage=usage)
     with output.progress() as progress:

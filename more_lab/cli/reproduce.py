@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from more_cli.cli import completion, outlets
-from more_cli.cli import options as opt
+from more_cli.cli import completion
+from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import FailedEditsError
+from more_cli.model.machine import Machine
 from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
     from more_lab.experiments.reproduce import Reproduction
 
 
+@command
 def reproduce(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="table-1: the paper's editors, E-VQA and E-IC.")],
     model: Annotated[
@@ -46,16 +49,11 @@ def reproduce(
         Path | None, typer.Option(metavar="DIR", help="Folder that caches base answers, fits and finished runs.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again instead of reading the cache.")] = False,
-    report: outlets.Reports = None,
-    image_root: opt.ImageRoot = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    image_root: suites.ImageRoot = None,
+    *,
+    files: Reports,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Measure a table of the M-ORE paper, beside the printed numbers.
 
@@ -67,11 +65,9 @@ def reproduce(
       more reproduce table-1 --editor ft-m --editor more --checkpoints 1,10
       more reproduce table-1 llava-1.5-7b-hf/ --data-root editing-data/ --device cuda
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_lab.experiments.reproduce import reproduce as measure
     from more_lab.render.reproduction import of_reproduction
 
-    files = outlets.Outlets(report or ())
     files.check()
     options = suites.run_options(
         editor="more",
@@ -83,7 +79,6 @@ def reproduce(
         metrics="paper-table",
         anchors=None,
     )
-    machine = opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         found = measure(
             table,

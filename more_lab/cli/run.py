@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
-from more_cli.cli import completion, outlets
+from more_cli.cli import completion
 from more_cli.cli import options as opt
+from more_cli.cli.outlets import Outlets
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.cli.suite_eval import run_and_show
 from more_cli.cli.suite_source import SuiteSource, suite_target
+from more_cli.model.machine import Machine
+from more_cli.options import SUITE, FileOptions, RecipeOptions
 from more_lab.cli import suite_options as suites
 
 
+@command
 def run(
     suite: Annotated[
         str,
@@ -21,18 +26,12 @@ def run(
             metavar="NAME|FILE",
             help="Suite to run on, from the untouched base; see `more suites list`.",
             autocompletion=completion.suites,
-            rich_help_panel=opt.SUITE,
+            rich_help_panel=SUITE,
         ),
     ],
     model: opt.Model = None,
     editor: suites.EditorName = "more",
-    gate: outlets.Gates = None,
-    strict_gates: outlets.StrictGates = False,
-    report: outlets.Reports = None,
-    junit: outlets.Junit = None,
     data_root: suites.DataRoot = None,
-    recipe: opt.RecipeName = None,
-    set_: opt.Settings = None,
     limit: suites.Limit = 100,
     order: suites.Order = 0,
     protocol: suites.ProtocolNames = None,
@@ -48,16 +47,12 @@ def run(
     keep_states: suites.KeepStates = False,
     keep_answers: suites.KeepAnswers = None,
     state: opt.StateFile = None,
-    image_root: opt.ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    attention: opt.Attention = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    chosen: RecipeOptions,
+    files: Outlets,
+    images: FileOptions,
+    machine: Machine,
+    output: Output,
 ) -> None:
     """Run an editor on a suite of edits, from the untouched base.
 
@@ -69,13 +64,11 @@ def run(
       more run llava/ --editor naive --suite e-vqa --data-root data/mmedit --metrics mmedit
       more run --suite e-vqa --limit 10 --keep run --keep-updates --keep-states
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
-    files = outlets.Outlets(report or (), junit, gate or (), strict_gates)
     files.check()
     options = suites.run_options(
         editor=editor,
-        recipe=recipe,
-        settings=set_ or (),
+        recipe=chosen.recipe,
+        settings=chosen.settings,
         limit=limit,
         order=order,
         protocols=protocol or (),
@@ -90,8 +83,7 @@ def run(
     )
     from more_lab.experiments.run import run_suite
 
-    machine = opt.machine(device, dtype, device_map, memory, attention)
-    loaded = SuiteSource(suite, data_root, image_root, strict_paths).load_edits(output)
+    loaded = SuiteSource(suite, data_root, images.image_root, images.strict_paths).load_edits(output)
     target = suite_target(output, loaded, model, state, usage="more run MODEL --suite NAME")
     for notice in options.preset.notices if options.preset else ():
         output.note(f"note: {notice}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import completion
-from more_cli.cli.options import SUITE
 from more_cli.cli.output import Output
 from more_cli.cli.suite_source import SuiteSource
 from more_cli.errors import UsageError
+from more_cli.options import FILES, SUITE
 
 if TYPE_CHECKING:
     from more_lab.experiments.keep import Keep
@@ -41,6 +41,14 @@ EditorName = Annotated[
         help="The editor to run; more@RECIPE is M-ORE with another recipe.",
         autocompletion=completion.editors,
         rich_help_panel=SUITE,
+    ),
+]
+ImageRoot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder that image paths start from. [default: the folder of the file]",
+        rich_help_panel=FILES,
     ),
 ]
 Limit = Annotated[

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from more_cli.cli import completion
-from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import ROWS, Output, fail
+from more_cli.cli.records import command
 from more_cli.cli.suite_source import SuiteSource
 from more_cli.errors import DataError
 from more_cli.text import counted
@@ -55,17 +55,21 @@ ImageRoot = Annotated[
     Path | None,
     typer.Option(help="Folder that image paths start from. [default: searched below the data root]", metavar="DIR"),
 ]
+StrictPaths = Annotated[
+    bool,
+    typer.Option("--strict-paths", help="Refuse images outside the image root: absolute paths, `..`, symlinks."),
+]
 
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
-def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+@command
+def list_(*, output: Output) -> None:
     """List the suites.
 
     \b
     Examples:
       more suites list
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.suites.catalog import CATALOG
 
     output.json("more.suites.list/1", {"suites": [asdict(entry) for entry in CATALOG.values()]})
@@ -77,14 +81,14 @@ def list_(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verb
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
-def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Verbose = 0) -> None:
+@command
+def metrics(*, output: Output) -> None:
     """List the metrics, and the presets for `more run --suite NAME --metrics PRESET`.
 
     \b
     Examples:
       more suites metrics
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.evaluation.names import METRICS, all_groups
     from more_lab.experiments.presets import PRESETS
 
@@ -114,14 +118,14 @@ def metrics(as_json: opt.Json = False, quiet: opt.Quiet = False, verbose: opt.Ve
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def show(
     name: Name,
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    strict_paths: StrictPaths = False,
+    *,
+    output: Output,
 ) -> None:
     """Show what a suite contains, and its first lines. Opens no image.
 
@@ -130,7 +134,6 @@ def show(
       more suites show e-vqa
       more suites show vlkeb --data-root data/vlkeb
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_lab.suites.commands import check, first_lines
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
@@ -150,15 +153,15 @@ def show(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def check(
     name: Name,
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
+    strict_paths: StrictPaths = False,
     images: Annotated[bool, typer.Option(help="Open every image.")] = True,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """Check every record and image of a suite, and what its pools share.
 
@@ -170,7 +173,6 @@ def check(
       more suites check e-ic
       more suites check e-vqa --data-root data/mmedit
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_lab.suites.commands import check as run
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
@@ -199,19 +201,19 @@ def check(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
+@command
 def convert(
     name: Name,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines file to write.", metavar="FILE")] = ...,  # type: ignore[assignment]
     data_root: DataRoot = None,
     image_root: ImageRoot = None,
-    strict_paths: opt.StrictPaths = False,
+    strict_paths: StrictPaths = False,
     pool: Annotated[
         PoolName, typer.Option(metavar="|".join(PoolName), help="Which edits to write.")
     ] = PoolName.evaluation,
     force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    output: Output,
 ) -> None:
     """Write a suite as JSON Lines: edits for `more edit`, yes/no questions for `more eval --probes`.
 
@@ -221,7 +223,6 @@ def convert(
     Examples:
       more suites convert e-vqa --data-root data/mmedit -o e-vqa.jsonl
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_lab.suites.commands import convert as run
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.records import command
 from more_cli.errors import FailedEditsError, UsageError
+from more_cli.options import OUTPUT
 from more_cli.text import counted
+from more_lab.sweep.place import Place
 
 if TYPE_CHECKING:
     from more_cli.render.page import Page
@@ -25,6 +27,7 @@ EMBEDDED = "embedded:"
 """Prefix of a model of the package."""
 
 
+@command
 def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="TOML file with a grid or a fleet; see docs/research/sweeps.md.")
@@ -41,22 +44,18 @@ def sweep(
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that caches base answers and unfinished runs.")
     ] = None,
-    device: opt.Device = "cpu",
-    dtype: opt.Dtype = "auto",
-    device_map: opt.DeviceMap = "",
-    memory: opt.Memory = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
             "-n",
             help="List what would run, and how long it takes by what is done in DIR.",
-            rich_help_panel=opt.OUTPUT,
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
-    as_json: opt.Json = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = 0,
+    *,
+    place: Place,
+    output: Output,
 ) -> None:
     """Run every combination of a grid as a trial, or one stream of edits on many checkpoints.
 
@@ -69,7 +68,6 @@ def sweep(
       more sweep rank.toml -o rank/ --address auto --gpus-per-trial 1 --device cuda
       more sweep fleet.toml -o fleet/ --dry-run
     """
-    output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     if gpus and address is None:
         raise UsageError("`--gpus-per-trial` needs `--address`", "add --address auto, or leave --gpus-per-trial out")
     if address is not None and workers > 1:
@@ -80,9 +78,9 @@ def sweep(
     from more_lab.sweep.folder import SweepFolder, run_jobs
     from more_lab.sweep.jobs import Runner, here, on_ray, processes
     from more_lab.sweep.report import SweepReport
-    from more_lab.sweep.trials import Place, Setup, make_trials
+    from more_lab.sweep.trials import Setup, make_trials
 
-    found, place, folder = read_sweep(file), Place(device, dtype, device_map, memory), SweepFolder(out)
+    found, folder = read_sweep(file), SweepFolder(out)
     if address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
     runner: Runner = here

@@ -12,10 +12,11 @@ from more_cli.errors import MoreError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.files import disk_errors, sha256_bytes
 from more_cli.inputs.edits import read_edits
-from more_cli.ops.edit import EditOptions, edit_file
+from more_cli.ops.edit import edit_file
 from more_cli.ops.evaluate import evaluate_state
 from more_cli.ops.export import export
-from more_cli.ops.merge import MergeOptions, merge
+from more_cli.ops.merge import merge
+from more_cli.options import EditOptions, ExportOptions, MergeOptions
 from more_cli.progress import Progress
 from more_cli.recipe.files import load_recipe
 from more_cli.runner.plan import Base, edits_hash
@@ -23,8 +24,9 @@ from more_cli.store.target import Target
 from more_cli.text import canonical_json, counted
 from more_lab.sweep.file import Fleet, SweepFile, Then
 from more_lab.sweep.folder import Done
+from more_lab.sweep.place import Place
 from more_lab.sweep.report import estimate_of
-from more_lab.sweep.trials import Place, Setup
+from more_lab.sweep.trials import Setup
 
 WRITTEN: Mapping[Then, str] = {"merge": "merged", "export": "adapter", "none": ""}
 """What is written beside a state, by what the file asks for."""
@@ -61,7 +63,7 @@ class Member:
         if self.then == "merge":
             merge(target, out, machine, MergeOptions(force=True), progress)
         elif self.then == "export":
-            export(target, out, "peft", machine, force=True, progress=progress)
+            export(target, out, machine, ExportOptions(force=True), progress)
         values = {
             "edits": edited.total,
             "counts": edited.counts,

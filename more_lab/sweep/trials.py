@@ -13,9 +13,7 @@ from more_cli.editors.base import Editor
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.evaluation.metrics import Estimate
-from more_cli.model.machine import Machine
 from more_cli.ops.anchors import identities
-from more_cli.ops.session import versions
 from more_cli.progress import Progress
 from more_cli.runner.anchors import choose_anchors
 from more_cli.runner.plan import Base, plan_run, run_key, schedule_of
@@ -25,28 +23,9 @@ from more_cli.text import counted
 from more_lab.experiments.fits import Fits
 from more_lab.experiments.run import LabOptions, run_suite
 from more_lab.sweep.file import Combination, Grid, SweepFile
+from more_lab.sweep.place import Place
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
-
-
-@dataclass(frozen=True)
-class Place:
-    """The machine of a job by its options: whether there is such a device is asked where the job runs."""
-
-    device: str = "cpu"
-    dtype: str = "auto"
-    device_map: str = ""
-    memory: float | None = None
-
-    @property
-    def machine(self) -> Machine:
-        """The machine."""
-        return Machine(self.device, self.dtype, self.device_map, self.memory)
-
-    def versions(self, threads: int) -> dict[str, str]:
-        """Return what decides the bytes of a job, but the processor: which one a cluster gives is known afterwards."""
-        known = versions(Machine(dtype=self.dtype)) | {"device": self.device, "threads": str(threads)}
-        return {name: version for name, version in known.items() if name != "cpu"}
 
 
 @dataclass(frozen=True)

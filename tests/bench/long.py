@@ -35,10 +35,11 @@ from more_cli.files import sha256_bytes
 from more_cli.inputs.feeds import Pipe
 from more_cli.model.batches import Batch
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import EditOptions, edit_stream
+from more_cli.ops.edit import edit_stream
 from more_cli.ops.edit_report import EditReport, Listener
 from more_cli.ops.init import Inputs, initialise
 from more_cli.ops.session import open_session
+from more_cli.options import EditOptions
 from more_cli.store.entry import START, Entry, Status, with_checksum
 from more_cli.store.ledger import Ledger, content_digest
 from more_cli.store.state import load_state, save_state

@@ -24,9 +24,10 @@ from more_cli.inputs.feeds import Pipe, Watch
 from more_cli.inputs.records import Problem, Record
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
-from more_cli.ops.edit import EditOptions, edit_stream
+from more_cli.ops.edit import edit_stream
 from more_cli.ops.edit_report import Listener
 from more_cli.ops.prefetch import Prefetch
+from more_cli.options import EditOptions
 from more_cli.store.target import Target
 from support.helpers import QUICK, Result, World, line, lines_in, process, run, spelled, wait_for
 

@@ -1,0 +1,202 @@
+"""The options of the commands, each declared once: for the command line, the Python interface and the operation.
+
+A record is what an operation takes. Its fields say how they are typed on the command line, where `cli/records.py` makes
+options of them; the Python interface takes them as keywords of the same names. Nothing heavy is imported here, so that
+`more --help` stays instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+STATE = "State"
+REPORT = "Report and gates"
+SUITE = "A suite"
+RECIPE = "Recipe"
+FILES = "Images"
+MACHINE = "Where it runs"
+OUTPUT = "Output"
+WHICH = "Which edits"
+WRITING = "How they are written"
+"""Headings of options in the help of a command that has many."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """How one option is typed and explained."""
+
+    help: str
+    names: tuple[str, ...] = ()
+    """By default `--field-name`; a switch named here has no `--no-` form."""
+    metavar: str | None = None
+    panel: str | None = None
+    least: int | None = None
+    """Smallest number that is accepted."""
+    complete: str | None = None
+    """Function of `cli/completion.py` that offers values."""
+    environment: str | None = None
+    repeats: bool = False
+    """Each further `-v` counts one more."""
+
+
+def typed_fields(record: Any) -> list[Field[Any]]:
+    """Return the fields of a record, or of its class, that are options; others are set by code alone."""
+    return [each for each in fields(record) if "typed" in each.metadata]
+
+
+def given(record: Any) -> list[str]:
+    """Return the options of a record that differ from their default, as they are typed."""
+    changed = [each for each in typed_fields(record) if getattr(record, each.name) != each.default]
+    return [next(iter(each.metadata["typed"].names), f"--{each.name.replace('_', '-')}") for each in changed]
+
+
+def option(default: Any, help: str, *names: str, **typed: Any) -> Any:
+    """Declare a field of a record as an option; `typed` are further fields of `Typed`."""
+    return field(default=default, metadata={"typed": Typed(help, names, **typed)})
+
+
+@dataclass(frozen=True)
+class RecipeOptions:
+    """Which numbers a new state has."""
+
+    recipe: str | None = option(
+        None,
+        "A recipe from `more recipes list`, or a TOML file.",
+        metavar="NAME|FILE",
+        complete="recipes",
+        panel=RECIPE,
+    )
+    """By default the architecture decides."""
+    settings: tuple[str, ...] = option(
+        (),
+        "Change one value of the recipe (`more recipes show`); repeatable.",
+        "--set",
+        metavar="KEY=VALUE",
+        complete="settings",
+        panel=RECIPE,
+    )
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where the images of a file are."""
+
+    image_root: Path | None = option(
+        None,
+        "Folder that image paths start from. [default: the folder of the file]",
+        metavar="DIR",
+        panel=FILES,
+    )
+    strict_paths: bool = option(
+        False,
+        "Refuse images outside the image root: absolute paths, `..`, symlinks.",
+        "--strict-paths",
+        panel=FILES,
+    )
+
+
+@dataclass(frozen=True)
+class EditOptions(RecipeOptions, FileOptions):
+    """How a stream is applied."""
+
+    on_error: Literal["stop", "skip"] = option("stop", "At a bad line: refuse the whole file, or skip it.", panel=WHICH)
+    limit: int | None = option(
+        None, "Apply at most the first N edits of the stream.", metavar="N", least=1, panel=WHICH
+    )
+    save_every: int = option(10, "Write the state every N edits (and every 30 s).", metavar="N", least=1, panel=STATE)
+    store_images: bool = option(True, "Keep a copy of every image, for replay and scoring.", panel=STATE)
+    anchors: bool = option(
+        True,
+        "If there is no state yet: make anchors from the pictures and questions of EDITS, a file.",
+        panel=WRITING,
+    )
+    consolidate: Literal["off", "run", "all", "anew"] = option(
+        "off",
+        "At the end, write again the edits that do not hold: of this run, or all; or write all edits anew.",
+        panel=WRITING,
+    )
+    batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)
+    reapply: bool = option(False, "Apply reverted edits again.", "--reapply", panel=WHICH)
+    snapshot_every: int | None = option(
+        None,
+        "Keep a copy of the state every N edits: it makes `revert` faster.",
+        metavar="N",
+        least=1,
+        panel=STATE,
+    )
+    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """How a checkpoint is merged."""
+
+    force: bool = option(False, "Replace a folder that an earlier merge wrote.")
+    verify: bool = option(False, "Load the result and score every edit on it.")
+    """Its verdict on every edit is compared with the live state's."""
+    rounding: Literal["nearest", "stochastic"] = option(
+        "nearest", "How merged weights are rounded to the checkpoint's dtype."
+    )
+    seed: int = option(0, "Seed of stochastic rounding.", metavar="N", least=0)
+    link: bool = option(
+        False,
+        "Hard-link unchanged shards instead of copying them. Base and result then share these files: do not modify "
+        "them in place.",
+        "--link",
+    )
+    sha256: bool = option(False, "Store the hash of every shard, for `more verify OUT --deep`.", "--sha256")
+    into: Path | None = option(
+        None,
+        "The full-precision checkpoint that a quantised MODEL was made from: the edits are merged into it and asked "
+        "there.",
+        metavar="BASE",
+    )
+    require_all: bool = option(False, "Exit with 3 and write nothing if an edit does not stand.", "--require-all")
+    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the result is asked the edits: always where it is not the base's own weights that were edited."""
+        return (self.verify or self.into is not None) and not self.dry_run
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What an export contains."""
+
+    format: Literal["peft", "delta"] = option("peft", "A PEFT LoRA adapter, or one safetensors file of weight deltas.")
+    rank: int | None = option(
+        None, "One rank for all modules of an adapter, by truncation; says what is lost.", metavar="R", least=1
+    )
+    force: bool = option(False, "Replace what an earlier export wrote.")
+
+
+@dataclass(frozen=True)
+class RevertOptions:
+    """Which edits are reverted, beside those named by id."""
+
+    to: int | None = option(None, "Revert all edits after the N-th.", metavar="N", least=0)
+    last: int | None = option(None, "Revert the last K edits.", metavar="K", least=1)
+    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+
+
+@dataclass(frozen=True)
+class SuiteOptions(RecipeOptions):
+    """How M-ORE runs on a suite."""
+
+    data_root: Path | None = option(None, "With --suite: folder with the suite's files.", metavar="DIR", panel=SUITE)
+    limit: int = option(100, "With --suite: only the first N edits; 0 for all.", metavar="N", least=0, panel=SUITE)
+    anchors: str | None = option(
+        None,
+        "With --suite: questions whose answers must not change; auto: made from the calibration pool.",
+        metavar="FILE|auto",
+        panel=SUITE,
+    )
+    cache: Path | None = option(
+        None, "With --suite: folder that caches base answers and finished runs.", metavar="DIR", panel=SUITE
+    )
+    again: bool = option(
+        False, "With --suite: measure again instead of reading an earlier run from the cache.", "--again", panel=SUITE
+    )
