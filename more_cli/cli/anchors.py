@@ -50,12 +50,12 @@ def add(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.add_anchors import add_anchors
+    from more_cli.outputs.states import AnchorsOutput
 
     target, machine = locate(model, state), opt.machine(device, dtype, device_map, memory, attention)
     with output.progress() as progress:
         report = add_anchors(target, file, image_root, machine, progress, strict_paths=strict_paths)
-    values = {"added": report.added, "repeated": report.repeated, "anchors": report.total, "replayed": report.replayed}
-    output.json("more.anchors/1", {"state": str(target.sidecar), **values})
+    output.json(AnchorsOutput.of(report, state=target.sidecar, anchors=report.total))
     output.replayed(report.replayed)
     repeated = f", {report.repeated} known already" if report.repeated else ""
     output.line(f"{counted(report.added, 'anchor')} added{repeated}; {target.sidecar} holds {report.total} from now on")
@@ -77,26 +77,22 @@ def list_(
     """
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose)
     from more_cli.ops.add_anchors import list_anchors
+    from more_cli.outputs.states import Anchor, AnchorsListOutput
 
     target = locate(model, state)
     anchors, corrected = list_anchors(target)
     rows = [
-        {
-            "question": each.question,
-            "answer": each.answer,
-            "image": each.image.sha256 if each.image else None,
-            "corrected_by": corrected.get(place),
-        }
+        Anchor.of(each, image=each.image.sha256 if each.image else None, corrected_by=corrected.get(place))
         for place, each in enumerate(anchors)
     ]
-    output.json("more.anchors.list/1", {"state": str(target.sidecar), "anchors": rows})
+    output.json(AnchorsListOutput(state=target.sidecar, anchors=rows))
     output.table(
         ("question", "answer", "image"),
         [
             (
-                row["question"],
-                f"corrected by {row['corrected_by']}" if row["corrected_by"] else row["answer"] or "the base's own",
-                (row["image"] or "none")[:16],
+                row.question,
+                f"corrected by {row.corrected_by}" if row.corrected_by else row.answer or "the base's own",
+                (row.image or "none")[:16],
             )
             for row in rows
         ],
