@@ -19,7 +19,7 @@ from generator import examples
 from generator.commands import commands_page
 from generator.outputs import json_page
 from generator.recipes import recipes_page
-from generator.schemas import KEYS, schemas_text
+from generator.schemas import printed, schemas_text
 from generator.security import security_page
 
 DOCS = Path(__file__).resolve().parent
@@ -47,7 +47,7 @@ def _is(path: Path, text: str) -> bool:
 
 def write_examples() -> None:
     """Run the commands on the embedded model and keep a shortened output of each."""
-    wanted = {entry["example"] for entry in KEYS["schemas"].values()}
+    wanted = {output.example for output in printed().values()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch).resolve()
         outputs = {name: examples.shortened(value, folder) for name, value in examples.run(folder) if name in wanted}

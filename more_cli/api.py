@@ -34,9 +34,9 @@ from more_cli.ops.merge import MergeReport, merge
 from more_cli.ops.revert import RevertReport, revert
 from more_cli.ops.status import StatusReport, status
 from more_cli.options import EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
+from more_cli.outputs.edits import EditResult
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Asking
-from more_cli.store.entry import entry_values
 from more_cli.store.target import locate
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Model:
         loaded = None if chosen.dry_run else self._loaded()
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
         report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
-        rows = [entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries]
+        rows = [EditResult.of_entry(entry, report.statuses[entry.id]).model_dump() for entry in report.entries]
         return Table(tuple(rows), report)
 
     def ask(
@@ -266,7 +266,7 @@ class Model:
         """
         report = log(self.target, LineFilter(id=id), limit)
         rows = [
-            entry_values(line.entry) | {"kind": line.entry.kind, "status": line.now, "time": line.entry.time}
+            EditResult.of_entry(line.entry, line.now).model_dump() | {"kind": line.entry.kind, "time": line.entry.time}
             for line in report.lines
         ]
         return Table(tuple(rows), report)

@@ -3,10 +3,8 @@
 A tiny LLaVA with its sites, for the tests of editors. And a check of every JSON object that a command prints.
 """
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # the width of tables: the same wherever the tests run
@@ -15,11 +13,12 @@ import pytest
 import torch
 
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.cli.output import Output, finite
+from more_cli.cli.output import Output
 from more_cli.model.backbones import Site, find_sites
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_cli.outputs.base import Printed
 from support.schemas import differences
 from support.tiny import make_model, make_processor, tiny_llava
 
@@ -28,14 +27,14 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def _outputs_follow_their_schemas() -> Iterator[None]:
-    """Compare every JSON object with its published schema; where it differs, the command that prints it fails."""
-    printed = Output.json
+    """Compare every JSON object with its type; where it differs, the command that prints it fails."""
+    original = Output.json
 
-    def checked(self: Output, schema: str, values: Mapping[str, Any]) -> None:
-        printed(self, schema, values)
+    def checked(self: Output, printed: Printed) -> None:
+        original(self, printed)
         if self.as_json:
-            wrong = differences(json.loads(json.dumps(finite({"schema": schema, **values}))))
-            assert not wrong, "\n".join(["an output is not as docs/generator/keys.toml says", *wrong])
+            wrong = differences(printed)
+            assert not wrong, "\n".join(["an output is not as its type says", *wrong])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Output, "json", checked)

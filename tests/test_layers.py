@@ -20,6 +20,7 @@ TOOL = [
     ["evaluation"],
     ["ops"],
     ["runner"],
+    ["outputs"],
     ["demo", "render"],
     ["api"],
     ["review"],
@@ -27,7 +28,14 @@ TOOL = [
     ["__main__"],
 ]
 """Rooms of `more_cli` from the lowest to the highest; rooms on one line do not import each other."""
-LABORATORY = [["editors", "suites", "figures"], ["experiments"], ["analyses", "sweep", "bench"], ["render"], ["cli"]]
+LABORATORY = [
+    ["editors", "suites", "figures"],
+    ["experiments"],
+    ["analyses", "sweep", "bench"],
+    ["outputs"],
+    ["render"],
+    ["cli"],
+]
 """Rooms of `more_lab`, likewise; each may import all of `more_cli`."""
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
 

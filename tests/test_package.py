@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from support.schemas import differences
+from more_cli.outputs.evaluations import DemoOutput
+from support.schemas import differences_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,5 +85,5 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_pa
     result = python(installed, tmp_path, "-m", "more_cli", "demo", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["schema"] == "more.demo/2"
-    assert differences(json.loads(result.stdout)) == []
+    assert differences_of(DemoOutput, json.loads(result.stdout)) == []
     assert (tmp_path / "more-demo" / "llava-edited" / "model.safetensors").is_file()

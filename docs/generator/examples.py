@@ -34,7 +34,7 @@ export            export llava -o llava-adapter
 ask               ask llava --image images/sample-scene11-v0.png 'Is the hourglass small or large?'
 convert           convert table.csv -o converted.jsonl
 analyses          analyze
--                 eval llava --suite e-vqa --limit 2 --keep run
+-                 run llava --suite e-vqa --limit 2 --keep run
 analyze           analyze efficiency --run run --out figures --no-figures
 sweep-plan        sweep sweep.toml -o sweep --dry-run
 sweep             sweep sweep.toml -o sweep

@@ -47,12 +47,12 @@ def add(
       more anchors add llava/ regression.jsonl
     """
     from more_cli.ops.add_anchors import add_anchors
+    from more_cli.outputs.states import AnchorsOutput
 
     target = locate(model, state)
     with output.progress() as progress:
         report = add_anchors(target, file, images.image_root, machine, progress, strict_paths=images.strict_paths)
-    values = {"added": report.added, "repeated": report.repeated, "anchors": report.total, "replayed": report.replayed}
-    output.json("more.anchors/1", {"state": str(target.sidecar), **values})
+    output.json(AnchorsOutput.of(report, state=target.sidecar, anchors=report.total))
     output.replayed(report.replayed)
     repeated = f", {report.repeated} known already" if report.repeated else ""
     output.line(f"{counted(report.added, 'anchor')} added{repeated}; {target.sidecar} holds {report.total} from now on")
@@ -73,26 +73,22 @@ def list_(
       more anchors list llava/
     """
     from more_cli.ops.add_anchors import list_anchors
+    from more_cli.outputs.states import Anchor, AnchorsListOutput
 
     target = locate(model, state)
     anchors, corrected = list_anchors(target)
     rows = [
-        {
-            "question": each.question,
-            "answer": each.answer,
-            "image": each.image.sha256 if each.image else None,
-            "corrected_by": corrected.get(place),
-        }
+        Anchor.of(each, image=each.image.sha256 if each.image else None, corrected_by=corrected.get(place))
         for place, each in enumerate(anchors)
     ]
-    output.json("more.anchors.list/1", {"state": str(target.sidecar), "anchors": rows})
+    output.json(AnchorsListOutput(state=target.sidecar, anchors=rows))
     output.table(
         ("question", "answer", "image"),
         [
             (
-                row["question"],
-                f"corrected by {row['corrected_by']}" if row["corrected_by"] else row["answer"] or "the base's own",
-                (row["image"] or "none")[:16],
+                row.question,
+                f"corrected by {row.corrected_by}" if row.corrected_by else row.answer or "the base's own",
+                (row.image or "none")[:16],
             )
             for row in rows
         ],

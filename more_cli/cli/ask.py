@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -144,7 +144,19 @@ class _Shown:
 
     def answers(self, answers: Answers) -> None:
         """Show one question's answers side by side."""
-        self.output.json("more.ask/1", self._values(answers))
+        from more_cli.outputs.evaluations import AskOutput
+
+        state = self.target.sidecar if answers.edited is not None else None
+        self.output.json(
+            AskOutput.of(
+                answers,
+                model=self.target.model,
+                state=state,
+                merged=self.merged,
+                images=[image.sha256 for image in answers.images],
+                answers=answers.said,
+            )
+        )
         self.output.line(answers.question)
         voices = list(answers.said)
         self.output.table(
@@ -152,17 +164,6 @@ class _Shown:
             [(voice, said.text, *_cells(said)) for voice, said in answers.said.items()],
             numbers=[f"NLL by {voice}" for voice in voices],
         )
-
-    def _values(self, answers: Answers) -> dict[str, Any]:
-        state = str(self.target.sidecar) if answers.edited is not None else None
-        return {
-            "model": str(self.target.model),
-            "state": state,
-            "merged": None if self.merged is None else str(self.merged),
-            "images": [image.sha256 for image in answers.images],
-            "question": answers.question,
-            "answers": {voice: {"text": said.text, "nll": dict(said.nll)} for voice, said in answers.said.items()},
-        }
 
 
 def _cells(said: Said) -> list[str]:

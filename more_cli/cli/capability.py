@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from more_cli.cli.outlets import Outlets, gate_values, show_gates
+from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import Output
 from more_cli.errors import UsageError
 from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
-    from more_cli.ops.capability import Capability, CapabilityReport
+    from more_cli.ops.capability import CapabilityReport
     from more_cli.store.target import Target
     from more_cli.suites.load import YesNoSuite
     from more_cli.suites.yes_no import YesNoScore
@@ -44,7 +44,9 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
 def _show_capability(output: Output, report: CapabilityReport) -> None:
     """Show accuracy, accuracy+, score and unparsable answers per category, and the change from base to state."""
     if output.as_json:
-        output.json("more.capability/1", _values(report))
+        from more_cli.outputs.evaluations import CapabilityOutput
+
+        output.json(CapabilityOutput.of_report(report))
     output.replayed(report.replayed)
     after = f" and after {counted(report.edits, 'edit')}" if report.state else " only, without a state"
     output.line(f"{report.suite.name}: the untouched base{after}")
@@ -63,42 +65,6 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
         interval = f"95 % interval {change.low:+.3f} to {change.high:+.3f} over {counted(change.n, 'image')}"
         output.line(f"change of accuracy {change.value:+.3f}, {interval}")
     show_gates(output, report.gates)
-
-
-def _values(report: CapabilityReport) -> dict[str, Any]:
-    return {
-        "suite": report.suite.name,
-        "from": report.suite.source,
-        "notices": list(report.suite.notices),
-        "model": str(report.target.model),
-        "state": str(report.target.sidecar) if report.state else None,
-        "edits": report.edits,
-        "replayed": report.replayed,
-        "base": _capability_values(report.base),
-        "edited": _capability_values(report.state) if report.state else None,
-        "gates": [gate_values(gate) for gate in report.gates],
-        "change": {name: asdict(value) for name, value in report.changes.items()},
-        "reproduce": report.reproduce,
-    }
-
-
-def _capability_values(capability: Capability) -> dict[str, Any]:
-    return {
-        "accuracy": capability.accuracy,
-        "accuracy_plus": capability.accuracy_plus,
-        "unparsable_rate": capability.unparsable_rate,
-        "totals": {name: asdict(total) for name, total in capability.totals.items()},
-        "categories": {
-            name: asdict(score)
-            | {
-                "accuracy": score.accuracy,
-                "accuracy_plus": score.accuracy_plus,
-                "score": score.score,
-                "unparsable_rate": score.unparsable_rate,
-            }
-            for name, score in capability.categories.items()
-        },
-    }
 
 
 def _cells(score: YesNoScore) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +76,9 @@ def convert(
 
 
 def _show_convert(output: Output, report: ConvertReport, out: Path) -> None:
-    output.json("more.convert/1", asdict(report) | {"source": str(report.source), "out": str(out)})
+    from more_cli.outputs.products import ConvertOutput
+
+    output.json(ConvertOutput.of(report, out=out))
     read = f"{counted(report.rows, 'row')} of {report.source} ({report.form})"
     output.line(f"wrote {out}: {counted(report.edits, 'edit')} from {read}, {report.skipped} skipped")
     if report.tagged:

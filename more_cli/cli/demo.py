@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli.edit import edit_values
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
@@ -53,18 +51,18 @@ def demo(
 def _show_demo(output: Output, report: DemoReport) -> None:
     """Show every edit before and after, how many hold at the end, how many the merge lost, and what to do next."""
     from more_cli.evaluation.per_edit import variants
+    from more_cli.outputs.edits import WholeStream
+    from more_cli.outputs.evaluations import DemoOutput
 
     output.json(
-        "more.demo/2",
-        {
-            "folder": str(report.folder),
-            "wall_seconds": round(report.wall_seconds, 1),
-            "holding": report.holding,
-            "base_answers": report.evaluation.base_answers,
-            "edit": edit_values(report.edit),
-            "metrics": {name: asdict(value) for name, value in report.evaluation.estimates.items()},
-            "lost_in_merge": report.merge.verification.lost if report.merge.verification else [],
-        },
+        DemoOutput.of(
+            report,
+            wall_seconds=round(report.wall_seconds, 1),
+            base_answers=report.evaluation.base_answers,
+            edit=WholeStream.of_report(report.edit),
+            metrics=report.evaluation.estimates,
+            lost_in_merge=report.merge.verification.lost if report.merge.verification else [],
+        )
     )
     before, ends = report.evaluation.base_answers, report.answers_at_end
     output.table(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -162,26 +161,24 @@ def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed 
 def _result_lines(output: Output) -> Listener:
     """Return what prints a JSON object for each edit and each bad line at once (`--json-lines`)."""
     from more_cli.ops.edit_report import Listener
-    from more_cli.store.entry import entry_values
+    from more_cli.outputs.edits import EditProblemOutput, EditResultOutput
 
     class ResultLines(Listener):
         def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
-            values = entry_values(entry) | {"status": status, "new": new, "source": entry.source, "line": entry.line}
-            output.json("more.edit.result/2", values | {"supersedes": list(supersedes)})
+            output.json(EditResultOutput.of_entry(entry, status, new=new, supersedes=supersedes))
 
         def problem(self, problem: Problem) -> None:
-            output.json("more.edit.problem/1", asdict(problem))
+            output.json(EditProblemOutput.of(problem))
 
     return ResultLines()
 
 
 def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> None:
     """Show the result of a stream and name its failed edits; in JSON without edits and problems if `line_by_line`."""
-    values = edit_values(report)
-    if line_by_line:
-        output.json("more.edit.end/1", {key: values[key] for key in values if key not in ("edits", "problems")})
-    else:
-        output.json("more.edit/2", values)
+    from more_cli.outputs.edits import EditEndOutput, EditOutput
+
+    whole = EditOutput.of_report(report)
+    output.json(EditEndOutput.of(whole) if line_by_line else whole)
     _show_notes(output, report)
     if report.dry_run:
         output.line(f"{counted(report.total, 'edit')} checked, nothing written")
@@ -233,27 +230,3 @@ def _show_notes(output: Output, report: EditReport) -> None:
         output.note(f"{id} supersedes {', '.join(superseded)}: same picture and question, another answer")
     if report.reverted:
         output.note(f"{len(report.reverted)} of these edits stay reverted; --reapply applies them again")
-
-
-def edit_values(report: EditReport) -> dict[str, Any]:
-    """Return an edit report as JSON values."""
-    from more_cli.store.entry import entry_values
-
-    return {
-        "state": str(report.target.sidecar),
-        "total": report.total,
-        "applied": report.applied,
-        "skipped": report.skipped,
-        "reverted": report.reverted,
-        "replayed": report.replayed,
-        "counts": report.counts,
-        "superseded": report.superseded,
-        "failed": report.failed,
-        "problems": report.problems,
-        "notes": report.notes,
-        "interrupted": report.interrupted,
-        "dry_run": report.dry_run,
-        "wall_seconds": round(report.wall_seconds, 3),
-        "consolidation": entry_values(report.consolidation) if report.consolidation else None,
-        "edits": [entry_values(entry) | {"status": report.statuses[entry.id]} for entry in report.entries],
-    }

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from more_cli.cli import completion
 from more_cli.cli import options as opt
-from more_cli.cli.outlets import Outlets, gate_values, show_gates
+from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import drift_values, estimate_cells, metrics_values, values_of_edit
+from more_cli.cli.scores import estimate_cells
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
@@ -26,7 +25,6 @@ from more_cli.text import counted
 if TYPE_CHECKING:
     from more_cli.evaluation.per_edit import EditScores
     from more_cli.evaluation.probes import ProbeScore
-    from more_cli.ops.drift import Drift
     from more_cli.ops.evaluate import EvalReport
 
 
@@ -107,7 +105,9 @@ def _check_together(suite: str | None, probes: Path | None, for_suites: list[str
 def _show_eval(output: Output, report: EvalReport) -> None:
     """Show the headline, every metric, the answers that are not as expected, the gates, and the failed edits."""
     if output.as_json:
-        output.json("more.eval/2", eval_values(report))
+        from more_cli.outputs.evaluations import EvalOutput
+
+        output.json(EvalOutput.of_report(report))
     output.replayed(report.replayed)
     if not report.estimates:
         output.line("nothing to score" + ("" if report.left_out else ": no edits, or all of them reverted"))
@@ -176,40 +176,3 @@ def _show_some(output: Output, second: str, rows: Sequence[Sequence[object]], mo
     output.table(columns, rows, cut=("question", "expected", "answer"))
     if more > 0:
         output.line(f"and {more:,} more: --json has all")
-
-
-def _drift_values(drift: Drift) -> dict[str, Any]:
-    return drift_values(drift) | {"curve": [after._asdict() for after in drift.curve]}
-
-
-def eval_values(report: EvalReport) -> dict[str, Any]:
-    """Return an evaluation as JSON values."""
-    return {
-        "state": str(report.target.sidecar),
-        "source": report.source,
-        "protocol": report.protocol,
-        "baseline": report.baseline,
-        "edits": report.edits,
-        "left_out": report.left_out,
-        "drift": _drift_values(report.drift) if report.drift else None,
-        "replayed": report.replayed,
-        "metrics": metrics_values(report.estimates, report.protocol, report.baseline),
-        "retention": {ages: asdict(value) for ages, value in report.retention.items()},
-        "gates": [gate_values(gate) for gate in report.gates],
-        "first_forgotten": report.first_forgotten,
-        "failed": [edit._asdict() for edit in report.failed],
-        "failing": [
-            {
-                "id": scores.id,
-                "question": scores.shown.probe.query.question,
-                "target": scores.shown.probe.target,
-                "answer": scores.shown.answer,
-                "values": scores.shown.values,
-                "status": scores.failed.status if scores.failed else None,
-                "reason": scores.failed.reason if scores.failed else None,
-            }
-            for scores in report.failing
-        ],
-        "per_edit": [values_of_edit(scores, report.base_answers.get(scores.id)) for scores in report.per_edit],
-        "reproduce": report.reproduce,
-    }

@@ -49,21 +49,10 @@ def export(
 
 def _show_export(output: Output, report: ExportReport) -> None:
     """Show what was written, how many modules of the model it changes, and the edits that do not stand."""
+    from more_cli.outputs.products import ExportOutput
     from more_cli.store.entry import failed_sentence
 
-    output.json(
-        "more.export/1",
-        {
-            "out": str(report.out),
-            "format": report.format,
-            "edits": report.edits,
-            "asked": report.asked,
-            "failed": [edit._asdict() for edit in report.failed],
-            "replayed": report.replayed,
-            "modules": report.modules,
-            "kept": report.kept,
-        },
-    )
+    output.json(ExportOutput.of(report))
     output.replayed(report.replayed)
     what = counted(len(report.modules), "module" if report.format == "peft" else "weight delta")
     of = " of the model" if report.format == "peft" else ""

@@ -40,8 +40,9 @@ def gc(
 
 def _show_gc(output: Output, report: GcReport) -> None:
     """List what was removed, or would be."""
-    values = {"state": str(report.target.sidecar), "files": report.files, "bytes": report.size}
-    output.json("more.gc/1", values | {"dry_run": report.dry_run})
+    from more_cli.outputs.states import GcOutput
+
+    output.json(GcOutput.of(report, state=report.target.sidecar, bytes=report.size))
     output.table(("file", "bytes"), [(name, f"{size:,}") for name, size in report.files.items()], numbers=("bytes",))
     verb = "would remove" if report.dry_run else "removed"
     output.line(f"{verb} {counted(len(report.files), 'file')}, {counted(report.size, 'byte')}")

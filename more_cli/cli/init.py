@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,23 +78,10 @@ def init(
 
 def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
     """Show which sites a new state edits, how large it is, and how many anchors were made from a source."""
+    from more_cli.outputs.states import InitOutput
+
     plan = report.plan
-    output.json(
-        "more.init/1",
-        {
-            "state": str(report.target.sidecar),
-            "created": report.created,
-            "edits": report.state.edits,
-            "anchors": report.anchors,
-            "pictured": report.pictured,
-            "calibration": report.state.calibration,
-            "recipe": report.state.recipe.canonical(),
-            "sites": [asdict(site) for site in plan.sites],
-            "refusals": [asdict(refusal) for refusal in plan.refusals],
-            "notices": plan.notices,
-            "parameters": report.parameters,
-        },
-    )
+    output.json(InitOutput.of_report(report))
     show_notices(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
     anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""

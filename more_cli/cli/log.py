@@ -154,16 +154,11 @@ def _time(option: str, text: str | None) -> datetime | None:
 
 
 def _show_log(output: Output, report: LogReport) -> None:
-    output.json(
-        "more.log/2",
-        {
-            "state": str(report.target.sidecar),
-            "head": report.head,
-            "total": report.total,
-            "matching": report.matching,
-            "lines": [_line_values(line) for line in report.lines],
-        },
-    )
+    if output.as_json:
+        from more_cli.outputs.log import LogLine, LogOutput
+
+        lines = [LogLine.of_line(line) for line in report.lines]
+        output.json(LogOutput.of(report, state=report.target.sidecar, lines=lines))
     wide = output.width >= WIDE
     watched = wide and any(line.entry.drifts for line in report.lines)
     columns = ("line", "time (UTC)", "edit", "status", "question", "target", "answer", "drift")
@@ -207,28 +202,12 @@ def _done(entry: Entry) -> tuple[str, str]:
     return entry.status, entry.kind
 
 
-def _line_values(line: Line) -> dict[str, Any]:
-    names = {"seq", "kind", "id", "status", "reason", "question", "target", "forced_before", "forced_after"}
-    names |= {"nll_before", "nll_after", "right_after", "writes", "source", "line", "tags", "time"}
-    names |= {"retry", "settings", "ids", "anchors"}
-    return line.entry.model_dump(mode="json", include=names) | _answers(line)
-
-
-def _answers(line: Line) -> dict[str, Any]:
-    entry = line.entry
-    answers = {"answer_before": entry.greedy_before, "answer_after": entry.greedy_after}
-    return {"now": line.now, **answers, "drift": entry.drift}
-
-
 def _show_edit(output: Output, record: EditRecord) -> None:
     entry, now = record.line.entry, record.line.now
-    about = {
-        "lines": record.numbers,
-        "superseded_by": record.superseded_by or None,
-        "stored": record.stored,
-    }
-    values = entry.model_dump(mode="json") | _answers(record.line) | about
-    output.json("more.log.show/2", {"state": str(record.target.sidecar), "edit": values})
+    if output.as_json:
+        from more_cli.outputs.log import LogShowOutput
+
+        output.json(LogShowOutput.of_record(record))
     became = f", now {now}" if now != entry.status else ""
     by = f" by `{record.superseded_by}`" if record.superseded_by else ""
     status = f"{entry.status}{became}{by}" if entry.kind == "edit" else ": ".join(_done(entry))

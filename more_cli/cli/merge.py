@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -53,9 +52,10 @@ def merge(
 
 def _show_merge(output: Output, report: MergeReport) -> None:
     """Show how much of each update survived rounding, the result of `--verify`, and the edits that do not stand."""
+    from more_cli.outputs.products import MergeOutput
     from more_cli.store.entry import failed_sentence
 
-    output.json("more.merge/1", _values(report))
+    output.json(MergeOutput.of_report(report))
     output.replayed(report.replayed)
     for name in report.left_out:
         output.note(f"not copied (another copy of the weights, without the edits): {name}")
@@ -117,29 +117,3 @@ def _show_held(output: Output, report: MergeReport, result: Verification) -> Non
     if result.lost:
         output.note(f"lost beside full-precision weights: {', '.join(result.lost)}")
         output.note(f"hint: correct these there: more edit {report.out} STREAM")
-
-
-def _values(report: MergeReport) -> dict[str, Any]:
-    return {
-        "out": str(report.out),
-        "edits": report.edits,
-        "asked": report.asked,
-        "failed": [edit._asdict() for edit in report.failed],
-        "replayed": report.replayed,
-        "dry_run": report.dry_run,
-        "bytes": report.size,
-        "left_out": report.left_out,
-        "linked": report.linked,
-        "folds": [
-            {
-                "site": fold.site,
-                "disk_key": fold.disk_key,
-                "dtype": fold.dtype,
-                "realised": fold.realised,
-                "changed": fold.changed / fold.entries if fold.entries else 0.0,
-            }
-            for fold in report.folds
-        ],
-        "verification": asdict(report.verification) if report.verification else None,
-        "not_held": report.not_held,
-    }

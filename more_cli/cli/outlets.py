@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from more_cli.cli.output import Output
 from more_cli.options import REPORT, option
@@ -106,19 +106,3 @@ def show_gates(output: Output, gates: Sequence[Judgement]) -> None:
             ("gate", "", "measured"),
             [(str(result.gate), "met" if result.met else "MISSED", result.reason) for result in gates],
         )
-
-
-def gate_values(result: Judgement) -> Mapping[str, Any]:
-    """Return the result of a gate as JSON values."""
-    gate = result.gate
-    return {
-        "gate": str(gate),
-        "metric": gate.metric,
-        "bound": gate.bound,
-        "operator": gate.operator,
-        "threshold": gate.threshold,
-        "actual": result.actual,
-        "met": result.met,
-        "reason": result.reason,
-        "warning": result.warning or None,
-    }

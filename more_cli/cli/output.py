@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from more_cli.cli.layout import laid_out, wrapped
 from more_cli.errors import MoreError
@@ -22,6 +22,7 @@ from more_cli.options import OUTPUT, option
 from more_cli.text import counted, finite, inert, plain
 
 if TYPE_CHECKING:
+    from more_cli.outputs.base import Printed
     from more_cli.progress import Progress
 
 LOG_SECONDS = 30.0
@@ -97,14 +98,13 @@ class Output:
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-    def json(self, schema: str, values: Mapping[str, Any]) -> None:
+    def json(self, printed: Printed) -> None:
         """Print one JSON object on stdout if `--json` was given, flushed at once.
 
         A number that is not finite becomes null.
         """
         if self.as_json:
-            whole = finite({"schema": schema, **values})
-            text = json.dumps(whole, sort_keys=True, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(finite(printed.values()), sort_keys=True, ensure_ascii=False, allow_nan=False)
             print(inert(text), flush=True)  # noqa: T201
 
     def text(self, lines: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,10 +40,11 @@ def list_(*, output: Output) -> None:
     Examples:
       more recipes list
     """
+    from more_cli.outputs.recipes import Recipe, RecipesListOutput
     from more_cli.recipe.files import load_recipe, shipped_recipes
 
     recipes = [load_recipe(name) for name in shipped_recipes()]
-    output.json("more.recipes.list/1", {"recipes": [_about(recipe) for recipe in recipes]})
+    output.json(RecipesListOutput(recipes=[Recipe.of(recipe, model_types=recipe.backbones) for recipe in recipes]))
     output.table(
         ("recipe", "for model_type", "description"),
         [(recipe.name, ", ".join(recipe.backbones), recipe.description) for recipe in recipes],
@@ -94,20 +95,15 @@ def show(
 
 def _show_recipe(output: Output, recipe: Recipe) -> None:
     """Show the keys of a recipe, but those that name and describe it in one line."""
+    from more_cli.outputs.recipes import RecipeKey, RecipesShowOutput
     from more_cli.recipe.settings import described, spelled
 
     keys = {key: found for key, found in described(recipe).items() if key not in _ABOUT}
-    output.json(
-        "more.recipes.show/1",
-        _about(recipe)
-        | {
-            "departures": recipe.departures,
-            "keys": [
-                {"key": key, "value": _plain(value), "takes": known.takes, "meaning": known.meaning}
-                for key, (value, known) in keys.items()
-            ],
-        },
-    )
+    shown = [
+        RecipeKey.of(known, key=key, value=str(value) if isinstance(value, Path) else value)
+        for key, (value, known) in keys.items()
+    ]
+    output.json(RecipesShowOutput.of(recipe, model_types=recipe.backbones, keys=shown))
     output.line(f"{recipe.name}: {recipe.description}")
     output.line()
     for departure in recipe.departures:
@@ -119,14 +115,6 @@ def _show_recipe(output: Output, recipe: Recipe) -> None:
         output.line(f"{key} is not set" if value is None else f"{key} = {spelled(value)}")
         for line in wrapped(_first_sentence(known.meaning), output.width - len(_INDENT)):
             output.line(_INDENT + line)
-
-
-def _about(recipe: Recipe) -> dict[str, Any]:
-    return {"name": recipe.name, "description": recipe.description, "model_types": recipe.backbones}
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def _first_sentence(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,8 +62,11 @@ def revert(
 
 def _show_revert(output: Output, report: RevertReport) -> None:
     """Show what was reverted, what was applied again, and which edits changed their status."""
+    from more_cli.outputs.edits import RevertOutput
+
     gone = report.plan.gone
-    output.json("more.revert/1", _values(report))
+    plan = {"reverted": gone, "kept": report.plan.kept}
+    output.json(RevertOutput.of(report, state=report.target.sidecar, **plan))
     for note in report.notes:
         output.note(note)
     if report.dry_run:
@@ -94,21 +97,3 @@ def _list(output: Output, title: str, ids: list[str]) -> None:
     if ids:
         more = f" and {len(ids) - ROWS} more" if len(ids) > ROWS else ""
         output.line(f"{title}: {', '.join(ids[:ROWS])}{more}")
-
-
-def _values(report: RevertReport) -> dict[str, Any]:
-    return {
-        "state": str(report.target.sidecar),
-        "reverted": report.plan.gone,
-        "kept": report.plan.kept,
-        "again": report.again,
-        "replayed": report.replayed,
-        "statuses": report.statuses,
-        "changed": {id: list(statuses) for id, statuses in report.changed.items()},
-        "failed": report.failed,
-        "snapshot": str(report.snapshot) if report.snapshot else None,
-        "notes": report.notes,
-        "interrupted": report.interrupted,
-        "dry_run": report.dry_run,
-        "wall_seconds": round(report.wall_seconds, 3),
-    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,7 +11,6 @@ from more_cli.cli import options as opt
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import drift_values
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -61,7 +59,10 @@ def status(
 
 
 def _show_status(output: Output, report: StatusReport) -> None:
-    output.json("more.status/1", _values(report))
+    if output.as_json:
+        from more_cli.outputs.states import StatusOutput
+
+        output.json(StatusOutput.of_report(report))
     if report.state is not None:
         _show_state(output, report, report.state)
     if report.plan is not None:
@@ -176,37 +177,3 @@ def _show_estimate(output: Output, estimate: Estimate) -> None:
     output.table(("memory", "GiB", "used for"), rows, numbers=("GiB",))
     free = "unknown" if estimate.free is None else f"{estimate.free / GIB:.2f} GiB"
     output.line(f"free: {free}; size of the state on disk: {estimate.state / GIB:.2f} GiB")
-
-
-def _values(report: StatusReport) -> dict[str, Any]:
-    state, plan = report.state, report.plan
-    return {
-        "model": str(report.target.model),
-        "state": str(report.target.sidecar) if state else None,
-        "edits": state.edits if state else 0,
-        "statuses": report.statuses,
-        "asked": report.asked,
-        "failed": [edit._asdict() for edit in report.failed],
-        "behind": report.behind,
-        "extensions": report.extensions,
-        "anchors": report.anchors,
-        "drift": drift_values(report.drift) if report.drift else None,
-        "sidecar_bytes": report.sidecar_bytes,
-        "ledger_bytes": report.ledger_bytes,
-        "recipe": report.recipe.canonical(),
-        "sites": [asdict(site) for site in plan.sites] if plan else [site.model_dump() for site in report.records],
-        "refusals": [asdict(refusal) for refusal in plan.refusals] if plan else [],
-        "key_method": plan.key_method if plan else None,
-        "estimate": _estimate_values(report.estimate) if report.estimate else None,
-    }
-
-
-def _estimate_values(estimate: Estimate) -> dict[str, Any]:
-    return {
-        "parts": {part.name: part.bytes for part in estimate.parts},
-        "total": estimate.total,
-        "free": estimate.free,
-        "tokens": estimate.tokens,
-        "samples": estimate.samples,
-        "state": estimate.state,
-    }

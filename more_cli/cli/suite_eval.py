@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from more_cli.cli.capability import evaluate_capability
-from more_cli.cli.outlets import Outlets, gate_values, show_gates
+from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import Output
-from more_cli.cli.scores import cell, estimate_cells, metrics_values, values_of_edit
+from more_cli.cli.scores import cell, estimate_cells
 from more_cli.text import counted
 
 if TYPE_CHECKING:
@@ -74,7 +73,9 @@ def run_and_show(
 def _show_suite(output: Output, report: SuiteReport) -> None:
     """Show the metrics by protocol and checkpoint, the counts and the gates."""
     if output.as_json:
-        output.json("more.eval/1", _values(report))
+        from more_cli.outputs.runs import SuiteEvalOutput
+
+        output.json(SuiteEvalOutput.of_report(report))
     output.line(f"{heading(report)}; editor {report.editor}")
     if report.left_out:
         output.line(report.left_out_sentence)
@@ -163,82 +164,3 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
     if report.forgetting is not None:
         lost = report.forgetting
         output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
-
-
-def _values(report: SuiteReport) -> dict[str, Any]:
-    """Return a run as JSON values: those of `eval --json` of a state, plus every protocol."""
-    before = report.base_answers
-    return (
-        source_values(report)
-        | summary_values(report)
-        | {
-            "source": report.suite.name,
-            "gates": [gate_values(gate) for gate in report.gates],
-            "stream": [
-                {key: line[key] for key in ("t", "id", "seconds", "catch_up")} | {"outcome": _outcome(line["outcome"])}
-                for line in report.lines
-            ],
-            "matrix": [{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
-            "per_edit": [values_of_edit(scores, before[scores.id]) for scores in report.per_edit],
-        }
-    )
-
-
-def source_values(report: SuiteReport) -> dict[str, Any]:
-    """Return suite, model and protocol of a run as JSON values."""
-    return {
-        "suite": {"name": report.suite.name, "from": report.suite.source, "notices": list(report.suite.notices)},
-        "model": str(report.model),
-        "edits": len(report.edits),
-        "available": report.available,
-        "protocol": report.headline.partition("@")[0],
-        "baseline": report.yardstick.baseline,
-        "prefix": report.yardstick.prefix,
-        "headline": report.headline,
-    }
-
-
-def summary_values(report: SuiteReport) -> dict[str, Any]:
-    """Return the scores of one editor, without those of each edit, as JSON values."""
-    baseline = report.yardstick.baseline
-    return {
-        "editor": report.editor,
-        "metrics": metrics_values(report.estimates[report.headline], report.headline.partition("@")[0], baseline),
-        "protocols": {
-            readout: metrics_values(estimates, readout.partition("@")[0], baseline)
-            for readout, estimates in report.estimates.items()
-        },
-        "preset": _preset_values(report) if report.preset else None,
-        "retention": {str(lag): asdict(value) for lag, value in report.retention.items()},
-        "forgetting": asdict(report.forgetting) if report.forgetting else None,
-        "forgetting_by_lag": {str(lag): asdict(value) for lag, value in report.lost.items()},
-        "first_failing": report.first_failing,
-        "counts": report.statuses,
-        "left_out": report.left_out,
-        "cost": report.cost,
-        "base_asked": report.base_asked,
-        "resumed": report.resumed,
-        "wall_seconds": round(report.seconds, 3),
-        "fit": asdict(report.fit) | {"undertrained": report.fit.undertrained} if report.fit else None,
-        "notices": list(report.notices),
-        "footprints": {str(edits): footprint for edits, footprint in report.footprints.items()},
-        "reproduce": report.reproduce,
-    }
-
-
-def _preset_values(report: SuiteReport) -> dict[str, Any]:
-    assert report.preset is not None
-    return {
-        "name": report.preset.name,
-        "title": report.preset.title,
-        "columns": dict(report.preset.columns),
-        "notices": list(report.preset.notices),
-        "protocols": {
-            readout: {column: asdict(value) for column, value in estimates.items()}
-            for readout, estimates in report.preset_values.items()
-        },
-    }
-
-
-def _outcome(outcome: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in outcome.items() if key != "looks"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,14 +55,8 @@ def verify(
 
 
 def _show_verify(output: Output, report: VerifyReport) -> None:
-    output.json(
-        "more.verify/1",
-        {
-            "subject": str(report.subject),
-            "deep": report.deep,
-            "ok": not report.failed,
-            "checks": [asdict(check) for check in report.checks],
-        },
-    )
+    from more_cli.outputs.states import VerifyOutput
+
+    output.json(VerifyOutput.of(report, ok=not report.failed))
     for check in report.checks:
         output.line(f"{check.verdict:8}{check.name:9}{check.detail}")

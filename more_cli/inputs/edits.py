@@ -81,9 +81,13 @@ class ProbeLine(_Line):
     """A line of an anchors or probes file; without `answer`, the base model's answer is used."""
 
     question: Text
+    """the question"""
     image: str | None = None
+    """left out for a text-only question"""
     answer: Text | None = None
+    """without it the base's own greedy answer is taken"""
     id: Id | None = None
+    """by default the first 16 digits of a hash of its content"""
 
 
 class LocalityProbe(_Line):
@@ -107,15 +111,24 @@ class EditLine(_Line):
     """One line of an edits file, as a user writes it."""
 
     question: Text
+    """the question"""
     target: Annotated[str, AfterValidator(_target)]
+    """the answer it should get, at most 2,000 characters"""
     image: Images = []
+    """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only edit. URLs
+    are refused: nothing is fetched"""
     id: Id | None = None
+    """name in the ledger; by default a hash of images, question and target"""
     rephrases: list[Text] = []
+    """other wordings that should get the same answer; scored, never trained on"""
     image_rephrases: list[str] = []
+    """other images that should get the same answer; scored, never trained on"""
     locality: list[LocalityProbe] = []
+    """questions whose answers must not move; without an answer the base's own counts"""
     portability: list[PortabilityProbe] = []
+    """questions that follow from the edit; scored, never trained on. `hop`: steps of reasoning"""
     tags: Annotated[dict[str, Any], BeforeValidator(_as_tags)] = {}
-    """A list of strings becomes an object in which each of them is true."""
+    """kept in the ledger and in reports; a list of strings becomes an object in which each of them is true"""
 
 
 @dataclass(frozen=True)

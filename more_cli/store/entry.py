@@ -69,9 +69,13 @@ class ProbeEntry(_Strict):
     """A probe of an edit as the ledger keeps it."""
 
     question: str
+    """the question"""
     image: Sha256 | None = None
+    """SHA-256 of its image"""
     answer: str | None = None
+    """the answer; of locality without one, the base's counts"""
     hop: int | None = None
+    """portability: steps of reasoning"""
 
 
 class Entry(_Strict):
@@ -85,68 +89,95 @@ class Entry(_Strict):
     """
 
     seq: Annotated[int, Field(ge=1)]
+    """number of the line, from 1"""
     prev: Sha256
+    """SHA-256 of the line before; zeros in the first"""
     check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of the line with this field empty; empty in lines of older versions. It protects the last line, whose
-    hash no other line holds."""
+    """SHA-256 of this line with this value empty; it protects the last line, whose hash no other line holds"""
     kind: Literal["edit", "revert", "consolidate", "anchors"] = "edit"
+    """`edit`, `consolidate`, `revert` or `anchors`"""
     id: str
+    """name of the edit"""
     status: Status
+    """what became of it"""
     reason: str = ""
+    """why it was refused or not learnt"""
     content: Sha256 = START
-    """Hash of images, question and target, or of the set of anchors; `subject` is the hash of images and question."""
+    """SHA-256 over images, question and target, or of the set of anchors"""
     subject: Sha256 = START
+    """SHA-256 over images and question"""
     images: list[Sha256] = []
+    """SHA-256 of each image; the files are in `images/`"""
     question: str = ""
+    """from the edit line"""
     target: str = ""
+    """from the edit line"""
     rephrases: list[str] = []
+    """from the edit line"""
     image_rephrases: list[Sha256] = []
+    """SHA-256 of each image"""
     locality: list[ProbeEntry] = []
+    """probes, with the images' hashes"""
     portability: list[ProbeEntry] = []
+    """probes, with the images' hashes"""
     tags: dict[str, Any] = {}
+    """from the edit line"""
     paths: dict[str, str] = {}
-    """Image hash to absolute path, for images that are not in the store."""
+    """absolute path by hash, for images that are not in the store"""
     source: str = ""
+    """file of the edit line"""
     line: Count = 0
+    """its line number"""
     nll_before: float | None = None
-    """Nats per token; None if not measured or not finite. The same holds for `nll_after`."""
+    """mean negative log-likelihood of the target's tokens before the edit, in nats"""
     nll_after: float | None = None
+    """the same after the edit"""
     greedy_before: str | None = None
-    """What the model says, greedily; it ends in `...` where it was cut off. None in lines of older versions. The same
-    holds for `greedy_after`."""
+    """greedy answer before the edit; `null` in lines of older versions"""
     greedy_after: str | None = None
+    """greedy answer after it"""
     forced_before: str | None = Field(None, validation_alias=AliasChoices("forced_before", "answer_before"))
-    """Most likely token at each position of the target, given the target before it; `answer_before` in lines of older
-    versions. The same holds for `forced_after`."""
+    """before the edit, the most likely token at each position of the target, given the target before it;
+    `answer_before` in lines of older versions"""
     forced_after: str | None = Field(None, validation_alias=AliasChoices("forced_after", "answer_after"))
+    """the same after the edit; `answer_after` in lines of older versions"""
     right_after: bool | None = None
+    """whether the greedy answer after it equals the target"""
     retry: bool = False
-    """An edit that failed before is tried again: this line takes the place of its earlier ones."""
+    """whether it takes the place of earlier tries of the same edit"""
     settings: list[str] = []
-    """Changes of the recipe for this try alone, as KEY=VALUE."""
+    """changes of the recipe for this try alone, as KEY=VALUE"""
     joint: bool = False
-    """Only its key was absorbed: the next consolidation writes it together with others."""
+    """whether only its key was absorbed here: a consolidation writes it, together with others"""
     writes: Count = 0
+    """writes made for it"""
     sites: list[str] = []
-    """Sites that were written."""
+    """sites that were written"""
     cost: float | None = None
-    """Samples sent forward and backward; a sample sent forward only counts one third."""
+    """samples sent forward and backward; a sample sent only forward counts a third"""
     looks: list[tuple[int, float]] = []
-    """Edits that were checked: place and last margin, logits."""
+    """past edits that were checked: place in the history, and margin in logits"""
     drifts: list[tuple[int, float]] = []
-    """Watched anchors that were looked at afterwards: place in the set, and KL from the base in nats per token."""
+    """watched anchors that were looked at afterwards: place in their set, and KL divergence from the base in nats per
+    token"""
     since: Count = 0
+    """of `consolidate` and `revert`: place in the history that it starts from"""
     anew: bool = False
-    """Everything that was written was taken out first."""
+    """of `consolidate`: whether everything that was written was taken out first"""
     ids: list[str] = []
+    """of `revert`: the edits it reverts"""
     redone: Count = 0
+    """of `revert`: how many of the next lines make later edits again"""
     anchors: Count = 0
-    """Number of anchors in the set of an "anchors" line."""
+    """of `anchors`: number of anchors that later writes hold"""
     wall_ms: float | None = None
+    """time of the edit in milliseconds"""
     time: str
-    """UTC, ISO 8601."""
+    """UTC, ISO 8601"""
     versions: dict[str, str] = {}
+    """versions of `more` and its libraries, device, dtype, attention kernel and threads"""
     note: str = ""
+    """what to know, such as another number of threads"""
 
     @property
     def drift(self) -> float | None:
@@ -171,28 +202,6 @@ class Entry(_Strict):
 _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
     "locality", "portability", "tags", "source", "line", "paths"
 }  # fmt: skip
-
-
-def entry_values(entry: Entry) -> dict[str, Any]:
-    """Return what a ledger line says about its edit as JSON values."""
-    return {
-        "id": entry.id,
-        "status": entry.status,
-        "reason": entry.reason,
-        "question": entry.question,
-        "target": entry.target,
-        "answer_before": entry.greedy_before,
-        "answer_after": entry.greedy_after,
-        "forced_before": entry.forced_before,
-        "forced_after": entry.forced_after,
-        "nll_before": entry.nll_before,
-        "nll_after": entry.nll_after,
-        "right_after": entry.right_after,
-        "drift": entry.drift,
-        "writes": entry.writes,
-        "cost": entry.cost,
-        "wall_ms": entry.wall_ms,
-    }
 
 
 def with_checksum(entry: Entry) -> tuple[Entry, bytes]:

@@ -41,27 +41,33 @@ class SiteRecord(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str
-    """Name of the site in recipes and reports, such as `text.31.down_proj`."""
+    """name of the site in recipes and reports"""
     group: str
-    """Group of the recipe it belongs to, such as `text.ffn_out`."""
+    """group of the recipe's `sites` that chose it"""
     modality: Literal["text", "visual"]
+    """`text` or `visual`"""
     module: str
-    """Path of the Linear in the model in memory."""
+    """path of the linear module in memory"""
     disk_key: str
-    """Key of its weight in the checkpoint's shards."""
+    """name of its weight in the checkpoint's shards"""
     shape: tuple[int, int]
-    """(d_out, d_in) of W."""
+    """d_out and d_in of the weight"""
     rank: int = Field(ge=1)
+    """rows of the basis A"""
     scale: float = Field(gt=0)
+    """s in y = W x + s B (A x)"""
     seed: int
+    """seed of this site's basis"""
     basis_version: int
+    """version of the basis generator"""
     basis_fingerprint: list[float]
+    """16 numbers that check that A is made again from its seed"""
     ridge: float | None = Field(default=None, gt=0)
-    """lambda in use, in units of |z|^2; None while it is still averaged over the first keys."""
+    """lambda in force, in units of the squared length of a key; `null` while it still follows the first keys"""
     keys: int = Field(default=0, ge=0)
-    """Number of keys that P has absorbed."""
+    """keys that P has absorbed"""
     energy: float = Field(default=0.0, ge=0)
-    """Sum of |z|^2 over the keys that fix a relative lambda."""
+    """sum of squared lengths of the keys that settle a relative lambda"""
 
 
 class StateMeta(BaseModel):
@@ -70,22 +76,26 @@ class StateMeta(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA
+    """2; version 1 had no checksum"""
     checksum: str = ""
-    """SHA-256 of the sidecar with zeros in this place, 64 hex digits; detects damage anywhere. Empty in version 1."""
+    """SHA-256 of the file with zeros in this place"""
     base: dict[str, Any]
-    """Fingerprint of the base checkpoint."""
+    """fingerprint of the checkpoint: SHA-256 of config, shard headers, tokenizer, templates and of every site's
+    tensor"""
     recipe: Recipe
+    """the recipe in full"""
     template: str
-    """Chat template the prompts are rendered with."""
+    """chat template of the prompts"""
     anchors: str | None = None
-    """SHA-256 of the anchors file, if the state has anchors."""
+    """SHA-256 of the anchors"""
     calibration: dict[str, Any] | None = None
-    """How constants of the recipe were calibrated: the rule, the edits, and the values tried."""
+    """what `init --calibrate` tried and chose"""
     sites: list[SiteRecord]
+    """one object per site, with the keys of a [site](#site)"""
     edits: int = Field(default=0, ge=0)
-    """Number of ledger entries in this state."""
+    """ledger lines that are in this state"""
     digest: str
-    """Digest of the content of those entries, in order."""
+    """SHA-256 over the content of those lines, in order"""
 
 
 @dataclass

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -70,10 +69,10 @@ def analyze(
 def _list(output: Output) -> None:
     """Show every analysis with what it reads of a run."""
     from more_lab.analyses.catalog import ANALYSES
+    from more_lab.outputs.experiments import AnalysesOutput
 
     found = list(ANALYSES.values())
-    keys = ("name", "title", "paper", "reads")
-    output.json("more.analyses/1", {"analyses": [{key: getattr(one, key) for key in keys} for one in found]})
+    output.json(AnalysesOutput.model_validate({"analyses": found}))
     output.table(("name", "shows", "paper", "reads"), [(one.name, one.title, one.paper, one.reads) for one in found])
     output.line("all: every one that the runs allow, and a page")
 
@@ -89,7 +88,9 @@ def _write_page(report: AnalysisReport, out: Path) -> Path:
 
 def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
     """Show a line per analysis and run, and what was left out."""
-    output.json("more.analyze/1", _values(report, page))
+    from more_lab.outputs.experiments import AnalyzeOutput
+
+    output.json(AnalyzeOutput.of_report(report, page))
     rows = [(done.analysis.name, str(scalar)) for done in report.done for scalar in done.result.scalars]
     output.table(("analysis", "95 % interval in brackets"), rows)
     for name, reason in report.skipped.items():
@@ -97,23 +98,3 @@ def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
         output.line(f"{partly} computed: {name}: {reason}")
     if page:
         output.line(f"page: {page}")
-
-
-def _values(report: AnalysisReport, page: Path | None) -> dict[str, Any]:
-    return {
-        "runs": [{"folder": str(run.folder), "label": run.label, "edits": len(run)} for run in report.runs],
-        "analyses": [
-            {
-                "name": done.analysis.name,
-                "title": done.analysis.title,
-                "paper": done.analysis.paper,
-                "scalars": [asdict(scalar) for scalar in done.result.scalars],
-                "files": [str(path) for path in done.files],
-                "seconds": round(done.seconds, 3),
-            }
-            for done in report.done
-        ],
-        "skipped": report.skipped,
-        "page": str(page) if page else None,
-        "wall_seconds": round(report.seconds, 3),
-    }

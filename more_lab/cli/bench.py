@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +18,7 @@ from more_cli.text import counted
 from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
-    from more_lab.bench.run import BenchReport, Measured
+    from more_lab.bench.run import BenchReport
     from more_lab.experiments.scaling import Trend
 
 MIB = 1 << 20
@@ -110,7 +109,9 @@ def bench(
 def _show(output: Output, report: BenchReport) -> None:
     """Show the time by part, medians of an edit, how these grow over the stream, and the ratios."""
     if output.as_json:
-        output.json("more.bench/1", _values(report))
+        from more_lab.outputs.experiments import BenchOutput
+
+        output.json(BenchOutput.of_report(report))
     if not report.edits:
         return
     writes, count = sum(edit.writes for edit in report.edits), len(report.edits)
@@ -153,34 +154,3 @@ def _change(name: str, trend: Trend) -> tuple[str, str]:
 
 def _amount(name: str, value: float, sign: str = "") -> str:
     return f"{value / MIB:{sign}.2f} MiB" if name.endswith("bytes") else f"{1000 * value:{sign}.1f} ms"
-
-
-def _values(report: BenchReport) -> dict[str, Any]:
-    return {
-        "model": str(report.model),
-        "source": report.source,
-        "versions": report.versions,
-        "seconds": report.seconds,
-        "edits_per_second": len(report.edits) / report.seconds if report.edits else None,
-        "parts": report.parts,
-        "trends": {name: asdict(trend) for name, trend in report.trends.items()},
-        "ratios": {name: asdict(ratio) for name, ratio in report.ratios.items()},
-        "ledger_bytes": report.ledger_bytes,
-        "edits": [_edit(edit) for edit in report.edits],
-        "interrupted": report.interrupted,
-    }
-
-
-def _edit(edit: Measured) -> dict[str, Any]:
-    return {
-        "id": edit.id,
-        "status": edit.status,
-        "writes": edit.writes,
-        "seconds": edit.lap.seconds,
-        "parts": dict(edit.lap.parts),
-        "steps": edit.lap.steps,
-        "peak_memory_bytes": edit.lap.peak,
-        "state_bytes": edit.state_bytes,
-        "floor": edit.floor,
-        "lora_steps": edit.peers,
-    }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +12,7 @@ from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.scores import cell
-from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed, source_values, summary_values
+from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from more_cli.runner.report import SuiteReport
     from more_lab.experiments.compare_editors import EditorComparison
     from more_lab.experiments.compare_results import Comparison
-    from more_lab.experiments.paired import Difference
 
 TEST = "exact two-sided sign test over edits"
 
@@ -132,8 +130,10 @@ def compare(
 
 def _show_editors(output: Output, comparison: EditorComparison) -> None:
     """Show every editor's metrics, and their differences from those of the first editor."""
-    output.json("more.compare-editors/1", _editor_values(comparison))
+    from more_lab.outputs.comparisons import CompareEditorsOutput
     from more_lab.render.comparison import difference_cells
+
+    output.json(CompareEditorsOutput.of_comparison(comparison, TEST))
 
     first, reports = comparison.first, comparison.reports
     output.line(f"{heading(first)}; editors {', '.join(reports)}")
@@ -181,40 +181,12 @@ def _kilobytes(report: SuiteReport) -> str:
     return f"{(last['fixed'] + last['growing']) / 1000:,.0f}{growing}"
 
 
-def _editor_values(comparison: EditorComparison) -> dict[str, Any]:
-    """Return a comparison as JSON values; only `eval --suite --json` has the scores of each edit."""
-    return source_values(comparison.first) | {
-        "editors": {name: summary_values(report) for name, report in comparison.reports.items()},
-        "first": comparison.first.editor,
-        "test": TEST,
-        "differences": {name: _difference_values(metrics) for name, metrics in comparison.differences.items()},
-        "skipped": comparison.skipped,
-    }
-
-
-def _difference_values(metrics: dict[str, Difference]) -> dict[str, Any]:
-    return {name: asdict(value) | {"n": value.n} for name, value in metrics.items()}
-
-
 def _show_pair(output: Output, pair: Comparison) -> None:
     """Show every metric of two runs, and in which settings the runs differ."""
+    from more_lab.outputs.comparisons import CompareOutput
     from more_lab.render.comparison import difference_cells
 
-    output.json(
-        "more.compare/1",
-        {
-            "first": str(pair.first),
-            "second": str(pair.second),
-            "source": pair.run.source,
-            "protocol": pair.run.protocol,
-            "baseline": pair.run.baseline,
-            "edits": len(pair.run.per_edit),
-            "test": TEST,
-            "metrics": _difference_values(pair.metrics),
-            "skipped": pair.skipped,
-            "differ": pair.differ,
-        },
-    )
+    output.json(CompareOutput.of_pair(pair, TEST))
     output.line(
         f"{counted(len(pair.run.per_edit), 'edit')} in both, protocol {pair.run.protocol}, locality against "
         f"{pair.run.baseline}; {pair.second} minus {pair.first}, p of the exact sign test"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -106,9 +105,10 @@ def _demo(output: Output) -> Path:
 def _show(output: Output, found: Reproduction) -> None:
     """Show the table by suite, and what differs from the paper."""
     from more_lab.experiments.reproduce import COLUMNS, SUITES
+    from more_lab.outputs.comparisons import ReproduceOutput
     from more_lab.render.reproduction import lines_of
 
-    output.json("more.reproduce/1", _values(found))
+    output.json(ReproduceOutput.of(found))
     for suite in SUITES:
         output.line(f"{suite}, right after each edit, in %")
         rows = [line for row in found.rows if row.suite == suite for line in lines_of(row)]
@@ -120,24 +120,3 @@ def _show(output: Output, found: Reproduction) -> None:
         output.line(warning)
     for notice in found.notices:
         output.note(f"note: {notice}")
-
-
-def _values(found: Reproduction) -> dict[str, Any]:
-    return {
-        "table": found.table,
-        "model": str(found.model),
-        "backbone": found.backbone,
-        "rows": [
-            {
-                "suite": row.suite,
-                "editor": row.editor,
-                "edits": row.edits,
-                "printed": row.printed,
-                "measured": {name: asdict(value) for name, value in row.measured.items()} if row.measured else None,
-                "reason": row.reason,
-            }
-            for row in found.rows
-        ],
-        "warnings": list(found.warnings),
-        "notices": list(found.notices),
-    }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +17,6 @@ from more_cli.errors import DataError
 from more_cli.text import counted
 
 if TYPE_CHECKING:
-    from more_cli.suites.load import Suite
     from more_lab.suites.check import CheckedFile, SuiteCheck
 
 EXIT_CODES = """Exit codes: 0 done, the suite can be used; 2 usage or unknown suite; 4 files, records or images are
@@ -71,8 +69,9 @@ def list_(*, output: Output) -> None:
       more suites list
     """
     from more_cli.suites.catalog import CATALOG
+    from more_lab.outputs.suites import SuitesListOutput
 
-    output.json("more.suites.list/1", {"suites": [asdict(entry) for entry in CATALOG.values()]})
+    output.json(SuitesListOutput.model_validate({"suites": list(CATALOG.values())}))
     output.table(
         ("suite", "contents", "without --data-root"),
         [(entry.name, entry.title, entry.embedded or "not available") for entry in CATALOG.values()],
@@ -91,13 +90,10 @@ def metrics(*, output: Output) -> None:
     """
     from more_cli.evaluation.names import METRICS, all_groups
     from more_lab.experiments.presets import PRESETS
+    from more_lab.outputs.suites import ListedMetric, SuitesMetricsOutput
 
-    described = [
-        {"name": metric.name, "what": metric.what, "mask": metric.mask, "told": metric.listed}
-        for metric in METRICS.values()
-    ]
-    named = {"metrics": described, "kinds": all_groups()}
-    output.json("more.suites.metrics/1", named | {"presets": [asdict(preset) for preset in PRESETS.values()]})
+    described = [ListedMetric.of(metric, told=metric.listed) for metric in METRICS.values()]
+    output.json(SuitesMetricsOutput.of(None, kinds=all_groups(), metrics=described, presets=list(PRESETS.values())))
     output.table(
         ("metric", "computed over", "what it is"),
         [(metric.name, metric.mask, metric.what) for metric in METRICS.values()],
@@ -134,13 +130,14 @@ def show(
       more suites show e-vqa
       more suites show vlkeb --data-root data/vlkeb
     """
+    from more_lab.outputs.suites import SuitesShowOutput, named
     from more_lab.suites.commands import check, first_lines
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     with output.progress() as progress:
         report = check(suite, False, progress)
     first = first_lines(suite)
-    output.json("more.suites.show/1", {**_suite_values(suite), **_check_values(report), "first": first})
+    output.json(SuitesShowOutput.of(report, **named(suite), first=first))
     output.line(f"{suite.name}, {suite.entry.title if suite.entry else 'a file of edits'}")
     output.line(f"from {suite.source}" + (f"; published as {suite.entry.published}" if suite.entry else ""))
     _show_files(output, report)
@@ -173,21 +170,13 @@ def check(
       more suites check e-ic
       more suites check e-vqa --data-root data/mmedit
     """
+    from more_lab.outputs.suites import SuitesCheckOutput, named
     from more_lab.suites.commands import check as run
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     with output.progress() as progress:
         report = run(suite, images, progress)
-    output.json(
-        "more.suites.check/1",
-        {
-            **_suite_values(suite),
-            **_check_values(report),
-            "usable": report.is_usable,
-            "findings": [asdict(finding) for finding in report.findings],
-            "images": asdict(report.images) if report.images else None,
-        },
-    )
+    output.json(SuitesCheckOutput.of(report, **named(suite), usable=report.is_usable))
     _show_files(output, report)
     _show_counts(output, report)
     _show_findings(output, report)
@@ -223,22 +212,13 @@ def convert(
     Examples:
       more suites convert e-vqa --data-root data/mmedit -o e-vqa.jsonl
     """
+    from more_lab.outputs.suites import SuitesConvertOutput, named
     from more_lab.suites.commands import convert as run
 
     suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
     done = run(suite, out, pool.value, force=force)
-    values = {"out": str(done.out), "pool": done.pool, "lines": done.lines, "reader": done.reader}
-    output.json("more.suites.convert/1", {**_suite_values(suite), **values})
+    output.json(SuitesConvertOutput.of(done, **named(suite)))
     output.line(f"wrote {done.out}: {counted(done.lines, 'line')} for `{done.reader}`")
-
-
-def _suite_values(suite: Suite) -> dict[str, Any]:
-    return {"suite": suite.name, "source": suite.source, "notices": list(suite.notices)}
-
-
-def _check_values(report: SuiteCheck) -> dict[str, Any]:
-    files = [asdict(file) | {"is_measured": file.is_measured} for file in report.files]
-    return {"files": files, "counts": report.counts, "image_root": report.image_root}
 
 
 def _show_files(output: Output, report: SuiteCheck) -> None:

@@ -123,19 +123,19 @@ def _models(found: SweepFile) -> dict[str, Path]:
 
 def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: SweepFolder) -> None:
     """Show what would run, and how long it takes if equal work was done before in this folder."""
+    from more_lab.outputs.experiments import PlannedJob, SweepPlanOutput, problems_of
     from more_lab.sweep.folder import unfinished
 
     missing, times = unfinished(jobs, folder), folder.times()
     seconds = {job.key: times.get(job.group) for job in missing}
     keys = {job.key for job in jobs if job.key}
     output.json(
-        "more.sweep.plan/1",
-        {
-            "file": str(found.path),
-            "done": len(keys) - len(missing),
-            "jobs": [{"key": job.key, "label": job.label, "seconds": seconds[job.key]} for job in missing],
-            "problems": _problem_values({job.label: job.problem for job in jobs if job.problem}),
-        },
+        SweepPlanOutput(
+            file=found.path,
+            done=len(keys) - len(missing),
+            jobs=[PlannedJob.of(job, seconds=seconds[job.key]) for job in missing],
+            problems=problems_of({job.label: job.problem for job in jobs if job.problem}),
+        )
     )
     output.table(
         ("key", "what", "time"),
@@ -157,6 +157,7 @@ def _time(seconds: float | None) -> str:
 
 def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> None:
     """Write results, page and figure of a grid, and show its trials."""
+    from more_lab.outputs.experiments import SweepOutput, Trial, problems_of
     from more_lab.render.sweep import draw_figures, of_sweep, shown_metrics, trial_rows
 
     _write(folder, report.lines, of_sweep(report))
@@ -164,14 +165,13 @@ def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> No
     # On a terminal one metric of each kind of probe; the report has all.
     names = list({name.partition(".")[0]: name for name in reversed(shown_metrics(report))}.values())[::-1]
     output.json(
-        "more.sweep/1",
-        {
-            "file": str(report.file.path),
-            "out": str(folder.path),
-            "trials": [{"key": trial.key, "label": label} for label, trial in report.finished.items()],
-            "repeated": report.repeated,
-            "problems": _problem_values(report.done.problems),
-        },
+        SweepOutput(
+            file=report.file.path,
+            out=folder.path,
+            trials=[Trial(key=trial.key, label=label) for label, trial in report.finished.items()],
+            repeated=report.repeated,
+            problems=problems_of(report.done.problems),
+        )
     )
     output.table(("trial", *names, "cost"), trial_rows(report, names), numbers=(*names, "cost"))
     if report.repeated:
@@ -181,17 +181,17 @@ def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> No
 
 def _finish_fleet(output: Output, folder: SweepFolder, report: FleetReport) -> None:
     """Write results and page of a fleet, and show its checkpoints."""
+    from more_lab.outputs.experiments import SweepFleetOutput, problems_of
     from more_lab.render.sweep import FLEET, fleet_rows, of_fleet
 
     _write(folder, report.lines, of_fleet(report))
     output.json(
-        "more.sweep.fleet/1",
-        {
-            "file": str(report.file.path),
-            "out": str(folder.path),
-            "checkpoints": list(report.lines.values()),
-            "problems": _problem_values(report.done.problems),
-        },
+        SweepFleetOutput(
+            file=report.file.path,
+            out=folder.path,
+            checkpoints=list(report.lines.values()),
+            problems=problems_of(report.done.problems),
+        )
     )
     output.table(FLEET, fleet_rows(report), numbers=("edits", "rel.gen_exact"))
     _close(output, folder, report.done.problems, len(report.lines), "checkpoint")
@@ -220,7 +220,3 @@ def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], don
     if problems:
         failed = f"{len(problems)} of {counted(len(problems) + done, noun)} failed"
         raise FailedEditsError(failed, "the lines `failed` say why; the same command tries them again")
-
-
-def _problem_values(problems: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"label": label, "reason": reason} for label, reason in problems.items()]

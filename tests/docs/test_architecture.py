@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from generator.schemas import KEYS
 from more_cli.cli.app import app
 from more_cli.editors.registry import EDITORS
 from more_cli.evaluation.names import METRICS
@@ -119,10 +117,7 @@ def test_a_metric() -> None:
     assert METRICS["tf_first"].mask
 
 
-def test_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    (rows,) = re.findall(r"^```toml\n(.*?)^```$", section("How do I add a command"), re.DOTALL | re.MULTILINE)
-    for schema, entry in tomllib.loads(rows)["schemas"].items():
-        monkeypatch.setitem(KEYS["schemas"], schema, entry)
+def test_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path / "world")
     tiny_llava(tmp_path / "llava")
     assert run("edit", tmp_path / "llava", world.edits(2), *QUICK).code == 3, "too few steps to learn"

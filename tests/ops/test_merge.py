@@ -31,12 +31,13 @@ from more_cli.model.scored import Scored
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
 from more_cli.ops.session import open_session
+from more_cli.outputs.products import ProvenanceFile
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_state
 from more_cli.store.target import locate
 from support import tiny
 from support.helpers import LEARNING, Result, World, at_call, die, forks, in_child, line, run, tree
-from support.schemas import differences
+from support.schemas import differences_of
 
 ONE_SHARD = ("--set", 'sites=["text.ffn_out"]', "--set", "last=1")
 """Sites that lie in one of three shards."""
@@ -258,7 +259,7 @@ def test_provenance_names_the_origin_of_the_weights(world: World) -> None:
     merge(world)
     provenance = json.loads((world.root / "out" / "more.json").read_text())
     assert provenance["schema"] == "more.provenance/1"
-    assert differences(provenance) == []
+    assert differences_of(ProvenanceFile, provenance) == []
     assert provenance["edits"] == 4
     assert provenance["recipe"]["max_steps"] == 30
     assert provenance["ledger_head"] == run("log", world.model, "--json").json["head"]
@@ -352,7 +353,7 @@ def test_the_last_line_names_the_edits_that_do_not_stand(refused: World, tmp_pat
 def test_provenance_and_card_name_the_edits_that_do_not_stand(refused: World, tmp_path: Path) -> None:
     failed = merge(refused, "--json", out=tmp_path / "out").json["failed"]
     provenance = json.loads((tmp_path / "out" / "more.json").read_text())
-    assert differences(provenance) == []
+    assert differences_of(ProvenanceFile, provenance) == []
     assert (provenance["asked"], provenance["failed"], provenance["statuses"]) == (
         4,
         failed,
@@ -418,7 +419,7 @@ def test_an_export_names_the_edits_that_do_not_stand(refused: World, tmp_path: P
         values = run("export", refused.model, "--format", format, "-o", out, "--force", "--json").json
         assert (values["edits"], values["asked"], len(values["failed"])) == (1, 4, 3)
     written = json.loads((tmp_path / "adapter" / "more.json").read_text())
-    assert differences(written) == []
+    assert differences_of(ProvenanceFile, written) == []
     with safe_open(tmp_path / "delta.safetensors", framework="pt") as file:
         inside = json.loads(file.metadata()["more"])
     assert written["failed"] == inside["failed"] == values["failed"]

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from more_cli.cli.evaluate import eval_values
+from generator.outputs import example as example_of
 from more_cli.cli.output import finite
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.evaluation.metrics import Estimate
@@ -27,6 +27,7 @@ from more_cli.inputs.images import locate_image
 from more_cli.model.batches import Query
 from more_cli.ops.drift import Drift, DriftAfter
 from more_cli.ops.evaluate import EvalReport
+from more_cli.outputs.evaluations import EvalOutput
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import LINES, code, markdown
@@ -220,7 +221,8 @@ def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
     )
     Page(html(of_state(report)))
     assert "| `rel.target_nll` | nan | nan to nan | bootstrap | 1 |" in markdown(of_state(report))
-    values = json.loads(json.dumps(finite(eval_values(report)), allow_nan=False))
+    report.reproduce = example_of("eval")["reproduce"]
+    values = json.loads(json.dumps(finite(EvalOutput.of_report(report).values()), allow_nan=False))
     assert values["metrics"]["rel.gen_exact"]["value"] is None
     assert values["per_edit"][0]["values"]["rel.target_nll"] == [None]
 

@@ -1,0 +1,159 @@
+"""What `more edit` and `more revert` print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from more_cli.outputs.base import FilePath, Number, Part, Printed, Seconds
+from more_cli.store.entry import Entry
+
+if TYPE_CHECKING:
+    from more_cli.ops.edit_report import EditReport
+
+
+class EditResult(Part, like=Entry):
+    """What became of one edit."""
+
+    id: str
+    question: str
+    target: str
+    status: str
+    """`learnt`, `not-learnt`, `refused`, `already-right`, `superseded` or `reverted`"""
+    reason: str
+    answer_before: str | None
+    """greedy answer before the edit; `null` in ledgers of older versions"""
+    answer_after: str | None
+    """greedy answer after it"""
+    forced_before: str | None
+    forced_after: str | None
+    right_after: bool | None
+    drift: Number | None
+    """largest KL divergence from the base, in nats per token, of the watched anchors that were looked at after it; \
+`null` where none was"""
+    nll_before: Number | None
+    nll_after: Number | None
+    writes: int
+    cost: Number | None
+    wall_ms: Number | None
+
+    @classmethod
+    def of_entry(cls, entry: Entry, status: str | None = None, **values: object) -> Self:
+        """Make it of a ledger line; `status` is today's, by default the line's own."""
+        answers = {"answer_before": entry.greedy_before, "answer_after": entry.greedy_after}
+        return cls.of(entry, status=status or entry.status, **answers, **values)
+
+
+class Stream(Part):
+    """What became of a stream of edits."""
+
+    state: FilePath
+    """path of the state"""
+    total: int
+    """edits in the stream"""
+    applied: int
+    """edits applied by this command"""
+    skipped: int
+    """edits that the ledger had already"""
+    replayed: int
+    """ledger lines that the state did not have yet and that were applied first"""
+    counts: dict[str, int]
+    """edits of the stream by status"""
+    superseded: dict[str, list[str]]
+    """by edit: earlier edits with the same picture and question that it takes the place of"""
+    failed: list[str]
+    """ids of the stream's edits that are `not-learnt` or `refused`, also from earlier runs"""
+    reverted: list[str]
+    """ids of the stream's edits that are reverted and stay so without `--reapply`"""
+    notes: list[str]
+    """what to know, such as another number of threads"""
+    consolidation: EditResult | None
+    """with `--consolidate`: what it wrote again"""
+    dry_run: bool
+    """whether nothing was written because of `--dry-run`"""
+    interrupted: bool
+    """whether a signal ended the run; the state is saved"""
+    wall_seconds: Seconds
+    """time of the command in seconds"""
+
+
+class WholeStream(Stream):
+    """What became of a stream, and of each edit."""
+
+    edits: list[EditResult]
+    """one per edit of the stream"""
+    problems: list[str]
+    """bad lines left out with `--on-error skip`, one sentence each"""
+
+    @classmethod
+    def of_report(cls, report: EditReport) -> Self:
+        """Make it of the report of a stream."""
+        done = report.consolidation
+        return cls.of(
+            report,
+            state=report.target.sidecar,
+            consolidation=EditResult.of_entry(done) if done else None,
+            edits=[EditResult.of_entry(entry, report.statuses[entry.id]) for entry in report.entries],
+        )
+
+
+class EditOutput(WholeStream, Printed, schema="more.edit/2", command="more edit MODEL EDITS --json"):
+    """What became of a stream, and of each edit."""
+
+
+class EditResultOutput(EditResult, Printed, schema="more.edit.result/2", command="more edit MODEL - --json-lines"):
+    """One line per edit, once it is safe on disk."""
+
+    new: bool
+    """`false` if the ledger had this edit already"""
+    source: str
+    line: int
+    supersedes: list[str]
+    """ids of earlier edits with the same picture and question that it takes the place of"""
+
+
+class EditProblemOutput(Printed, schema="more.edit.problem/1", command="more edit MODEL - --json-lines"):
+    """One line per problem of a bad edit line."""
+
+    where: str
+    """file and line"""
+    line: int
+    """line number, from 1; 0 for the whole file"""
+    text: str
+    """what is wrong"""
+    hint: str
+    """what to do; may be empty"""
+
+
+class EditEndOutput(Stream, Printed, schema="more.edit.end/1", command="more edit MODEL - --json-lines"):
+    """The last line of a stream: the keys of `more.edit/2` without `edits` and `problems`."""
+
+
+class RevertOutput(Printed, schema="more.revert/1", command="more revert [MODEL] IDS --json"):
+    """Which edits were reverted, and what became of those that were made again."""
+
+    state: FilePath
+    """path of the state"""
+    reverted: list[str]
+    """ids of the reverted edits"""
+    again: list[str]
+    """ids of later edits that are made again, in order"""
+    kept: int
+    """lines at the start of the history that stay as they are"""
+    replayed: int
+    """lines that stay but had to be replayed, because no snapshot was near"""
+    snapshot: FilePath | None
+    """where the state before the revert is kept"""
+    statuses: dict[str, str]
+    """status of each edit made again"""
+    changed: dict[str, list[str]]
+    """edits that were not reverted and have another status now: before and after"""
+    failed: list[str]
+    """ids of edits made again that are `not-learnt` or `refused`"""
+    notes: list[str]
+    """what to know"""
+    dry_run: bool
+    """whether nothing was written because of `--dry-run`"""
+    interrupted: bool
+    """whether a signal ended the run; run it again to go on"""
+    wall_seconds: Seconds
+    """time of the command in seconds"""

@@ -1,0 +1,165 @@
+"""What `more merge`, `export` and `convert` print of the files that they wrote, and their `more.json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
+from more_cli.outputs.scores import FailedEdit
+
+if TYPE_CHECKING:
+    from more_cli.ops.merge import MergeReport
+
+
+class _Fold(Part):
+    site: str
+    """name of the site"""
+    disk_key: str
+    """name of its weight in the shards"""
+    dtype: str
+    """type of the weight"""
+    changed: Number
+    """part of its numbers that changed"""
+    realised: Number
+    """part of the update that rounding kept; 1 is all"""
+
+
+class _Verification(Part):
+    edits: int
+    """edits checked"""
+    lost: list[str]
+    """ids of edits that only the live state answers right"""
+    gained: list[str]
+    """ids of edits that only the merged checkpoint answers right"""
+    largest_logit_gap: Number
+    """largest difference of a logit"""
+
+
+class MergeOutput(Printed, schema="more.merge/1", command="more merge [MODEL] -o OUT --json"):
+    """The edited checkpoint."""
+
+    out: FilePath
+    """folder of the edited checkpoint"""
+    edits: int
+    """edits folded in"""
+    asked: int
+    """edits that were asked for: neither reverted nor superseded"""
+    failed: list[FailedEdit]
+    """those of them that do not stand"""
+    replayed: int
+    """ledger lines that the state did not have yet and that were applied first"""
+    bytes: int
+    """bytes written"""
+    linked: list[str]
+    """shards that are hard links to the base's, with `--link`"""
+    left_out: list[str]
+    """files of the base that hold other copies of its weights, now outdated, and were not copied"""
+    folds: list[_Fold]
+    verification: _Verification | None
+    """with `--verify` or `--into`: live state and merged checkpoint compared"""
+    not_held: list[str]
+    """ids of edits that neither of them answers right"""
+    dry_run: bool
+    """whether nothing was written because of `--dry-run`"""
+
+    @classmethod
+    def of_report(cls, report: MergeReport) -> MergeOutput:
+        """Make it of the report of a merge."""
+        folds = [_Fold.of(fold, changed=fold.changed / fold.entries if fold.entries else 0.0) for fold in report.folds]
+        return cls.of(report, bytes=report.size, folds=folds)
+
+
+class ExportOutput(Printed, schema="more.export/1", command="more export [MODEL] -o OUT --json"):
+    """The adapter, or the deltas."""
+
+    out: FilePath
+    """folder of the adapter, or file of the deltas"""
+    format: str
+    """`peft` or `delta`"""
+    edits: int
+    """edits in it"""
+    asked: int
+    """edits that were asked for: neither reverted nor superseded"""
+    failed: list[FailedEdit]
+    """those of them that do not stand"""
+    replayed: int
+    """ledger lines that the state did not have yet and that were applied first"""
+    modules: list[str]
+    """modules with an update"""
+    kept: dict[str, Number]
+    """with `--rank`: by module, the part of its update that the rank keeps"""
+
+
+class Source(Part):
+    """What is needed to get the same numbers again from a state."""
+
+    base: dict[str, str]
+    """SHA-256 of config, shard headers, tokenizer, templates and of every site's tensor in the base, by name"""
+    recipe: dict[str, Any]
+    """the recipe in full, see [Recipes](recipes.md)"""
+    anchors: str | None
+    """SHA-256 of the state's anchors"""
+    edits: int
+    """ledger lines that are in the state"""
+    digest: str
+    """SHA-256 over the edits in order"""
+    ledger_head: str
+    """SHA-256 of the ledger's last line"""
+    versions: dict[str, str]
+    """versions of `more` and its libraries, device, dtype, attention kernel and threads"""
+
+
+class _WrittenFold(Part):
+    site: str
+    """name of the site"""
+    disk_key: str
+    """name of its weight in the shards"""
+    realised: Number
+    """part of the update that rounding kept"""
+    sha256: str
+    """SHA-256 of the tensor that was written"""
+
+
+class ProvenanceFile(
+    Source,
+    Printed,
+    schema="more.provenance/1",
+    command="more.json beside merged weights, an adapter or deltas",
+):
+    """Where merged weights, an adapter or deltas come from."""
+
+    asked: int
+    """edits that were asked for: neither reverted nor superseded"""
+    failed: list[FailedEdit]
+    """those of them that do not stand"""
+    statuses: dict[str, int]
+    """edits by status"""
+    previous: str | None
+    """SHA-256 of the `more.json` of the base, if it was itself written by `more`"""
+    folds: list[_WrittenFold] = LEFT_OUT
+    """merge only: the weights that changed"""
+    linked: list[str] = LEFT_OUT
+    """merge only: shards that are hard links to the base's"""
+    files: dict[str, str]
+    """SHA-256 of files that were written; of shards with `--sha256`"""
+
+
+class ConvertOutput(Printed, schema="more.convert/1", command="more convert IN -o FILE --json"):
+    """The edit lines that were written."""
+
+    source: FilePath
+    """the file that was read"""
+    form: str
+    """what it is: `CSV`, `Parquet`, `LLaVA conversations`, `chat messages`, `a Label Studio export` or `JSON rows`"""
+    out: FilePath
+    """the file that was written"""
+    rows: int
+    """rows, conversations or tasks that were read"""
+    edits: int
+    """lines written; a repeated correction is written once"""
+    skipped: int
+    """rows left out because of a problem (`--skip-bad`)"""
+    problems: list[str]
+    """each problem with its file, row, field, and what to do"""
+    tagged: list[str]
+    """columns that are kept in `tags`"""

@@ -1,0 +1,255 @@
+"""What `more init`, `status`, `verify`, `anchors` and `gc` print of a state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
+from more_cli.outputs.scores import Drift, FailedEdit
+from more_cli.store.state import SiteRecord
+
+if TYPE_CHECKING:
+    from more_cli.ops.init import InitReport
+    from more_cli.ops.status import StatusReport
+
+
+class Site(Part, like=SiteRecord):
+    """One editable weight."""
+
+    name: str
+    group: str
+    modality: str
+    module: str
+    disk_key: str
+    shape: list[int]
+    dtype: str = LEFT_OUT
+    """type of the weight on disk; by `init`, and by `status` without a state"""
+    rank: int = LEFT_OUT
+    """rows of the basis A; this and the following by `status` of a state"""
+    scale: Number = LEFT_OUT
+    seed: int = LEFT_OUT
+    basis_version: int = LEFT_OUT
+    basis_fingerprint: list[Number] = LEFT_OUT
+    ridge: Number | None = LEFT_OUT
+    keys: int = LEFT_OUT
+    energy: Number = LEFT_OUT
+
+
+class Refusal(Part):
+    """A module that cannot be edited."""
+
+    module: str
+    """path of the module in memory"""
+    reason: str
+    """why it cannot be edited"""
+
+
+class _Tried(Part):
+    setting: dict[str, Any] | list[str]
+    """what was changed"""
+    score: Number | None
+    """mean score of the setting; `null` where it cannot be used"""
+    reason: str = LEFT_OUT
+    """of a suite: why it cannot be used; empty otherwise"""
+
+
+class Calibration(Part):
+    """What `--calibrate` tried and chose."""
+
+    rule: str
+    """how a setting is chosen"""
+    edits: str
+    """SHA-256 of the edits"""
+    n: int
+    """number of edits"""
+    tried: list[_Tried]
+    chosen: list[str] = LEFT_OUT
+    """of a suite: the best setting"""
+    at_edge: list[str] = LEFT_OUT
+    """of a suite: constants of it that are the smallest or the largest value tried"""
+
+
+class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"):
+    """The state that was made, or that there was."""
+
+    state: FilePath
+    """path of the state"""
+    created: bool
+    """whether this command wrote the state"""
+    edits: int
+    """edits in the state"""
+    anchors: int
+    """anchors in the state"""
+    pictured: int
+    """of these, about a picture"""
+    calibration: Calibration | None
+    """with `--calibrate`: what was tried and chosen"""
+    parameters: int
+    """numbers in B and P together"""
+    recipe: dict[str, Any]
+    """the recipe in full"""
+    sites: list[Site]
+    """weights that will be edited"""
+    refusals: list[Refusal]
+    """modules that cannot be edited"""
+    notices: list[str]
+    """what differs from the recipe or was left out, such as a capped rank"""
+
+    @classmethod
+    def of_report(cls, report: InitReport) -> InitOutput:
+        """Make it of the report of `init`."""
+        state, plan = report.state, report.plan
+        return cls.of(
+            report,
+            state=report.target.sidecar,
+            edits=state.edits,
+            calibration=state.calibration,
+            recipe=state.recipe.canonical(),
+            sites=plan.sites,
+            refusals=plan.refusals,
+            notices=plan.notices,
+        )
+
+
+class _Estimate(Part):
+    parts: dict[str, int]
+    """bytes by part"""
+    total: int
+    """their sum"""
+    free: int | None
+    """bytes that are free there, if known"""
+    samples: int
+    """samples of one write that it assumes"""
+    tokens: int
+    """tokens of a sample that it assumes"""
+    state: int
+    """bytes of the state on disk"""
+
+
+class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL] --json"):
+    """A state or, if there is none, what `init` would choose."""
+
+    model: FilePath
+    """path of the checkpoint"""
+    state: FilePath | None
+    """path of the state; `null` where there is none yet"""
+    edits: int
+    """edits in the state"""
+    behind: int
+    """ledger lines that the state does not have yet"""
+    statuses: dict[str, int]
+    """edits by status"""
+    asked: int
+    """edits that were asked for: neither reverted nor superseded"""
+    failed: list[FailedEdit]
+    """those of them that do not stand"""
+    anchors: int
+    """anchors in the state"""
+    drift: Drift | None
+    """how far the watched anchors have moved; `null` without any"""
+    recipe: dict[str, Any]
+    """the recipe in full"""
+    extensions: list[str]
+    """what the recipe does beyond the paper"""
+    sites: list[Site]
+    """weights that are edited"""
+    refusals: list[Refusal]
+    """modules that cannot be edited"""
+    key_method: str | None
+    """without a state: how names on disk were matched with modules"""
+    sidecar_bytes: int
+    """size of the state"""
+    ledger_bytes: int
+    """size of the folder of ledger and images"""
+    estimate: _Estimate | None
+    """with `--estimate`: memory of an edit"""
+
+    @classmethod
+    def of_report(cls, report: StatusReport) -> StatusOutput:
+        """Make it of the report of `status`."""
+        state, plan, memory = report.state, report.plan, report.estimate
+        return cls.of(
+            report,
+            model=report.target.model,
+            state=report.target.sidecar if state else None,
+            edits=state.edits if state else 0,
+            drift=Drift.of_drift(report.drift),
+            recipe=report.recipe.canonical(),
+            sites=plan.sites if plan else report.records,
+            refusals=plan.refusals if plan else [],
+            key_method=plan.key_method if plan else None,
+            estimate=memory and _Estimate.of(memory, parts={part.name: part.bytes for part in memory.parts}),
+        )
+
+
+class _Check(Part):
+    name: str
+    """name of the check"""
+    verdict: str
+    """`ok`, `FAILED` or `skipped`"""
+    detail: str
+    """what was checked, or what is wrong"""
+    hint: str
+    """what to do; may be empty"""
+
+
+class VerifyOutput(Printed, schema="more.verify/1", command="more verify [MODEL] --json"):
+    """Every check and its verdict."""
+
+    subject: FilePath
+    """state or folder that was checked"""
+    ok: bool
+    """whether every check passed"""
+    deep: bool
+    """whether `--deep` was given"""
+    checks: list[_Check]
+
+
+class AnchorsOutput(Printed, schema="more.anchors/1", command="more anchors add MODEL FILE --json"):
+    """How many anchors a state holds now."""
+
+    state: FilePath
+    """path of the state"""
+    added: int
+    """anchors added"""
+    repeated: int
+    """lines that the state held already"""
+    anchors: int
+    """anchors that later writes hold"""
+    replayed: int
+    """ledger lines that the state did not have yet and that were applied first"""
+
+
+class Anchor(Part):
+    """A question whose answer must not change."""
+
+    question: str
+    """the question"""
+    answer: str | None
+    """its answer; `null` for the base's own"""
+    image: str | None
+    """SHA-256 of its image"""
+    corrected_by: str | None
+    """id of the edit that corrects its answer: the anchor is held no longer"""
+
+
+class AnchorsListOutput(Printed, schema="more.anchors.list/1", command="more anchors list [MODEL] --json"):
+    """The anchors of a state."""
+
+    state: FilePath
+    """path of the state"""
+    anchors: list[Anchor]
+    """its anchors, also those that are held no longer"""
+
+
+class GcOutput(Printed, schema="more.gc/1", command="more gc [MODEL] --json"):
+    """The files that a state no longer needs."""
+
+    state: FilePath
+    """path of the state"""
+    files: dict[str, int]
+    """sizes of the removed files in bytes"""
+    bytes: int
+    """bytes freed"""
+    dry_run: bool
+    """whether nothing was removed because of `--dry-run`"""
