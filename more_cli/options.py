@@ -42,8 +42,10 @@ class Typed:
 
 
 def typed_fields(record: Any) -> list[Field[Any]]:
-    """Return the fields of a record, or of its class, that are options; others are set by code alone."""
-    return [each for each in fields(record) if "typed" in each.metadata]
+    """Return the fields of a record, or of its class, that are options, its own before those of its bases."""
+    found = [each for each in fields(record) if "typed" in each.metadata]
+    own = (record if isinstance(record, type) else type(record)).__annotations__
+    return sorted(found, key=lambda each: each.name not in own)
 
 
 def given(record: Any) -> list[str]:
@@ -186,6 +188,13 @@ class RevertOptions:
 class SuiteOptions(RecipeOptions):
     """How M-ORE runs on a suite."""
 
+    suite: str | None = option(
+        None,
+        "Run M-ORE on this suite of edits, from the untouched base, or ask a suite's questions.",
+        metavar="NAME|FILE",
+        complete="suites",
+        panel=SUITE,
+    )
     data_root: Path | None = option(None, "With --suite: folder with the suite's files.", metavar="DIR", panel=SUITE)
     limit: int = option(100, "With --suite: only the first N edits; 0 for all.", metavar="N", least=0, panel=SUITE)
     anchors: str | None = option(

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from more_cli.store.entry import Entry, Status
     from more_cli.store.target import Target
 
+FOR_EVERY_TRY = {"--set", "--image-root", "--strict-paths", "--on-error", "--save-every", "--store-images", "--anchors"}
+"""Options that a retry takes too, or that cannot matter to it."""
+
 
 @command
 def edit(
@@ -133,10 +136,9 @@ def _one_stream(edits: list[str] | None) -> Path:
 
 def _refuse_stream_options(options: EditOptions, watch: bool) -> None:
     """Refuse options that are about a stream: a retry reads the edits from the ledger."""
-    allowed = EditOptions(settings=options.settings, image_root=options.image_root, strict_paths=options.strict_paths)
-    for option in [*given(options), *(["--watch"] if watch else [])]:
-        if option not in given(allowed):
-            raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
+    about_stream = [option for option in given(options) if option not in FOR_EVERY_TRY]
+    for option in [*about_stream, *(["--watch"] if watch else [])]:
+        raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
 
 
 def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
@@ -18,7 +17,7 @@ from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import STATE, SUITE, FileOptions, SuiteOptions, given
+from more_cli.options import STATE, FileOptions, SuiteOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -39,20 +38,11 @@ def evaluate(
             rich_help_panel=STATE,
         ),
     ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Run M-ORE on this suite of edits, from the untouched base, or ask a suite's questions.",
-            autocompletion=completion.suites,
-            rich_help_panel=SUITE,
-        ),
-    ] = None,
     state: opt.StateFile = None,
     *,
+    outlets: Outlets,
     on_suite: SuiteOptions,
     files: FileOptions,
-    outlets: Outlets,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -69,10 +59,10 @@ def evaluate(
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit
     """
-    _check_together(suite, probes, given(on_suite))
+    _check_together(on_suite, probes)
     outlets.check()
-    if suite is not None:
-        source = SuiteSource(suite, on_suite.data_root, files.image_root, files.strict_paths)
+    if on_suite.suite is not None:
+        source = SuiteSource(on_suite.suite, on_suite.data_root, files.image_root, files.strict_paths)
         loaded = source.load(output)
         evaluate_suite(output, loaded, suite_target(output, loaded, model, state), on_suite, machine, outlets)
         return
@@ -94,12 +84,12 @@ def evaluate(
     outlets.write(of_state(scored))
 
 
-def _check_together(suite: str | None, probes: Path | None, for_suites: list[str]) -> None:
+def _check_together(on_suite: SuiteOptions, probes: Path | None) -> None:
     """Refuse options that exclude each other, and options of suites without a suite."""
-    if suite is not None and probes is not None:
+    if on_suite.suite is not None and probes is not None:
         raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
-    if suite is None and for_suites:
-        raise UsageError(f"`{for_suites[0]}` needs `--suite`", "add --suite NAME; see `more suites list`")
+    if on_suite.suite is None and (others := given(on_suite)):
+        raise UsageError(f"`{others[0]}` needs `--suite`", "add --suite NAME; see `more suites list`")
 
 
 def _show_eval(output: Output, report: EvalReport) -> None:
