@@ -5,6 +5,7 @@ from __future__ import annotations
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 
 def count(model: opt.Model = None, state: opt.StateFile = None, as_json: opt.Json = False) -> None:
@@ -14,4 +15,4 @@ def count(model: opt.Model = None, state: opt.StateFile = None, as_json: opt.Jso
 
     lines = len(Ledger(locate(model, state).folder).entries)
     output.json("more.count/1", {"lines": lines})
-    output.line(f"{lines} lines")
+    output.line(counted(lines, "line"))

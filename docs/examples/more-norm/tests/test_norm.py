@@ -27,7 +27,7 @@ def test_the_editor_learns(tmp_path: Path) -> None:
 
 def test_the_command_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = tmp_path / "state.more"
-    assert main(["init", str(demo_model_dir()), "--state", str(state), "--no-anchors"]) == 0
+    assert main(["init", str(demo_model_dir()), "--state", str(state)]) == 0
     capsys.readouterr()
     assert main(["count", str(demo_model_dir()), "--state", str(state), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema": "more.count/1", "lines": 0}
