@@ -73,7 +73,7 @@ def test_its_command_is_listed_and_runs(python: Python) -> None:
     assert "\nFrom more-norm:\n  count  Count the lines of the ledger.\n" in shown
     assert python("-m", "more_cli", "init", demo_model_dir(), "--state", "it.more").returncode == 0
     counted = printed(python("-m", "more_cli", "count", demo_model_dir(), "--state", "it.more", "--json"))
-    assert counted == {"schema": "more.count/1", "lines": 0}
+    assert counted == {"schema": "more-norm.count/1", "lines": 0}
 
 
 def test_the_shell_completes_its_names(python: Python) -> None:

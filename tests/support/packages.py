@@ -31,9 +31,10 @@ class Packages:
 
     def bring(self, package: str, code: str = "", **points: Mapping[str, str]) -> None:
         """Install a package with one module of its name; `editors` and `commands` are its entry points."""
-        module = package.replace("-", "_")
-        (self.folder / f"{module}.py").write_text(code)
-        facts = self.folder / f"{module}-1.0.dist-info"
+        module = self.folder / f"{package.replace('-', '_').replace('.', '/')}.py"
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(code)
+        facts = self.folder / f"{package}-1.0.dist-info"
         facts.mkdir()
         (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         rows = [
@@ -51,8 +52,9 @@ def outsiders(folder: Path) -> Iterator[Packages]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield Packages(folder)
-    for path in folder.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    for name, module in list(sys.modules.items()):
+        if folder in Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]
     EDITORS.clear()
     EDITORS.update(before)
     installed.cache_clear()

@@ -30,4 +30,4 @@ def test_the_command_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["init", str(demo_model_dir()), "--state", str(state)]) == 0
     capsys.readouterr()
     assert main(["count", str(demo_model_dir()), "--state", str(state), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"schema": "more.count/1", "lines": 0}
+    assert json.loads(capsys.readouterr().out) == {"schema": "more-norm.count/1", "lines": 0}
