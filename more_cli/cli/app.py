@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +23,10 @@ sweep failed; 4 bad input data; 5 model or state cannot be used; 6 a gate was mi
 interrupted, state saved."""
 
 
+ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Settings of a command that takes every word."""
+
+
 class Commands(MutableMapping[str, Any]):
     """The commands by name, each built by Typer when it is first needed."""
 
@@ -31,13 +35,14 @@ class Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            found, shell = commands.load(name), typer.Typer(rich_markup_mode=None)
-            panel = commands.panel_of(name)
-            if isinstance(found, typer.Typer):
-                shell.add_typer(found, name=name, rich_help_panel=panel)
-            else:
-                shell.command(name, cls=Command, epilog=EXIT_CODES, rich_help_panel=panel)(found)
-            self._built[name] = typer.main.get_group(shell).commands[name]
+            try:
+                self._built[name] = _built(name, commands.load(name))
+            except MoreError as error:
+                self._built[name] = _built(name, _refusing(error), context_settings=ANY)
+            except Exception as error:
+                if name in commands.own_commands():
+                    raise
+                self._built[name] = _built(name, _refusing(commands.unusable(name, error)), context_settings=ANY)
         return self._built[name]
 
     def __contains__(self, name: object) -> bool:
@@ -55,6 +60,26 @@ class Commands(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         del self._built[name]
+
+
+def _built(name: str, found: Any, **options: Any) -> Any:
+    """Return a function or a Typer group as a command."""
+    shell, panel = typer.Typer(rich_markup_mode=None), commands.panel_of(name)
+    if isinstance(found, typer.Typer):
+        shell.add_typer(found, name=name, rich_help_panel=panel)
+    else:
+        shell.command(name, cls=Command, epilog=EXIT_CODES, rich_help_panel=panel, **options)(found)
+    return typer.main.get_group(shell).commands[name]
+
+
+def _refusing(error: MoreError) -> Callable[[], None]:
+    """Return what stands for a command that cannot be loaded: help shows why, and all others go on working."""
+
+    def refuse() -> None:
+        raise error
+
+    refuse.__doc__ = error.message
+    return refuse
 
 
 class _Commands(Group):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from more_cli.errors import MoreError
 from more_cli.system import plugins
 from more_cli.system.plugins import installed, owner_of
 
@@ -43,7 +44,7 @@ def panel_of(name: str) -> str:
     for panel, names in PANELS.items():
         if name in names:
             return panel
-    point = installed(GROUP)[name]
+    point = installed(GROUP)[name][0]
     return "Laboratory" if point.module.startswith("more_lab.") else f"From {owner_of(point)}"
 
 
@@ -51,9 +52,14 @@ def load(name: str) -> Any:
     """Import a command: a function, or a Typer group.
 
     Raises:
-        UsageError: it cannot be imported.
+        UsageError: it cannot be imported, or two packages bring it.
     """
     if name not in own_commands():
-        return plugins.load(installed(GROUP)[name])
+        return plugins.load(plugins.find(GROUP, name))
     module, _, attribute = _PLACES.get(name, f"{name}:{name}").partition(":")
     return getattr(import_module(f"more_cli.cli.{module}"), attribute)
+
+
+def unusable(name: str, error: Exception) -> MoreError:
+    """Return the error for a command of a package that Typer cannot read."""
+    return plugins.unusable(plugins.find(GROUP, name), error)

@@ -21,7 +21,7 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.errors import UsageError
 from more_cli.recipe.settings import apply_setting, refusal
-from more_cli.system.plugins import installed, load, owner_of
+from more_cli.system import plugins
 from more_cli.text import shorten
 
 GROUP: Final = "more.editors"
@@ -51,7 +51,6 @@ class EditorEntry:
     """An editor with its name on the command line."""
 
     name: str
-    title: str
     make: Callable[[EditorOptions], Editor]
     tries: Tries = ()
     """Settings that calibration tries after the default ones, in this order."""
@@ -83,22 +82,25 @@ EDITORS: dict[str, EditorEntry] = {}
 """Editors whose modules were imported; `entry_of` imports those of packages."""
 
 
-def editor(name: str, title: str = "", *, tries: Tries = (), takes_recipe: bool = False) -> Callable[[Made], Made]:
+def editor(name: str, *, tries: Tries = (), takes_recipe: bool = False) -> Callable[[Made], Made]:
     """Register an editor: a class, or a function that makes one of `EditorOptions`.
+
+    A class takes nothing, or one pydantic model with its numbers, which `--set KEY=VALUE` changes.
 
     Args:
         name: on the command line.
-        title: what it is, in one phrase; by default the docstring's first line.
         tries: settings that calibration tries after the editor's own.
         takes_recipe: whether `NAME@RECIPE` and `--recipe` choose its constants.
 
-    A class takes nothing, or one pydantic model with its numbers, which `--set KEY=VALUE` changes.
+    Raises:
+        UsageError: the name holds an `@`, or the class takes something else.
     """
+    if "@" in name:
+        raise UsageError(f"editor `{name}`: what stands behind an `@` is a recipe", "choose a name without it")
 
     def register(made: Made) -> Made:
-        summary = title or (made.__doc__ or name).strip().splitlines()[0].rstrip(".")
         make = _maker(name, made) if inspect.isclass(made) else made
-        EDITORS[name] = EditorEntry(name, summary, make, tries, takes_recipe)
+        EDITORS[name] = EditorEntry(name, make, tries, takes_recipe)
         if inspect.isclass(made):
             setattr(made, "name", name)  # noqa: B010 (mypy: any class)
         return made
@@ -108,11 +110,11 @@ def editor(name: str, title: str = "", *, tries: Tries = (), takes_recipe: bool 
 
 def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
     """Return a function that makes an editor without a recipe."""
+    numbers = _numbers_of(name, made)
 
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
             raise UsageError(f"editor `{name}` has no recipe", "drop --recipe; --set changes its numbers")
-        numbers = _numbers_of(made)
         if numbers is None:
             if options.settings:
                 raise UsageError(f"editor `{name}` has no settings", "drop --set")
@@ -132,11 +134,20 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
     return make
 
 
-def _numbers_of(made: type) -> type[BaseModel] | None:
+def _numbers_of(name: str, made: type) -> type[BaseModel] | None:
     """Return the pydantic model that a class takes; None if it takes nothing."""
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(made).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
     hints = get_type_hints(made.__init__)  # type: ignore[misc]
-    taken = [hint for name, hint in hints.items() if name != "return"]
-    return taken[0] if taken and issubclass(taken[0], BaseModel) else None
+    models = [hint for key in needed if inspect.isclass(hint := hints.get(key)) and issubclass(hint, BaseModel)]
+    if len(needed) > 1 or len(models) < len(needed):
+        what = f"editor `{name}`: `{made.__qualname__}` takes {', '.join(f'`{key}`' for key in needed)}"
+        raise UsageError(what, "an editor takes nothing, or one pydantic model with its numbers")
+    return models[0] if models else None
 
 
 def entry_of(name: str) -> EditorEntry:
@@ -146,11 +157,12 @@ def entry_of(name: str) -> EditorEntry:
         UsageError: there is no such editor, it cannot be imported, or it takes no recipe.
     """
     editor, at, recipe = name.partition("@")
-    points = installed(GROUP)
-    if editor not in EDITORS and editor in points:
-        load(points[editor])
+    if editor in plugins.installed(GROUP):
+        point = plugins.find(GROUP, editor)
         if editor not in EDITORS:
-            what = f"`{points[editor].value}` of package `{owner_of(points[editor])}` does not register `{editor}`"
+            plugins.load(point)
+        if editor not in EDITORS:
+            what = f"`{point.value}` of package `{plugins.owner_of(point)}` does not register `{editor}`"
             raise UsageError(what, f'write @editor("{editor}") above it')
     if editor in EDITORS:
         return EDITORS[editor].with_recipe(recipe) if at else EDITORS[editor]
@@ -160,9 +172,14 @@ def entry_of(name: str) -> EditorEntry:
     raise UsageError(f"unknown editor `{shorten(name)}`", hint)
 
 
+def package_of(name: str) -> dict[str, str]:
+    """Return name and version of the other package that brings an editor, so that its next version is measured anew."""
+    return plugins.version_of(GROUP, name.partition("@")[0])
+
+
 def editor_names() -> list[str]:
     """Return the names of all editors, in alphabetical order; none is imported."""
-    return sorted({*EDITORS, *installed(GROUP)})
+    return sorted({*EDITORS, *plugins.installed(GROUP)})
 
 
 def tries(*several: tuple[str, ...], **values: Sequence[float | str]) -> Tries:

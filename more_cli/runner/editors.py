@@ -11,7 +11,6 @@ from more_cli.text import counted
 
 @editor(
     "more",
-    "M-ORE with the model's recipe, `more@RECIPE` or --recipe",
     tries=tries(
         ("margin=3.0", "default.lambda_rel=1.0"), margin=(1.0, 3.0, 6.0), default__lambda_rel=(0.2, 1.0, 5.0, 0.002)
     ),

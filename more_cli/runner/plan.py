@@ -11,7 +11,7 @@ from typing import Any, Literal
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.base import Editor
-from more_cli.editors.registry import EditorOptions, entry_of
+from more_cli.editors.registry import EditorOptions, entry_of, package_of
 from more_cli.evaluation.names import METRICS, Yardstick
 from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import probes_of
@@ -123,7 +123,7 @@ def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mappin
         "suite": suite.name,
         "file": suite.pools["evaluation"].sha256,
         "edits": edits_hash(edits),
-        "versions": dict(versions),
+        "versions": {**versions, **package_of(options.editor)},
         "seed": editor.constants().get("seed"),
         **({"order": options.order} if options.order else {}),  # without, the keys of older runs stay
     }

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from more_cli.errors import UsageError
+from more_cli.errors import MoreError, UsageError
 
 Group = Literal["more.editors", "more.commands"]
+OWN: Final = "more-cli"
+"""The package of the tool and its laboratory."""
 
 
 @cache
-def installed(group: Group) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name.
+def installed(group: Group) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name, in alphabetical order; several where packages took one name."""
+    found: dict[str, dict[str, EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, {}).setdefault(point.value, point)
+    return {name: tuple(found[name].values()) for name in sorted(found)}
+
+
+def find(group: Group, name: str) -> EntryPoint:
+    """Return the entry point of a name.
 
     Raises:
-        UsageError: two packages bring something of one name.
+        UsageError: two packages bring it. All other names go on working.
     """
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
-        known = found.setdefault(point.name, point)
-        if known.value != point.value:
-            owners = " and ".join(sorted(f"`{owner_of(each)}`" for each in (known, point)))
-            raise UsageError(f"{owners} both bring `{point.name}` ({group})", "uninstall one of them")
-    return found
+    point, *others = installed(group)[name]
+    if others:
+        owners = sorted(map(owner_of, (point, *others)), key=lambda owner: (owner != OWN, owner))
+        listed = " and ".join(f"`{owner}`" for owner in owners)
+        raise UsageError(f"{listed} both bring `{name}` ({group})", f"uninstall `{owners[-1]}`, or rename it there")
+    return point
 
 
 def owner_of(point: EntryPoint) -> str:
@@ -32,14 +41,28 @@ def owner_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.module.partition(".")[0]
 
 
+def version_of(group: Group, name: str) -> dict[str, str]:
+    """Return name and version of the package that brings something, if it is another one than this."""
+    points = installed(group).get(name, ())
+    return {point.dist.name: point.dist.version for point in points if point.dist and point.dist.name != OWN}
+
+
 def load(point: EntryPoint) -> Any:
     """Import what an entry point names.
 
     Raises:
-        UsageError: it cannot be imported.
+        UsageError: it cannot be imported, whatever the reason.
     """
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
-        what = f"`{point.name}` of package `{owner_of(point)}` cannot be loaded: {error}"
-        raise UsageError(what, f"reinstall it; its entry point is `{point.value}`") from error
+    except MoreError:
+        raise
+    except Exception as error:
+        raise unusable(point, error) from error
+
+
+def unusable(point: EntryPoint, error: Exception) -> UsageError:
+    """Return the error for something that a package brings and that does not work."""
+    problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    what = f"`{point.name}` of package `{owner_of(point)}` cannot be loaded: {problem}"
+    return UsageError(what, f"its entry point is `{point.value}`; MORE_DEBUG=1 shows the traceback")

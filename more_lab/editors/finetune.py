@@ -12,7 +12,6 @@ from more_lab.editors.training import TrainedEditor
 
 @editor(
     "ft-l",
-    "fine-tunes the last text layer's FFN output",
     tries=tries(("rate=0.0003", "steps=400"), rate=(0.003, 0.0003, 0.01), steps=(10, 100, 200, 400)),
 )
 class FineTuneText(TrainedEditor):
@@ -28,7 +27,6 @@ class FineTuneText(TrainedEditor):
 
 @editor(
     "ft-m",
-    "fine-tunes the projector, or the Q-Former",
     tries=tries(("rate=0.0003", "steps=50"), rate=(0.003, 0.0003, 0.0001, 0.00003), steps=(10, 50, 100)),
 )
 class FineTuneVision(TrainedEditor):

@@ -21,7 +21,6 @@ FIXED_STEP = tries(
 
 @editor(
     "naive",
-    "the model's recipe without P: low-rank fine-tuning",
     tries=tries(margin=(1.0, 3.0, 6.0, 12.0), rho=(0.5, 1.5), max_write=(0.02, 0.1)),
     takes_recipe=True,
 )
@@ -30,13 +29,13 @@ def naive(options: EditorOptions) -> MoreEditor:
     return more(options.with_settings("precondition=false"))
 
 
-@editor("more:paper", "M-ORE as in the paper", tries=FIXED_STEP)
+@editor("more:paper", tries=FIXED_STEP)
 def paper(options: EditorOptions) -> MoreEditor:
     """Make M-ORE with the paper's form of the recursion."""
     return _published("paper", options)
 
 
-@editor("more:authors", "M-ORE as in the authors' code", tries=FIXED_STEP)
+@editor("more:authors", tries=FIXED_STEP)
 def authors(options: EditorOptions) -> MoreEditor:
     """Make M-ORE with the form of the authors' code."""
     return _published("authors", options)
@@ -44,7 +43,6 @@ def authors(options: EditorOptions) -> MoreEditor:
 
 @editor(
     "more:strict",
-    "the authors' code with its prompts, targets without an end, and keys of locality questions",
     tries=FIXED_STEP,
 )
 def strict(options: EditorOptions) -> MoreEditor:

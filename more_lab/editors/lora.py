@@ -43,7 +43,6 @@ class LoraAllTuning(LoraTuning):
 
 @editor(
     "lora",
-    "a PEFT LoRA, a few steps per edit",
     tries=tries(("rate=0.003", "steps=5"), rate=(0.003, 0.0003), steps=(5, 20), rank=(2, 4, 16)),
 )
 class LoraEditor(TrainedEditor):
@@ -67,7 +66,6 @@ class LoraEditor(TrainedEditor):
 
 @editor(
     "lora-all",
-    "a PEFT LoRA, trained again on all edits so far",
     tries=tries(("rate=0.003", "steps=40"), rate=(0.003, 0.0003, 0.01), steps=(10, 40), rank=(4, 16)),
 )
 class LoraAllEditor(LoraEditor):

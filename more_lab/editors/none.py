@@ -14,7 +14,7 @@ from more_cli.editors.registry import editor
 from more_cli.model.runtime import Runtime
 
 
-@editor("none", "the model as it is")
+@editor("none")
 class NoEditor(Editor):
     """Scores every edit and never changes the model."""
 

@@ -131,7 +131,6 @@ class Scope:
 
 @editor(
     "scopeedit",
-    "M-ORE with private and shared branches",
     tries=tries(("eta=0.2", "ridge=30.0"), eta=(0.1, 1.0), ridge=(0.1, 10.0, 100.0), eta_shared=(0.1, 3.0)),
 )
 class ScopeEditor(Editor):

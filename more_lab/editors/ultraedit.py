@@ -43,7 +43,6 @@ class UltraTuning(BaseModel):
 
 @editor(
     "ultraedit",
-    "UltraEdit: one linear system per edit",
     tries=tries(step=(1.0, 2.0, 6.0, 10.0), ridge=(0.3, 3.0), layers=(1, 3)),
 )
 class UltraEditor(WeightEditor):

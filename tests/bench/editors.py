@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from more_cli.editors.registry import EDITORS
 from more_cli.evaluation.metrics import estimate
 from more_cli.files import sha256_bytes
 from more_cli.text import canonical_json
@@ -30,7 +30,8 @@ from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import EDITORS as PAPER
 from more_lab.experiments.published import table as table_of
 
-RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "editors.jsonl"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "more_lab" / "results" / "editors.jsonl"
 RIVALS = RESULTS.with_name("rivals.jsonl")
 """Runs without calibration, of all editors."""
 NINE = RESULTS.with_name("nine.jsonl")
@@ -58,7 +59,9 @@ FIVE = {
 MARKS = (100, 10, 1)
 MEANS = "Mean of five by suite and model, final@100, own constants"
 LONG_MARKS = (1, 10, 100, 1000)
-ORDER = list(EDITORS)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ORDER = list(PROJECT["entry-points"]["more.editors"])
+"""Editors in the order of the page's rows."""
 FIT = ("right", "held_out", "seconds", "undertrained")
 
 

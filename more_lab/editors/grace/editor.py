@@ -52,7 +52,6 @@ class GraceTuning(RoutedTuning):
 
 @editor(
     "grace",
-    "a codebook at one FFN output",
     tries=tries(rate=(0.3, 3.0), quantile=(0.03, 0.3), replace=("last", "all"), depth=(0.45, 0.7)),
 )
 class GraceEditor(RoutedEditor):

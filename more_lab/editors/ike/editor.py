@@ -69,7 +69,6 @@ class Fact:
 
 @editor(
     "ike",
-    "puts stored facts into the prompt",
     tries=tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8)),
 )
 class IkeEditor(Editor):

@@ -57,7 +57,6 @@ class LiveEditTuning(BaseModel):
 
 @editor(
     "liveedit",
-    "a low-rank expert per edit, chosen by image and question",
     tries=tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128)),
 )
 class LiveEdit(Editor):

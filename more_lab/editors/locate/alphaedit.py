@@ -50,7 +50,7 @@ class AlphaEditTuning(LocateTuning):
 ALPHA = tries(share=(0.5, 0.7, 0.9, 0.999), ridge=(0.001, 0.1), rate=(0.1, 0.5))
 
 
-@editor("alphaedit", "AlphaEdit at every token of the answer", tries=ALPHA)
+@editor("alphaedit", tries=ALPHA)
 class AlphaEditor(BandEditor):
     """Writes within the null space of the calibration pool's keys."""
 
@@ -152,7 +152,7 @@ class AlphaEditor(BandEditor):
         self._past = {name.removesuffix(PAST): value for name, value in tensors.items() if name.endswith(PAST)}
 
 
-@editor("alphaedit:last_prompt", "AlphaEdit at the last token of the prompt alone", tries=ALPHA)
+@editor("alphaedit:last_prompt", tries=ALPHA)
 def at_last_prompt(options: EditorOptions) -> Editor:
     """Make AlphaEdit with its published positions."""
     return entry_of("alphaedit").make(options.with_settings("positions=last_prompt"))

@@ -78,7 +78,6 @@ class CovarianceEditor(LocateEditor):
 
 @editor(
     "memit",
-    "MEMIT over a band of layers",
     tries=tries(("rate=1.0", "clamp=0.4"), weight=(0.03, 0.3), rate=(0.2, 1.0), clamp=(0.2, 0.4, 1.5)),
 )
 class MemitEditor(BandEditor, CovarianceEditor):
@@ -95,7 +94,6 @@ class MemitEditor(BandEditor, CovarianceEditor):
 
 @editor(
     "rome",
-    "ROME in one layer, with R-ROME's key",
     tries=tries(
         ("rate=0.25", "decay=0.0001"),
         ("rate=0.25", "clamp=4.0"),

@@ -65,7 +65,6 @@ class MendTuning(BaseModel):
 
 @editor(
     "mend",
-    "MEND: fitted networks change an edit's gradient",
     tries=tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4)),
 )
 class MendEditor(WeightEditor):

@@ -40,7 +40,6 @@ class Kept:
 
 @editor(
     "serac",
-    "keeps corrections; another network answers what falls under one",
     tries=tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0)),
 )
 class SeracEditor(Editor):

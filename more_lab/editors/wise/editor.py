@@ -72,7 +72,6 @@ SAMPLES, PILOTS = 16, 5
 
 @editor(
     "wise",
-    "side memories of one FFN output",
     tries=tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85)),
 )
 class WiseEditor(RoutedEditor):

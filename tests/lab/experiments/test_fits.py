@@ -71,7 +71,7 @@ class FittedEditor(WeightEditor):
 
 @pytest.fixture(autouse=True)
 def entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EDITORS, "fitted", EditorEntry("fitted", "for tests", lambda options: FittedEditor()))
+    monkeypatch.setitem(EDITORS, "fitted", EditorEntry("fitted", lambda options: FittedEditor()))
     monkeypatch.setattr(FittedEditor, "seen", [])
     monkeypatch.setattr(fits, "HELD_OUT", 3)
 

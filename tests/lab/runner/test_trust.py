@@ -105,7 +105,7 @@ def suite(world: World, editor: str, *options: object, cache: str = "cache") -> 
 
 def test_an_oracle_has_every_edit_and_moves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     edits = read_edits(world.root / "edits.jsonl").edits
-    monkeypatch.setitem(EDITORS, "oracle", EditorEntry("oracle", "a test's", lambda options: Oracle(edits)))
+    monkeypatch.setitem(EDITORS, "oracle", EditorEntry("oracle", lambda options: Oracle(edits)))
     result = suite(world, "oracle")
     assert result.code == 0, result.err
     for readout in ("final@3", "online@3", "online@1"):

@@ -1,0 +1,1 @@
+"""An editor and a command for `more`, brought by another package."""
