@@ -20,6 +20,7 @@ from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.outputs.base import Printed
 from support.schemas import differences
+from support.tiers import pytest_collection_modifyitems, pytest_ignore_collect  # noqa: F401 (pytest finds them here)
 from support.tiny import make_model, make_processor, tiny_llava
 
 torch.set_num_threads(1)

@@ -170,19 +170,20 @@ def leaves(group: Any, *words: str) -> Iterator[Any]:
         if hasattr(command, "commands"):
             yield from leaves(command, *words, name)
         else:
-            yield pytest.param((*words, name), command, id=" ".join((*words, name)))
+            yield (*words, name), command
 
 
-@pytest.mark.parametrize(("words", "command"), list(leaves(typer.main.get_command(app))))
-def test_help_names_every_value_in_a_plain_word(words: tuple[str, ...], command: Any) -> None:
-    shown = run(*words, "--help")
-    assert (shown.code, shown.err) == (0, "")
-    usage = " ".join(shown.out.partition("\n\n")[0].split())
-    assert usage.startswith(f"Usage: more {' '.join(words)} [OPTIONS]")
-    assert not any(sign in usage for sign in ("[[", "]]", "{", "<"))
-    assert not any(sign in shown.out for sign in ("range>", "<path>", "<str>", "<int", "<float", "<list", "x>="))
-    with_values = [each for each in command.params if not getattr(each, "is_flag", False) and each.name != "verbose"]
-    assert [each.name for each in with_values if not each.metavar] == []
+def test_help_names_every_value_in_a_plain_word() -> None:
+    for words, command in leaves(typer.main.get_command(app)):
+        shown = run(*words, "--help")
+        assert (shown.code, shown.err) == (0, ""), words
+        usage = " ".join(shown.out.partition("\n\n")[0].split())
+        assert usage.startswith(f"Usage: more {' '.join(words)} [OPTIONS]")
+        assert not any(sign in usage for sign in ("[[", "]]", "{", "<")), usage
+        signs = "range>", "<path>", "<str>", "<int", "<float", "<list", "x>="
+        assert [sign for sign in signs if sign in shown.out] == [], words
+        values = [each for each in command.params if not getattr(each, "is_flag", False) and each.name != "verbose"]
+        assert [each.name for each in values if not each.metavar] == [], words
 
 
 def test_required_and_optional_arguments_in_a_usage_line() -> None:

@@ -20,26 +20,27 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _PATH = re.compile(r"`((?:more_cli|more_lab|tests|recipes|docs|sample_edits)/[\w./-]+?)(?:::\w+)?`")
 
 
-@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_relative_links_and_anchors_exist(page: Path) -> None:
-    for link in _LINK.findall(prose(page)):
-        if link.startswith(("http:", "https:", "mailto:")):
-            continue
-        path, _, anchor = unquote(link).partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{page.name}: {link}"
-        if anchor and target.suffix == ".md":
-            assert anchor in anchors(target), f"{page.name}: {link}"
-        if page.is_relative_to(DOCS):
-            # The site has no files but those of docs/: others are named, not linked.
-            assert target.is_relative_to(DOCS), f"{page.name}: {link}"
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Tell whether the file of a link is there, with its anchor."""
+    path, _, anchor = unquote(link).partition("#")
+    target = (page.parent / path).resolve() if path else page
+    # The site has no files but those of docs/: others are named, not linked.
+    inside = target.is_relative_to(DOCS) or not page.is_relative_to(DOCS)
+    return target.exists() and inside and (not anchor or target.suffix != ".md" or anchor in anchors(target))
 
 
-@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.stem)
-def test_files_that_are_named_exist(page: Path) -> None:
-    for path in _PATH.findall(prose(page)):
-        if not path.startswith("docs/build/"):
-            assert (ROOT / path).exists(), f"{page.name}: `{path}`"
+def test_relative_links_and_anchors_exist() -> None:
+    links = [(page, link) for page in DOCUMENTS for link in _LINK.findall(prose(page))]
+    relative = [(page, link) for page, link in links if not link.startswith(("http:", "https:", "mailto:"))]
+    assert len(relative) > 100
+    assert [f"{page.name}: {link}" for page, link in relative if not leads_somewhere(page, link)] == []
+
+
+def test_files_that_are_named_exist() -> None:
+    named = [(page, path) for page in DOCUMENTS for path in _PATH.findall(prose(page))]
+    assert len(named) > 50
+    missing = [f"{page.name}: `{path}`" for page, path in named if not (ROOT / path).exists()]
+    assert [text for text in missing if "`docs/build/" not in text] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
