@@ -196,7 +196,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
     if report.consolidation is not None:
         done = report.consolidation
         result = "all hold" if done.status == "learnt" else "some still do not hold"
-        checked, writes = counted(len(done.looks), "edit"), counted(done.writes, "write")
+        checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")
         output.line(f"consolidation: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
     if report.drift:
         output.line(f"drift of {report.drift.sentence}")

@@ -193,9 +193,9 @@ def _done(entry: Entry) -> tuple[str, str]:
         later = f"; {counted(entry.redone, 'later line')} made again" if entry.redone else ""
         return "reverted", ", ".join(entry.ids) + later
     if entry.kind == "consolidate":
-        wrong = sum(margin <= 0 for _, margin in entry.looks)
+        wrong = sum(margin <= 0 for _, margin in entry.margins)
         result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
-        done = f"{counted(len(entry.looks), 'edit')} {entry.consolidated}"
+        done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
         return "consolidated", f"{done}, {counted(entry.writes, 'write')}; {result}"
     if entry.kind == "anchors":
         return "added", f"{counted(entry.anchors, 'anchor')} from here on"

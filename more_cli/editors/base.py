@@ -57,24 +57,30 @@ class EditContext:
 
 
 @dataclass(frozen=True)
+class Forced:
+    """How the model answers an edit under teacher forcing: it sees the target up to each token that it predicts."""
+
+    nll: float
+    """Mean negative log-likelihood of the target tokens, in nats per token."""
+    text: str
+    """Most likely token at each target position."""
+    right: bool
+    """Every target token, the end of sequence included, is the most likely one."""
+
+
+@dataclass(frozen=True)
 class EditOutcome:
     """The result of one edit. An edit that could not be learnt is an outcome, never an exception."""
 
     status: Status
-    nll_before: float
-    """Mean negative log-likelihood of the target tokens, in nats per token."""
-    nll_after: float
-    forced_before: str
-    """Most likely token at each target position under teacher forcing, as text."""
-    forced_after: str
-    right_after: bool
-    """Every target token, the end of sequence included, is the most likely one."""
+    before: Forced
+    after: Forced
     writes: int
     passes: int
     """Samples sent forward, with or without a backward pass."""
     cost: float = 0.0
     """Samples sent forward and backward; a sample that is only sent forward counts a third."""
-    looks: Mapping[int, float] = field(default_factory=dict)
+    margins: Mapping[int, float] = field(default_factory=dict)
     """Last margin of every edit that was scored, this one and past ones, by number."""
     drifts: Mapping[int, float] = field(default_factory=dict)
     """KL from the base of the watched anchors that were looked at after it, nats per token, by place in their set."""

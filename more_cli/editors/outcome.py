@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from more_cli.editors.base import EditOutcome, Status
+from more_cli.editors.base import EditOutcome, Forced, Status
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
@@ -57,8 +57,13 @@ def status_of(last: EditScore, writes: int) -> Status:
 
 def refused(first: EditScore, reason: str, *, passes: int, cost: float = 0.0) -> EditOutcome:
     """Return the outcome of an edit that changed nothing, with its only score."""
-    nll, right = first.nll, first.right
-    return EditOutcome("refused", nll, nll, "", "", right, 0, passes, cost=round(cost, 2), reason=reason)
+    score = Forced(first.nll, "", first.right)
+    return EditOutcome("refused", score, score, 0, passes, cost=round(cost, 2), reason=reason)
+
+
+def forced(runtime: Runtime, score: EditScore) -> Forced:
+    """Return a score as an outcome keeps it."""
+    return Forced(score.nll, runtime.prompter.text(score.predicted), score.right)
 
 
 def outcome(
@@ -67,11 +72,8 @@ def outcome(
     """Return the outcome of an edit with its first and last score; by default it was scored once and never written."""
     return EditOutcome(
         status=status_of(last, writes),
-        nll_before=first.nll,
-        nll_after=last.nll,
-        forced_before=runtime.prompter.text(first.predicted),
-        forced_after=runtime.prompter.text(last.predicted),
-        right_after=last.right,
+        before=forced(runtime, first),
+        after=forced(runtime, last),
         writes=writes,
         passes=passes,
         cost=round(cost, 2),

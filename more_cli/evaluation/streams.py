@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from more_cli.editors.base import Editor, EditOutcome, EditRequest
-from more_cli.editors.more.memory import Memory
+from more_cli.editors.memory import Memory
 from more_cli.inputs.edits import Edit
 
 
@@ -40,7 +40,7 @@ def apply_stream(
         stream.seconds.append(time.perf_counter() - started)
         if outcome.status != "refused":
             stream.memory.add(number, edit.subject, edit.content)
-        stream.memory.update(number, outcome.looks.items())
+        stream.memory.update(number, outcome.margins.items())
         stream.outcomes.append(outcome)
         on_progress(number, len(edits))
     return stream

@@ -35,11 +35,11 @@ class Part(Protocol):
 
 
 AT_ONCE = frozenset({"cpu"})
-"""Kinds of devices that a value can be read from without waiting for what they were given to do."""
+"""Kinds of devices whose values can be read without waiting for queued work."""
 
 
 def answers_at_once(value: Tensor) -> bool:
-    """Return whether a question about a tensor's values, asked at every site, costs nothing."""
+    """Return whether Python can read a tensor's values without waiting for a GPU."""
     return value.device.type in AT_ONCE
 
 
@@ -92,7 +92,7 @@ class Branch:
     def B(self, value: Tensor) -> None:
         self._B = value
         self._rounded = value.to(self.dtype)
-        # A device would have to stop to say so. A branch that adds zeros changes no bit.
+        # To ask a GPU, Python would have to wait for it. A branch that adds zeros changes no bit.
         self._written = not answers_at_once(value) or bool(value.any())
 
     @property
@@ -131,7 +131,7 @@ class Branch:
     def token_keys(self, relevant: Tensor | None) -> Tensor:
         """Return the keys of the relevant tokens one by one, (n, r).
 
-        Relevant are all tokens, those of a mask (...), or, as a device needs not stop for them, those at places (n,).
+        `relevant` is None for all tokens, a mask (...), or places (n,), for which Python need not wait for a GPU.
         """
         Z = torch.cat([z.reshape(-1, z.shape[-1]) for z in self._Z])
         return Z if relevant is None else Z[relevant.reshape(-1).to(Z.device)]
@@ -193,6 +193,70 @@ class RecordedBranch(torch.autograd.Function):
         # Earlier sites get their gradient through this branch too; the first site's input needs none.
         dx = branch.scale * (D @ B) @ branch.A if ctx.needs_input_grad[0] else None
         return dx, None, None
+
+
+class TrainedBasisBranch(Branch):
+    """A branch whose A is trained too, which the paper's is not (its ablation "without freezing A").
+
+    Its backward pass also keeps the gradient of A (r, d_in), and A stays in float32 as B does.
+    """
+
+    def __init__(self, name: str, module: str, A: Tensor, B: Tensor, scale: float) -> None:
+        super().__init__(name, module, A, B, scale)
+        self.basis = A
+        self._basis_gradient = torch.zeros_like(A)
+
+    @property
+    def basis(self) -> Tensor:
+        """A in float32; passes use it as rounded to the branch's dtype."""
+        return self._basis
+
+    @basis.setter
+    def basis(self, value: Tensor) -> None:
+        self._basis = value
+        self.A = value.to(self.dtype)
+
+    def insert(self, model: nn.Module) -> Callable[[], None]:
+        """Attach to the Linear."""
+        remove = super().insert(model)
+        self.basis = self._basis
+        return remove
+
+    def start_recording(self, *, add: bool = False) -> None:
+        """Drop what earlier passes recorded and record the next one; with `add` gradients are summed over passes."""
+        super().start_recording(add=add)
+        if not add:
+            self._basis_gradient = torch.zeros_like(self._basis)
+
+    def basis_gradient(self) -> Tensor:
+        """Return dL/dA of the recorded backward passes, summed, (r, d_in) float32."""
+        return self._basis_gradient
+
+    def keep_basis_gradient(self, D: Tensor, B: Tensor, x: Tensor) -> None:
+        """Keep s (D B)^T x of output gradients D (..., d_out) and inputs x (..., d_in)."""
+        back = D.reshape(-1, D.shape[-1]).float() @ B.float()
+        self._basis_gradient = torch.addmm(
+            self._basis_gradient, back.T, x.reshape(-1, x.shape[-1]).float(), alpha=self.scale / self.loss_scale
+        )
+
+    def recorded(self, x: Tensor, B: Tensor) -> Tensor:
+        """Return s B (A x) of a pass whose backward pass gives the gradients of B and of A."""
+        delta: Tensor = _RecordedTrainedBasisBranch.apply(x, B, self)  # type: ignore[no-untyped-call]
+        return delta
+
+
+class _RecordedTrainedBasisBranch(RecordedBranch):
+    """As `RecordedBranch`, and its backward also hands the gradient of A to the branch."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, B: Tensor, branch: Branch) -> Tensor:
+        ctx.x = x.detach()  # type: ignore[attr-defined]
+        return RecordedBranch.forward(ctx, x, B, branch)
+
+    @staticmethod
+    def backward(ctx: Any, D: Tensor) -> tuple[Tensor | None, None, None]:
+        ctx.branch.keep_basis_gradient(D, ctx.saved_tensors[1], ctx.x)
+        return RecordedBranch.backward(ctx, D)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def commit_consolidation(session: Session, since: int, *, anew: bool = False) ->
         "since": since,
         "writes": done.writes,
         "cost": done.cost,
-        "looks": list(done.looks.items()),
+        "looks": list(done.margins.items()),
         "drifts": list(done.drifts.items()),
         **({"anew": True, "reason": UNDONE * done.undone} if anew else {}),
     }
@@ -81,26 +81,26 @@ def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
     measured = {
         "status": Status(outcome.status),
         "reason": outcome.reason,
-        "nll_before": outcome.nll_before,
-        "forced_before": outcome.forced_before,
+        "nll_before": outcome.before.nll,
+        "forced_before": outcome.before.text,
         "greedy_before": before,
         "writes": outcome.writes,
         "sites": list(outcome.sites),
         "cost": outcome.cost,
-        "looks": list(outcome.looks.items()),
+        "looks": list(outcome.margins.items()),
         "drifts": list(outcome.drifts.items()),
     }
     if attempt.joint:  # it is written later
         return measured
-    after = {"nll_after": outcome.nll_after, "forced_after": outcome.forced_after, "right_after": outcome.right_after}
+    after = {"nll_after": outcome.after.nll, "forced_after": outcome.after.text, "right_after": outcome.after.right}
     return {**measured, **after, "greedy_after": _greedy_after(session, edit, outcome, before)}
 
 
 def _greedy_after(session: Session, edit: Edit, outcome: EditOutcome, before: str) -> str:
     if outcome.status == "refused":  # the model is as it was
         return before
-    if outcome.right_after and session.runtime.picks_most_likely:
-        return outcome.forced_after  # each token of the target is the most likely one
+    if outcome.after.right and session.runtime.picks_most_likely:
+        return outcome.after.text  # each token of the target is the most likely one
     return greedy_answer(session, edit)
 
 

@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from more_cli.checkpoint import compressed
 from more_cli.checkpoint.writer import header, in_order
-from more_cli.editors.more.site import basis_of
+from more_cli.editors.more.sites import basis_of
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model

@@ -18,7 +18,7 @@ from torch import Tensor
 from more_cli.checkpoint.copying import Patch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core.write import fold
-from more_cli.editors.more.site import basis_of
+from more_cli.editors.more.sites import basis_of
 from more_cli.errors import StateError, UsageError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.model.loading import load_runtime

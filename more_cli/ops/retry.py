@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from more_cli.editors.more.one_try import for_one_try
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.ops.commit import commit_edit
@@ -14,6 +13,7 @@ from more_cli.ops.edit_report import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import stoppable
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe.files import recipe_of_edit
 from more_cli.store.entry import FAILED, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
@@ -46,7 +46,7 @@ def retry(
         return report
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)
-        for_one_try(session.state.meta.recipe, settings)  # raises before anything is written
+        recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
         ledger, due = session.ledger, Every(SAVE_EVERY, SAVE_SECONDS)
         report.ids = _chosen(ledger, ids)
         report.total, start = len(report.ids), len(ledger.entries)

@@ -17,8 +17,8 @@ from more_cli import __version__
 from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.clock import timed
 from more_cli.editors.base import EditContext, EditRequest
+from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import Consolidated, MoreEditor
-from more_cli.editors.more.memory import Memory
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.loading import load_blueprint, load_runtime
@@ -246,7 +246,7 @@ class Session:
                 self.unwritten.append(place)
         if entry.kind == "consolidate" and self.unwritten and entry.since <= self.unwritten[0]:
             self.unwritten = []
-        self.memory.update(place, entry.looks)
+        self.memory.update(place, entry.margins)
 
     def _recall(self, number: int) -> EditRequest:
         return EditRequest.of(self.ledger.edit_of(self.ledger.history[number - 1]))

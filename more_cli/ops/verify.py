@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
-from more_cli.editors.more.site import check_basis
+from more_cli.editors.more.sites import check_basis
 from more_cli.errors import MoreError, StateError
 from more_cli.files import disk_errors, sha256_file
 from more_cli.inputs.images import MAX_BYTES

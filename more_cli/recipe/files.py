@@ -14,6 +14,13 @@ from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import apply_setting, refusal
 from more_cli.text import did_you_mean
 
+OF_EDIT = (
+    *("max_steps", "stop_early", "criterion", "margin", "target_nll", "loss", "rho", "max_write"),
+    *("halvings", "conjugate", "visual_share", "damping", "captions", "top_k"),
+    *("rehearsal", "anchors.size", "anchors.max_drift"),
+)
+"""Keys that may differ for a single edit: those that say how it is written, not what the state is made of."""
+
 
 def data_folder(name: str) -> Path:
     """Return the folder `recipes` or `sample_edits`: inside the wheel, or beside the package in a checkout."""
@@ -88,6 +95,25 @@ def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) 
         name = str(values.get("name"))
         listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
         raise refusal(error, Recipe, where, listed=listed, typed=typed) from None
+
+
+def recipe_of_edit(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """Return a state's recipe with `key=value` settings for a single edit.
+
+    Raises:
+        UsageError: a key that belongs to the state, or an invalid value.
+    """
+    if not settings:
+        return recipe
+    values = recipe.model_dump(mode="json", by_alias=True)
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        known = key.partition(".")[0] in Recipe.model_fields
+        if known and not any(key == name or key.startswith(f"{name}.") for name in OF_EDIT):
+            hint = f"for one try you can change {', '.join(OF_EDIT)}"
+            raise UsageError(f"`--set {setting}`: `{key}` is the same for all edits of a state", hint)
+        apply_setting(values, setting)
+    return parse_recipe(values, f"recipe `{recipe.name}`", settings)
 
 
 def pick_recipe(model_type: str) -> str:

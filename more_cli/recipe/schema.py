@@ -38,8 +38,8 @@ SWITCHES = (
     *("statistics", "key_mask", "key_taken", "rank_share"),
     *("basis", "basis_rate", "basis_orthonormal", "last_vision"),
 )
-"""Keys that came after the first states, most of them for the paper's ablations: a state stores them only where they
-are not at their default, so that the bytes of all others stay what they were."""
+"""Keys that came after the first states, most of them for the paper's ablations. A state stores such a key only if it
+is not at its default, so older states keep their bytes."""
 
 
 class Recipe(BaseModel):
@@ -54,10 +54,10 @@ class Recipe(BaseModel):
     backbones: tuple[str, ...] = ()
     """Values of `model_type` in config.json for which `init` chooses this recipe automatically."""
     published: tuple[str, ...] = Field(default=(), exclude=True)
-    """Values of `model_type` whose constants were published and are these: `--editor more:paper`, `more:authors` and
+    """Values of `model_type` that these constants were published for: `--editor more:paper`, `more:authors` and
     `more:strict` choose this recipe for them."""
     departures: tuple[str, ...] = Field(default=(), exclude=True)
-    """How it differs from what was published, one line each; `more recipes show` lists them, and a result says so."""
+    """Differences from what was published, one line each; `more recipes show` and every result list them."""
     editor: Literal["more"] = "more"
     """Editing method; only `more`."""
 
@@ -65,7 +65,7 @@ class Recipe(BaseModel):
     """Groups of editable weights: `text.ffn_out`, `text.ffn_in`, `projector`, `vision.ffn_out`, `qformer`, or `re:`
     followed by a regular expression that matches the whole path of a module (`last` does not apply to it)."""
     optional: tuple[str, ...] = Field(default=(), exclude=True)
-    """Groups of `sites` that are left out of a model that has nothing to edit there; it is refused for any other."""
+    """Groups of `sites` that a model may lack. A model that lacks any other group of `sites` is refused."""
     last: int = Field(default=7, ge=1)
     """Number of layers that are edited, counted from the last layer of a stack, from 1."""
     last_vision: Count | Unset = None
@@ -87,7 +87,7 @@ class Recipe(BaseModel):
     """Seed of the basis, 0 or more; every site has its own random stream. That of rehearsal is `rehearsal.seed`."""
     basis: Literal["orthonormal", "gaussian", "xavier", "pca"] = "orthonormal"
     """Rows of A: random and orthonormal as in the paper, random with variance 1 / d_in (`gaussian`) or 2 / (r + d_in)
-    (`xavier`), or the principal directions of what a site reads of the anchors (`pca`), which the state then stores."""
+    (`xavier`), or the principal directions of a site's inputs on the anchors (`pca`), which the state then stores."""
     basis_rate: Positive | Unset = None
     """Learning rate of A, > 0: every write also takes this step down A's gradient, and the state stores A. Default: A
     is frozen, as in the paper."""
@@ -104,11 +104,11 @@ class Recipe(BaseModel):
     """Whether a text site's key comes from the tokens of the answer alone, or (`false`) from those of image, question
     and answer."""
     key_taken: Literal["before", "after"] = "before"
-    """Whether P absorbs an edit's key as it was before the first write, or as it is after the last. A batch, which is
-    written later, always gives it before."""
+    """When the key that P absorbs is computed: before the first write of an edit, or after the last one. In a batch it
+    is always computed before."""
     statistics: Statistics = "site"
-    """Sites that share one P: none (`site`, as in the paper), the text sites and the visual sites (`modality`), or all
-    (`shared`). Sites that share have one lambda, and keys of a smaller rank end with zeros."""
+    """Which sites share one P: none (`site`, as in the paper), all text sites and all visual sites (`modality`), or all
+    sites (`shared`). Sites that share P have one lambda, and keys of a smaller rank are filled up with zeros."""
     absorb: Literal["edit", "write"] = "edit"
     """When P absorbs the key: once per edit (`edit`), or after every write as the authors' code does (`write`)."""
 
@@ -122,11 +122,12 @@ class Recipe(BaseModel):
     """Constants by site name (regular expressions that match the whole name); they override all others."""
 
     damping: Positive | Unset = None
-    """Damping of the second moment of a write's own keys, > 0, as a multiple of its mean eigenvalue: at text sites a
-    write goes less along what its tokens share, the more so the smaller the value. Default: off, as in the paper."""
+    """Damping of the second moment of a write's own keys, > 0, as a multiple of its mean eigenvalue. At text sites a
+    write then uses less of the direction that its tokens share; a smaller value uses less of it. Default: off, as in
+    the paper."""
 
     rho: Positive = 1.0
-    """Part of the loss that one Polyak step aims to remove, > 0, dimensionless."""
+    """Share of the loss that one Polyak step aims to remove, > 0, dimensionless."""
     max_steps: int = Field(default=10, ge=1, le=1000)
     """Largest number of writes for one edit, 1 to 1000."""
     stop_early: bool = True
@@ -148,19 +149,21 @@ class Recipe(BaseModel):
     batch: Joint = Joint(rounds=16)
     """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
     visual_share: Share | Unset = None
-    """Part of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
-    share one step length."""
+    """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
+    have one step length."""
     halvings: int = Field(default=5, ge=0, le=20)
     """Largest number of times that the step of a write is halved until it decreases `loss`; 0 accepts every step."""
     conjugate: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Part, 0 to 1, of Fletcher and Reeves's weight up to which a write goes on along the one before it, where both
-    write the same edits: so the two are conjugate. 0: each goes along G P alone, as in the paper."""
+    """Largest weight of the previous step in a write, 0 to 1, as a share of Fletcher and Reeves's weight. Two writes in
+    a row of the same edits are then conjugate: the second does not undo the first. 0: every write is along G P alone,
+    as in the paper."""
     loss: Literal["nll", "margin"] = "nll"
     """What a write decreases: the target's mean negative log-likelihood (`nll`, as in the paper), or the same with the
     logit of every target token lowered by the margin that it must reach (`margin`)."""
     captions: tuple[str, ...] = ()
-    """Prompts for a description of a picture. On a state with anchors an edit that asks for one is also written under
-    these, a write under one of them, so that it is known in other words. Default: none, as in the paper."""
+    """Prompts that ask for a description of a picture. On a state with anchors an edit that asks for a description is
+    also trained under one of these prompts in every write, so that the model also answers other wordings with it.
+    Default: none, as in the paper."""
     max_write: Positive = 0.05
     """Largest relative size |dW|_F / |W|_F of one write at one site, > 0, dimensionless."""
 

@@ -64,8 +64,8 @@ class Rehearsal(BaseModel):
     cap: Positive = 6.0
     """Logits, > 0: a past edit with a larger margin counts as having this margin when the sample is taken."""
     bonus: float = Field(default=1.0, ge=0)
-    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. One round
-    samples as many edits as there are. A larger value brings an edit back sooner."""
+    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. In one round as
+    many past edits are sampled as there are. A larger value samples an edit again sooner."""
     seed: int = Field(default=0, ge=0)
     """Seed of the samples, 0 or more."""
 
@@ -100,12 +100,13 @@ class AnchorUse(BaseModel):
     """One anchor in this many, drawn at random, is watched: no write trains on it, and an edit that moves it too far is
     written again or refused. 0 watches none."""
     per_edit: int = Field(default=0, ge=0)
-    """Number of anchors, 0 or more, taken in their order, whose mean key over all tokens P of the written sites absorbs
-    after every edit. On a suite without anchors they are locality questions of its calibration pool."""
+    """Number of anchors, 0 or more, whose keys P of the written sites absorbs after every edit: the next ones in order,
+    each with its mean key over all tokens. On a suite without anchors they are locality questions of its calibration
+    pool."""
     near: int = Field(default=8, ge=1)
-    """Number of watched anchors, from 1, that are looked at after an edit: those with the most similar keys."""
+    """Number of watched anchors, from 1, that are scored after an edit: those whose keys are most like the edit's."""
     sweep: int = Field(default=32, ge=1)
-    """All watched anchors are looked at after every so many edits, from 1."""
+    """Number of edits, from 1, after which all watched anchors are scored."""
     max_drift: Positive = 1.0
     """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
     file: Path | None = Field(default=None, exclude=True)

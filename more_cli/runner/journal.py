@@ -123,13 +123,13 @@ def outcome_values(outcome: EditOutcome) -> dict[str, Any]:
     return {
         "status": outcome.status,
         "reason": outcome.reason,
-        "nll_before": outcome.nll_before,
-        "nll_after": outcome.nll_after,
-        "answer_before": outcome.forced_before,
-        "answer_after": outcome.forced_after,
+        "nll_before": outcome.before.nll,
+        "nll_after": outcome.after.nll,
+        "answer_before": outcome.before.text,
+        "answer_after": outcome.after.text,
         "writes": outcome.writes,
         "cost": outcome.cost,
-        "looks": {str(number): margin for number, margin in outcome.looks.items()},
+        "looks": {str(number): margin for number, margin in outcome.margins.items()},
     }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from more_cli.editors.base import Editor, EditOutcome, EditRequest
-from more_cli.editors.more.memory import Memory
+from more_cli.editors.base import Editor, EditOutcome, EditRequest, Forced
+from more_cli.editors.memory import Memory
 from more_cli.errors import DataError
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
@@ -140,7 +140,8 @@ class Run:
         try:
             outcome = self.editor.edit(EditRequest.of(edit), memory.context(number, edit.subject, edit.content))
         except DataError as error:  # the edit cannot be turned into a prompt
-            outcome = EditOutcome("refused", 0.0, 0.0, "", "", False, 0, 0, reason=error.message)
+            unknown = Forced(0.0, "", right=False)
+            outcome = EditOutcome("refused", unknown, unknown, 0, 0, reason=error.message)
         return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": outcome_values(outcome)}
 
     def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:

@@ -180,6 +180,11 @@ class Entry(_Strict):
     """what to know, such as another number of threads"""
 
     @property
+    def margins(self) -> list[tuple[int, float]]:
+        """Edits that were scored: place and last margin, logits."""
+        return self.looks
+
+    @property
     def drift(self) -> float | None:
         """Largest drift of the watched anchors that were looked at afterwards, nats per token; None if none was."""
         return max((drift for _, drift in self.drifts), default=None)

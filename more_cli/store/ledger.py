@@ -317,7 +317,7 @@ class Ledger:
             self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
-            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.looks}
+            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.margins}
         if entry.kind == "anchors":
             self._anchors[len(self._history)] = entry.content
         self.head = sha256_bytes(line)

@@ -117,7 +117,7 @@ class Stopwatch:
             self.lap.batches.append(self._pass[0])
         elif name == "gradient":
             passes: Passes = arguments[0]
-            self.lap.steps.append(whole + (self._pass[1] if passes.alone else 0.0))
+            self.lap.steps.append(whole + (self._pass[1] if passes.one_pass else 0.0))
         elif name == "write" and self.lap.steps:
             self.lap.steps[-1] += whole
 
@@ -130,7 +130,7 @@ class Stopwatch:
 def _mix(name: str, passes: Passes, numbers: Sequence[int], *_: object) -> Counter[str]:
     """Return the samples of a pass by owner: "" for the new edit, `rehearsal` and `anchors`."""
     new = sum(number == passes.context.number for number in numbers)
-    held = 0 if name == "look" or passes.alone else min(len(passes.anchors), passes.recipe.anchors.size)
+    held = 0 if name == "look" or passes.one_pass else min(len(passes.anchors), passes.recipe.anchors.size)
     return Counter({"": new, "rehearsal": len(numbers) - new, "anchors": held} if numbers else {"": 1})
 
 

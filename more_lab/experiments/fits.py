@@ -94,7 +94,7 @@ class Fits:
         for number, edit in enumerate(edits):
             self._progress(number, len(edits), f"checking {editor.name}")
             with editor.attach(runtime):
-                right += editor.edit(EditRequest.of(edit), EditContext()).right_after
+                right += editor.edit(EditRequest.of(edit), EditContext()).after.right
             editor.reset()
         return right
 

@@ -28,8 +28,8 @@ from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core.write import fold
 from more_cli.editors.anchors import make_anchor
 from more_cli.editors.base import EditRequest
+from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.memory import Memory
 from more_cli.inputs.edits import read_edits
 from more_cli.model.backbones import find_sites
 from more_cli.model.keymap import key_map, meta_model
@@ -182,7 +182,7 @@ class Measured:
             def edit(number: int = number, request: EditRequest = request) -> None:
                 outcome = editor.edit(request, memory.context(number, request.id, request.target))
                 memory.add(number, request.id, request.target)
-                memory.update(number, outcome.looks.items())
+                memory.update(number, outcome.margins.items())
 
             seconds.append(_timed(runtime, edit))
         self.rows["edit"] = median(seconds)

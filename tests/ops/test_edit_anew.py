@@ -83,7 +83,7 @@ def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.Monk
 
     def losing(*args) -> Consolidated:
         done = whole(*args)
-        return replace(done, failing=[2], looks={**done.looks, 2: -0.5})
+        return replace(done, failing=[2], margins={**done.margins, 2: -0.5})
 
     world.edit("--consolidate", "all")
     second = world.entries()[1]["id"]

@@ -22,7 +22,7 @@ from more_cli import files
 from more_cli.checkpoint.copying import Copying
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
-from more_cli.editors.more.site import rebuild_basis
+from more_cli.editors.more.sites import rebuild_basis
 from more_cli.files import sha256_bytes, sha256_file
 from more_cli.model.loading import load_prompter
 from more_cli.model.machine import Machine

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from more_cli.editors.more.site import rebuild_basis
+from more_cli.editors.more.sites import rebuild_basis
 from more_cli.recipe.files import load_recipe, shipped_recipes
 from more_cli.recipe.schema import SWITCHES
 from more_cli.store.state import load_meta, load_state, save_state

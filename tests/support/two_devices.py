@@ -16,8 +16,8 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.editors.anchors import make_anchor
 from more_cli.editors.base import EditRequest
+from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.memory import Memory
 from more_cli.inputs.images import locate_image
 from more_cli.model.backbones import find_sites
 from more_cli.model.batches import Query
@@ -60,7 +60,7 @@ def edited(runtime: Runtime, checkpoint: Checkpoint, folder: Path) -> tuple[dict
         for number, request in enumerate(requests, 1):
             outcome = editor.edit(request, memory.context(number, request.id, request.target))
             memory.add(number, request.id, request.target)
-            memory.update(number, outcome.looks.items())
+            memory.update(number, outcome.margins.items())
         places = {site.record.name: f"{site.branch.B.device} {site.P.device}" for site in editor.sites}
     return editor.state_dict(), places
 

@@ -30,8 +30,8 @@ class Failure:
     writes: int
     stopped: str
     """Why all its writes were undone, so that it is refused; empty if it is still wrong after its last write."""
-    against: Sequence[str]
-    """Ids of past edits that its last write moved away from their targets."""
+    worsened: Sequence[str]
+    """Ids of past edits that the last write moved away from their targets."""
     drifts: Mapping[str, float]
     """KL of the anchors of the last write, nats per token, by question."""
 
@@ -46,9 +46,9 @@ def explain(failure: Failure) -> str:
 
 
 def _causes(failure: Failure) -> Iterator[str]:
-    if failure.against:
-        ids = ", ".join(f"`{id}`" for id in failure.against[:NAMED])
-        verb = "pulls" if len(failure.against) == 1 else "pull"
+    if failure.worsened:
+        ids = ", ".join(f"`{id}`" for id in failure.worsened[:NAMED])
+        verb = "pulls" if len(failure.worsened) == 1 else "pull"
         yield f"{ids} {verb} against it: check that they do not contradict each other"
     if moved := sorted((drift, question) for question, drift in failure.drifts.items() if drift >= MOVED):
         named = ", ".join(f"`{shorten(question)}`" for _, question in reversed(moved[-NAMED:]))

@@ -20,12 +20,9 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.more.loop import JointWrites, admit, consolidate, learn
-from more_cli.editors.more.one_try import for_one_try
-from more_cli.editors.more.passes import Passes
-from more_cli.editors.more.principal import principal_bases
+from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
-from more_cli.editors.more.site import Weights, rebuild_basis
-from more_cli.editors.more.sites import Sites, new_record
+from more_cli.editors.more.sites import Sites, Weights, new_record, principal_bases, rebuild_basis
 from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
@@ -33,6 +30,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
+from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
 
@@ -43,7 +41,7 @@ class Consolidated:
 
     failing: list[int]
     """Numbers of the edits that still do not hold."""
-    looks: Mapping[int, float]
+    margins: Mapping[int, float]
     """Margin of every edit, by number."""
     drifts: Mapping[int, float]
     """KL from the base of every watched anchor, nats per token, by place."""
@@ -75,7 +73,7 @@ class MoreEditor(Editor):
         self._held: dict[int, Anchor] = {}
         """Anchors that writes train on, by place."""
         self._watched: Watched | None = None
-        self._attached: tuple[Runtime, Sites, EncodedEdits] | None = None
+        self._attached: Attached | None = None
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.uses_anchors else ())
 
     @staticmethod
@@ -88,12 +86,12 @@ class MoreEditor(Editor):
     @property
     def sites(self) -> Sites:
         """The sites in the model; only while attached."""
-        return self._working[1]
+        return self._working.sites
 
     @property
     def records(self) -> list[SiteRecord]:
         """Descriptions of the sites, with lambda and key counts as they are now."""
-        return self._attached[1].records if self._attached else self._records
+        return self._attached.sites.records if self._attached else self._records
 
     @property
     def untouched(self) -> bool:
@@ -105,7 +103,7 @@ class MoreEditor(Editor):
         """Put the branches beside their Linears; on leaving, the model is restored."""
         weights = {name: Weights(B, self._A.get(name)) for name, B in self._B.items()}
         sites = Sites(self._records, weights, self._P, self.recipe, runtime)
-        self._attached = runtime, sites, EncodedEdits(runtime, ended=self.recipe.end_of_sequence)
+        self._attached = Attached(runtime, sites, EncodedEdits(runtime, ended=self.recipe.end_of_sequence))
         try:
             with runtime.attached(sites.branches):
                 yield
@@ -116,17 +114,17 @@ class MoreEditor(Editor):
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction until it holds, at most `max_steps` times; refuse it if it breaks the harm budget."""
-        self._forget_fallen(context)
+        self._drop_replaced(context)
         return learn(request, self._passes_of(request, context), self._watched)
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Score one correction; a later `write_batch` writes it, together with others."""
-        self._forget_fallen(context)
+        self._drop_replaced(context)
         return admit(request, self._passes(context))
 
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
         """Score past edits and write those that fail; see `loop.consolidate`."""
-        self._forget_fallen(context)
+        self._drop_replaced(context)
         passes = self._passes(context)
         return self._consolidated(consolidate(numbers, passes, self.recipe.consolidation), passes)
 
@@ -142,13 +140,13 @@ class MoreEditor(Editor):
         return replace(self._consolidated(failing, joint.passes), undone=undone)
 
     def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
-        self._forget_fallen(context)
+        self._drop_replaced(context)
         return JointWrites(numbers, new, self._passes(context), self.recipe.batch, self._passes_of, self._watched)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
-        looks = {number: round(margin, 3) for number, margin in passes.margins.items()}
-        drifts = self._watched.drifts(passes) if self._watched else {}
-        return Consolidated(failing, looks, drifts, passes.writes, round(passes.cost, 2))
+        drifts, tally = self._watched.drifts(passes) if self._watched else {}, passes.tally
+        margins = {number: round(margin, 3) for number, margin in tally.margins.items()}
+        return Consolidated(failing, margins, drifts, tally.writes, round(tally.cost, 2))
 
     def hold(
         self,
@@ -192,21 +190,21 @@ class MoreEditor(Editor):
         A basis that is computed from data is computed before, from the anchors' inputs.
         """
         if self.recipe.basis == "pca":
-            self._A = principal_bases(self._working[0], self.sites, anchors)
+            self._A = principal_bases(self._working.runtime, self.sites, anchors)
             self.sites.use(self._A)
         keys = self._keys(anchors)
-        self.sites.settle(keys)
+        self.sites.fix_ridge(keys)
         if self.recipe.anchors.keys:
             self._absorb(keys)
 
     def _directions(self, anchors: Sequence[Anchor]) -> Tensor:
-        with self.sites.unwritten():
+        with self.sites.without_writes():
             keys = self._keys(anchors)
         return torch.stack([direction(key, self.sites) for key in keys])
 
     def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
         """Return the keys of anchors by site, one pass each, so that they do not depend on what else is in a batch."""
-        runtime, sites, _ = self._working
+        runtime, sites = self._working.runtime, self.sites
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])
@@ -263,23 +261,23 @@ class MoreEditor(Editor):
         # As JSON: in Python values a strict record takes no list for a tuple.
         self._records = [SiteRecord.model_validate_json(json.dumps(site)) for site in notes["sites"]]
 
-    def _forget_fallen(self, context: EditContext) -> None:
-        self._working[2].keep_only(context.past)
+    def _drop_replaced(self, context: EditContext) -> None:
+        """Drop the encoded edits that no longer stand."""
+        self._working.encoded.keep_only(context.past)
 
     def _passes(self, context: EditContext) -> Passes:
-        runtime, sites, encoded = self._working
-        recipe = for_one_try(self.recipe, context.settings)
-        return Passes(context, runtime, sites, recipe, list(self._held.values()), encoded, recipe.margin)
+        recipe = recipe_of_edit(self.recipe, context.settings)
+        return Passes(context, self._working, recipe, list(self._held.values()), recipe.margin)
 
     def _passes_of(self, request: EditRequest, context: EditContext) -> Passes:
         passes = self._passes(context)
         anchored = bool(self._held and passes.recipe.anchors.size)
-        passes.alone = passes.recipe.rehearsal.size == 0 and not anchored
+        passes.one_pass = passes.recipe.rehearsal.size == 0 and not anchored
         passes.wordings = _wordings(request, passes) if anchored else []
         return passes
 
     @property
-    def _working(self) -> tuple[Runtime, Sites, EncodedEdits]:
+    def _working(self) -> Attached:
         assert self._attached is not None, "attach the editor first"
         return self._attached
 
@@ -287,21 +285,21 @@ class MoreEditor(Editor):
         """Return B, P, and A where it is stored."""
         if self._attached is None:
             return self._B, self._P, self._A
-        weights, P = self._attached[1].tensors()
+        weights, P = self._attached.sites.tensors()
         moved = {name: value.A for name, value in weights.items() if value.A is not None}
         return {name: value.B for name, value in weights.items()}, P, self._A | moved
 
 
 def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
-    """Return an edit that asks for a description of its picture under the recipe's other prompts for one.
+    """Return an edit that asks for a description of its picture under the recipe's other prompts for a description.
 
-    Only where anchors hold what other prompts say: without them the answers to text questions move.
+    Only for a state with anchors: without them these writes would move the answers to text questions.
     """
     images, question = request.query.images, request.query.question
     wordings: list[Encoded] = []
     if images and asks_for_a_description(question):
         for text in passes.recipe.captions:
             with suppress(DataError):  # longer than the context, which the edit itself need not be
-                encoded = passes.runtime.encode(Query(images, text), request.target)
+                encoded = passes.model.runtime.encode(Query(images, text), request.target)
                 wordings.append(encoded if passes.recipe.end_of_sequence else encoded.unended)
     return wordings

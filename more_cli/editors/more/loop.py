@@ -26,15 +26,16 @@ from more_cli.editors.more.advice import Failure, explain
 from more_cli.editors.more.passes import NOT_FINITE, Passes
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.more.watch import Watch, Watched
-from more_cli.editors.outcome import EditScore, status_of
+from more_cli.editors.outcome import EditScore, forced, status_of
 from more_cli.editors.past import LastScore, Past
 from more_cli.recipe.tables import Joint
 
 REWRITES = 2
 """Times that an edit which broke the harm budget is written again, each time with half the step."""
 FEW = 1 / 3
-"""Part of a batch that may be left to be written one by one; beyond it the joint writes count as failed. On three small
-models a quarter that was left did no harm; of new objects, most of which are left, fewer are learnt then."""
+"""Largest share of a batch that is written one by one after the joint writes; if more is left, the joint writes are
+undone. On three small models a share of a quarter did no harm. Of corrections about new objects most are left, and
+fewer of them are learnt if the joint writes stay."""
 
 
 def learn(request: EditRequest, passes: Passes, watched: Watched | None = None, *, known: bool = False) -> EditOutcome:
@@ -42,26 +43,26 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None, 
 
     P then absorbs its keys, unless they are `known` to it.
     """
-    new, sites = passes.context.number, passes.sites
-    passes.encoded.put(new, request)
+    new, sites = passes.context.number, passes.model.sites
+    passes.model.encoded.put(new, request)
     # The key is taken alone, because padding from other edits in a batch would change it; and before any write,
     # because it must describe the edit to a model that has not drifted yet. The paper absorbs it as it is after the
     # write (`key_taken`).
     passes.begin()
     first, keys = passes.scores[new], sites.keys(passes.batch([new]))
     watch = Watch.over(watched, passes, keys) if watched else None
-    refused = _written(passes, keys)
+    refused = _write(passes, keys)
     for _ in range(REWRITES):
         if refused or watch is None or not watch.harm():
             break
-        passes.begin(again=watch.harmed)
-        refused = _written(passes, keys)
+        passes.begin(watch.harmed)
+        refused = _write(passes, keys)
     else:
         if watch and not refused and watch.harm():
             refused = watch.sentence()
     last = passes.scores[new]
     if refused:
-        sites.restore(passes.start)
+        sites.restore(passes.attempt.start)
         return _outcome(passes, first, first, refused=_explained(passes, first, last, refused))
     if passes.recipe.absorb == "edit" and not known:
         sites.absorb(passes.absorbed(keys))
@@ -70,28 +71,28 @@ def learn(request: EditRequest, passes: Passes, watched: Watched | None = None, 
     return _outcome(passes, first, last, wrong="" if last.right else _explained(passes, first, last, ""), drifts=drifts)
 
 
-def _written(passes: Passes, keys: Mapping[str, Tensor]) -> str:
-    """Write an edit that was scored until it holds, and return why it must be refused, or ""."""
-    new, recipe, sites = passes.context.number, passes.recipe, passes.sites
-    passes.scores |= passes.score(_drawn(passes))
-    while passes.writes < recipe.max_steps and not _settled(passes):
+def _write(passes: Passes, keys: Mapping[str, Tensor]) -> str:
+    """Write a scored edit until it holds, at most `max_steps` times; return why it must be refused, or ""."""
+    new, recipe, sites = passes.context.number, passes.recipe, passes.model.sites
+    passes.scores |= passes.score(_rehearsed(passes))
+    while passes.tally.writes < recipe.max_steps and not _done(passes):
         chosen = [new, *(number for number in passes.failing() if number != new)]
         steps = passes.steps(chosen)
-        fresh = sites.keys(passes.batch([new])) if passes.alone and recipe.absorb == "write" else keys
-        stopped = passes.write(chosen, steps, _drawn(passes, chosen))
+        fresh = sites.keys(passes.batch([new])) if passes.one_pass and recipe.absorb == "write" else keys
+        stopped = passes.write(chosen, steps, _rehearsed(passes, chosen))
         if recipe.absorb == "write":
             sites.absorb({name: key for name, key in passes.absorbed(fresh).items() if name in steps})
         if stopped:
             if stopped == NOT_FINITE or len(chosen) == 1:
                 return stopped if stopped == NOT_FINITE and not passes.scores[new].right else ""
-            passes.scores = {new: passes.scores[new]}  # the past edits pull against it: write it alone
+            passes.scores = {new: passes.scores[new]}  # together with past edits no step works: write it alone
     return ""
 
 
 def admit(request: EditRequest, passes: Passes) -> EditOutcome:
     """Score one edit, without a write: `JointWrites.write` writes it together with others."""
     new = passes.context.number
-    passes.encoded.put(new, request)
+    passes.model.encoded.put(new, request)
     passes.scores = passes.score([new])
     return _outcome(passes, passes.scores[new], passes.scores[new])
 
@@ -127,18 +128,18 @@ class JointWrites:
     """Those of them that were only admitted: P does not know their keys yet."""
     passes: Passes
     rules: Joint
-    one_of: Callable[[EditRequest, EditContext], Passes]
+    passes_of: Callable[[EditRequest, EditContext], Passes]
     """Returns the passes of one edit."""
     watched: Watched | None = None
 
     def write(self) -> list[int]:
-        """Write the edits together, and return what does not hold.
+        """Write the edits together, and return those that do not hold.
 
-        New edits that do not hold then are written one by one. Where these are more than `FEW`, everything is undone
-        first, and the result is that of a stream.
+        New edits that do not hold then are written one by one. If these are more than `FEW` of the new edits, all
+        writes are undone first, so the result is that of a stream.
         """
         passes, new = self.passes, self.new
-        start, past = passes.sites.snapshot(), passes.context.past
+        start, past = passes.model.sites.snapshot(), passes.context.past
         self._absorb_new()
         failing = consolidate(self.numbers, passes, self.rules)
         left = [number for number in failing if number in new]
@@ -146,47 +147,48 @@ class JointWrites:
             return failing
         known = len(left) <= FEW * len(new)
         if known:
-            past = past.updated(passes.margins, left[0])
+            past = past.updated(passes.tally.margins, left[0])
         else:
-            passes.sites.restore(start)
+            passes.model.sites.restore(start)
             left = list(new)
         return self._one_by_one(left, past, known=known)
 
     def write_anew(self) -> tuple[list[int], bool]:
         """Write the edits together from B = 0, as if all had come at once; undo that if fewer hold than before.
 
-        P keeps the keys that it knows. O(T). Returns what does not hold, and whether it was undone.
+        P keeps the keys that it knows. O(T). Returns the edits that do not hold, and whether it was undone.
         """
         passes = self.passes
         self._absorb_new()
-        written, failed = passes.sites.snapshot(), len(self._failing())
-        passes.sites.unwrite()
+        written, failed = passes.model.sites.snapshot(), len(self._failing())
+        passes.model.sites.clear()
         failing = consolidate(self.numbers, passes, self.rules)
         if 0 < len(failing) <= FEW * len(self.numbers):
-            past = passes.context.past.updated(passes.margins, failing[0])
+            past = passes.context.past.updated(passes.tally.margins, failing[0])
             failing = self._one_by_one(failing, past, known=True)
         undone = len(failing) > failed
         if undone:
-            passes.sites.restore(written)
+            passes.model.sites.restore(written)
             failing = self._failing()
         return failing, undone
 
     def _absorb_new(self) -> None:
+        sites = self.passes.model.sites
         for number in self.new:
             self.passes.score([number], record=True)  # alone, and before any write, as in `learn`
-            self.passes.sites.absorb(self.passes.sites.keys(self.passes.batch([number])))
+            sites.absorb(sites.keys(self.passes.batch([number])))
 
     def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
-        """Write what joint writes `left`, edit by edit, and return which of all edits do not hold."""
+        """Write the edits that are `left` one by one, and return which of all edits do not hold."""
         context, memory = self.passes.context, dict(past.without(left))
         for number in left:
             request = context.recall(number)
-            one = self.one_of(request, replace(context, number=number, past=Past.of(memory)))
+            one = self.passes_of(request, replace(context, number=number, past=Past.of(memory)))
             outcome = learn(request, one, self.watched, known=known)
             if outcome.status != "refused":
                 memory[number] = LastScore(0.0, number)
-            memory |= {seen: LastScore(margin, number) for seen, margin in outcome.looks.items() if seen in memory}
-            self.passes.count(one)
+            memory |= {seen: LastScore(margin, number) for seen, margin in outcome.margins.items() if seen in memory}
+            self.passes.tally.add(one.tally)
         return self._failing()
 
     def _failing(self) -> list[int]:
@@ -195,27 +197,27 @@ class JointWrites:
         return self.passes.failing()
 
 
-def _settled(passes: Passes) -> bool:
+def _done(passes: Passes) -> bool:
     """Return whether nothing fails or, once past edits were drawn often enough, the new edit holds."""
     failing = passes.failing()
-    enough = passes.writes + 1 >= passes.recipe.rehearsal.draws
+    enough = passes.tally.writes + 1 >= passes.recipe.rehearsal.draws
     return passes.recipe.stop_early and (not failing or (enough and passes.context.number not in failing))
 
 
-def _drawn(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
+def _rehearsed(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
     """Return the past edits to score in the next pass; none once enough were drawn."""
     context, rehearsal = passes.context, passes.recipe.rehearsal
-    pass_ = passes.writes + bool(chosen)
+    pass_ = passes.tally.writes + bool(chosen)
     if rehearsal.size == 0 or pass_ >= rehearsal.draws:
         return []
-    past = context.past.updated(passes.margins, context.number)
+    past = context.past.updated(passes.tally.margins, context.number)
     return draw(past, context.number, pass_, rehearsal, taken=set(chosen))
 
 
 def _explained(passes: Passes, first: EditScore, last: EditScore, stopped: str) -> str:
-    against = [passes.context.recall(number).id for number in passes.against]
-    drifts = {question: float(moved) for question, moved in passes.drifts.items()}
-    return explain(Failure(passes.recipe, first, last, passes.writes, stopped, against, drifts))
+    worsened = [passes.context.recall(number).id for number in passes.last.worsened]
+    drifts = {question: float(drift) for question, drift in passes.last.drifts.items()}
+    return explain(Failure(passes.recipe, first, last, passes.tally.writes, stopped, worsened, drifts))
 
 
 def _outcome(
@@ -228,20 +230,17 @@ def _outcome(
     drifts: Mapping[int, float] | None = None,
 ) -> EditOutcome:
     """Return the outcome of an edit; `refused` and `wrong` say why it does not stand."""
-    text = passes.runtime.prompter.text
+    tally, runtime = passes.tally, passes.model.runtime
     return EditOutcome(
-        status="refused" if refused else status_of(last, passes.writes),
-        nll_before=first.nll,
-        nll_after=last.nll,
-        forced_before=text(first.predicted),
-        forced_after=text(last.predicted),
-        right_after=last.right,
-        writes=0 if refused else passes.writes,
-        passes=passes.passes,
-        cost=round(passes.cost, 2),
+        status="refused" if refused else status_of(last, tally.writes),
+        before=forced(runtime, first),
+        after=forced(runtime, last),
+        writes=0 if refused else tally.writes,
+        passes=tally.passes,
+        cost=round(tally.cost, 2),
         # Three digits: the ledger stores a margin as text, and it must be read back as the same number.
-        looks={} if refused else {number: round(margin, 3) for number, margin in passes.margins.items()},
+        margins={} if refused else {number: round(margin, 3) for number, margin in tally.margins.items()},
         drifts=drifts or {},
         reason=refused or wrong,
-        sites=() if refused else tuple(sorted(passes.written)),
+        sites=() if refused else tuple(sorted(tally.written)),
     )

@@ -13,8 +13,7 @@ from more_cli.clock import timed
 from more_cli.editors.anchors import Anchor, drift
 from more_cli.editors.base import EditContext
 from more_cli.editors.more.rehearsal import EncodedEdits, draw_anchors
-from more_cli.editors.more.site import Step
-from more_cli.editors.more.sites import Sites, Snapshot
+from more_cli.editors.more.sites import Sites, Snapshot, Step
 from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime
@@ -25,69 +24,119 @@ NOT_FINITE = "a write is not finite"
 NO_STEP = "no shorter step decreases the loss"
 
 
+@dataclass(frozen=True)
+class Attached:
+    """The model, the sites in it, and the encoded edits, while the editor is attached."""
+
+    runtime: Runtime
+    sites: Sites
+    encoded: EncodedEdits
+
+
+@dataclass
+class Attempt:
+    """One attempt at an edit; the next one takes half the step and trains on the anchors that this one harmed."""
+
+    harmed: list[Anchor] = field(default_factory=list)
+    """Anchors that earlier attempts harmed: they take part in every write."""
+    max_step: float = 1.0
+    """Largest share of a step that is written."""
+    next_step: float = 1.0
+    """Share of the step that the next write tries first: the share that worked last."""
+    start: Snapshot = field(init=False)
+    """The sites before the edit."""
+
+
+@dataclass
+class LastWrite:
+    """The last write that succeeded."""
+
+    edits: Sequence[int] = ()
+    """Numbers of the edits that it wrote; none before the first write, and after one that failed."""
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    """By name of the site; none where `edits` is empty."""
+    worsened: list[int] = field(default_factory=list)
+    """Past edits among them whose targets became less likely."""
+    drifts: dict[str, Tensor] = field(default_factory=dict)
+    """KL of its anchors just before it, nats per token, by question; also of a write that failed."""
+
+    def forget_steps(self) -> None:
+        """Let the next write follow no other one."""
+        self.edits, self.steps = (), {}
+
+
+@dataclass
+class Tally:
+    """What the passes cost and measured so far."""
+
+    writes: int = 0
+    written: set[str] = field(default_factory=set)
+    """Names of the sites that were written."""
+    margins: dict[int, float] = field(default_factory=dict)
+    """Last margin of every edit that was scored."""
+    passes: int = 0
+    """Samples sent forward."""
+    cost: float = 0.0
+    """As in `EditOutcome`."""
+
+    def undo_writes(self) -> None:
+        """Forget the writes and what they led to; the passes were made, and count."""
+        self.writes, self.written, self.margins = 0, set(), {}
+
+    def add(self, other: Tally) -> None:
+        """Take over what other passes cost and measured."""
+        self.writes += other.writes
+        self.written |= other.written
+        self.margins |= other.margins
+        self.passes += other.passes
+        self.cost += other.cost
+
+
 @dataclass
 class Passes:
     """The passes of one edit, or one consolidation, and their latest scores."""
 
     context: EditContext
-    runtime: Runtime
-    sites: Sites
+    model: Attached
     recipe: Recipe
     anchors: Sequence[Anchor]
     """The held ones: every write draws some of them."""
-    encoded: EncodedEdits
     margin: float
     """Logits by which an edit must lead to hold, with the criterion `margin`."""
-    alone: bool = False
-    """Edits are scored and written one by one, so that one pass serves both."""
+    one_pass: bool = False
+    """Whether the pass that scores an edit also serves its write: nothing else takes part in a write."""
     wordings: Sequence[Encoded] = ()
     """The new edit under other prompts: each write is trained on one of them, in turn."""
-    always: list[Anchor] = field(default_factory=list)
-    """Anchors that take part in every write."""
-    longest: float = 1.0
-    """Largest share of a step that is written."""
-    reach: float = 1.0
-    """Share of the step at which the next write starts: the length that worked last."""
+    attempt: Attempt = field(default_factory=Attempt)
+    last: LastWrite = field(default_factory=LastWrite)
+    tally: Tally = field(default_factory=Tally)
     scores: dict[int, EditScore] = field(default_factory=dict)
     """Scores of the last pass, by number of the edit."""
-    margins: dict[int, float] = field(default_factory=dict)
-    """Last margin of every edit that was scored."""
-    writes: int = 0
-    passes: int = 0
-    """Samples sent forward; `cost` counts as in `EditOutcome`."""
-    cost: float = 0.0
-    last: tuple[Sequence[int], Mapping[str, Step]] = ((), {})
-    """The edits and the steps of the last write; none before the first, and after one that failed."""
-    written: set[str] = field(default_factory=set)
-    """Names of the sites that were written."""
-    against: list[int] = field(default_factory=list)
-    """Past edits of the last write that it moved away from their targets."""
-    drifts: dict[str, Tensor] = field(default_factory=dict)
-    """KL of the anchors of the last write just before it, nats per token, by question."""
     scored: Scored = field(init=False)
-    """The last pass."""
-    start: Snapshot = field(init=False)
-    """The sites before the edit."""
+    """The last pass itself."""
 
-    def begin(self, again: Sequence[Look] = ()) -> None:
-        """Score the new edit; to write it `again`, undo what was written, halve the steps and hold these anchors."""
-        if again:
-            self.sites.restore(self.start)
-            self.always += [look.anchor for look in again]
-            self.longest /= 2
-            self.writes, self.margins, self.written = 0, {}, set()
-        self.start, self.reach, self.last = self.sites.snapshot(), self.longest, ((), {})
+    def begin(self, harmed: Sequence[Moved] = ()) -> None:
+        """Score the new edit; if an attempt `harmed` anchors, undo it first, halve the steps and train on these."""
+        attempt = self.attempt
+        if harmed:
+            self.model.sites.restore(attempt.start)
+            attempt.harmed += [moved.anchor for moved in harmed]
+            attempt.max_step /= 2
+            self.tally.undo_writes()
+        attempt.start, attempt.next_step = self.model.sites.snapshot(), attempt.max_step
+        self.last.forget_steps()
         self.scores = self.score([self.context.number], record=True)
 
     @contextmanager
-    def unwritten(self) -> Iterator[None]:
+    def before_edit(self) -> Iterator[None]:
         """Run with the sites as they were before the edit."""
-        written = self.sites.snapshot()
-        self.sites.restore(self.start)
+        sites = self.model.sites
+        written = sites.snapshot()
+        sites.restore(self.attempt.start)
         try:
             yield
         finally:
-            self.sites.restore(written)
+            sites.restore(written)
 
     def failing(self) -> list[int]:
         """Return the edits of the last pass that do not hold."""
@@ -110,49 +159,45 @@ class Passes:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Return edits as the tensors of one pass."""
-        return self.runtime.batch([self.encoded.get(number, self.context) for number in numbers])
+        return self.model.runtime.batch([self._encoded(number) for number in numbers])
+
+    def _encoded(self, number: int) -> Encoded:
+        return self.model.encoded.get(number, self.context)
 
     @timed("look")
     def score(self, numbers: Sequence[int], *, record: bool = False) -> dict[int, EditScore]:
         """Send edits forward; `record`, for a single edit, keeps its keys and what a write needs."""
         rows: list[EditScore] = []
-        for part in self.runtime.parts((self.encoded.get(number, self.context) for number in numbers), "forward"):
-            both_ways = record and self.alone
-            self.scored = self.runtime.score(self.runtime.batch(part), keys=record, record=both_ways)
+        runtime = self.model.runtime
+        for part in runtime.parts(map(self._encoded, numbers), "forward"):
+            self.scored = runtime.score(runtime.batch(part), keys=record, record=record and self.one_pass)
             rows += edit_scores(self.scored, self.handicap)
         scores = dict(zip(numbers, rows, strict=True))
-        self.margins |= {number: score.margin for number, score in scores.items()}
-        self.passes += len(numbers)
-        self.cost += len(numbers) / 3
+        self.tally.margins |= {number: score.margin for number, score in scores.items()}
+        self.tally.passes += len(numbers)
+        self.tally.cost += len(numbers) / 3
         return scores
 
     @timed("look")
-    def look(self, anchors: Sequence[Anchor]) -> list[Look]:
+    def moved(self, anchors: Sequence[Anchor]) -> list[Moved]:
         """Send anchors forward and return how far each has moved."""
-        looks: list[Look] = []
-        for part in self.runtime.parts((anchor.encoded for anchor in anchors), "forward"):
-            scored = self.runtime.score(self.runtime.batch(part))
-            asked = anchors[len(looks) : len(looks) + len(part)]
+        found: list[Moved] = []
+        runtime = self.model.runtime
+        for part in runtime.parts((anchor.encoded for anchor in anchors), "forward"):
+            scored = runtime.score(runtime.batch(part))
+            asked = anchors[len(found) : len(found) + len(part)]
             said = [row[-len(anchor.base) :] for row, anchor in zip(scored.predicted().cpu(), asked, strict=True)]
-            looks += [Look(*row) for row in zip(asked, drift(scored, asked).tolist(), said, strict=True)]
-        self.passes += len(anchors)
-        self.cost += len(anchors) / 3
-        return looks
-
-    def count(self, other: Passes) -> None:
-        """Take over what other passes cost and measured."""
-        self.margins |= other.margins
-        self.written |= other.written
-        self.writes += other.writes
-        self.passes += other.passes
-        self.cost += other.cost
+            found += [Moved(*row) for row in zip(asked, drift(scored, asked).tolist(), said, strict=True)]
+        self.tally.passes += len(anchors)
+        self.tally.cost += len(anchors) / 3
+        return found
 
     def absorbed(self, before: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the new edit's keys that P absorbs: those `before` the write or, with `key_taken`, those after it."""
         if self.recipe.key_taken == "before":
             return before
         self.score([self.context.number], record=True)
-        return self.sites.keys(self.batch([self.context.number]))
+        return self.model.sites.keys(self.batch([self.context.number]))
 
     def absorb_anchors(self) -> None:
         """Let P of the written sites absorb the keys of the next few anchors, where the recipe says so.
@@ -160,79 +205,81 @@ class Passes:
         The authors' code does this with the locality questions that score the edit; these never are.
         """
         size = min(self.recipe.anchors.per_edit, len(self.anchors))
-        if not self.written:
+        if not self.tally.written:
             return
+        runtime, sites = self.model.runtime, self.model.sites
         for place in range(size * (self.context.number - 1), size * self.context.number):
-            self.runtime.score(self.runtime.batch([self.anchors[place % len(self.anchors)].encoded]), keys=True)
-            keys = self.sites.whole_keys()
-            self.sites.absorb({name: key for name, key in keys.items() if name in self.written})
-        self.passes += size
-        self.cost += size / 3
+            runtime.score(runtime.batch([self.anchors[place % len(self.anchors)].encoded]), keys=True)
+            keys = sites.mean_keys()
+            sites.absorb({name: key for name, key in keys.items() if name in self.tally.written})
+        self.tally.passes += size
+        self.tally.cost += size / 3
 
     def steps(self, chosen: Sequence[int]) -> dict[str, Step]:
         """Return the steps of a write on these edits; conjugate to the last one only if that wrote the same edits."""
-        before, last = self.last
         loss = self.gradient(chosen)
-        return self.sites.steps(loss, self.recipe, last if before == chosen else {})
+        return self.model.sites.steps(loss, self.recipe, self.last.steps if self.last.edits == chosen else {})
 
     @timed("gradient")
     def gradient(self, chosen: Sequence[int]) -> float:
         """Run the forward and backward pass of a write on these edits; return L = mean loss + KL(base || edited)."""
-        if self.alone:
-            self.cost += 2 / 3  # the forward pass was made and counted by `score`
-            return self.runtime.backward(self.scored.nll(self.handicap).mean())
-        key = self.recipe.rehearsal.seed, self.context.number, self.writes
-        anchors = [*self.always, *draw_anchors(self.anchors, self.recipe.anchors.size, *key)]
-        self.drifts = {}
-        samples = [self.encoded.get(number, self.context) for number in chosen]
+        runtime, tally = self.model.runtime, self.tally
+        if self.one_pass:
+            tally.cost += 2 / 3  # the forward pass was made and counted by `score`
+            return runtime.backward(self.scored.nll(self.handicap).mean())
+        key = self.recipe.rehearsal.seed, self.context.number, tally.writes
+        anchors = [*self.attempt.harmed, *draw_anchors(self.anchors, self.recipe.anchors.size, *key)]
+        self.last.drifts = {}
+        samples = [self._encoded(number) for number in chosen]
         if self.wordings and self.context.number in chosen:
-            samples.append(self.wordings[(self.context.number + self.writes) % len(self.wordings)])
+            samples.append(self.wordings[(self.context.number + tally.writes) % len(self.wordings)])
         targets = len(samples)
         samples += [anchor.encoded for anchor in anchors]
         total, start = 0.0, 0
-        for part in self.runtime.parts(samples, "backward"):
-            scored = self.runtime.score(self.runtime.batch(part), record=True, add=start > 0)
+        for part in runtime.parts(samples, "backward"):
+            scored = runtime.score(runtime.batch(part), record=True, add=start > 0)
             edits = min(max(targets - start, 0), len(part))
             loss = scored[:edits].nll(self.handicap).sum() / targets
             if held := anchors[start + edits - targets :][: len(part) - edits]:
                 moved = drift(scored[edits:], held)
-                self.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
+                self.last.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
                 loss = loss + moved.sum() / len(anchors)
-            total += self.runtime.backward(loss)
+            total += runtime.backward(loss)
             start += len(part)
-        self.passes += len(samples)
-        self.cost += len(samples)
+        tally.passes += len(samples)
+        tally.cost += len(samples)
         return total
 
     def write(self, chosen: Sequence[int], steps: Mapping[str, Step], also: Sequence[int] = ()) -> str:
         """Write steps computed for `chosen`, score these and `also` again, and return why it failed, or "".
 
-        The paper accepts every step. Here one that does not decrease the loss of `chosen` is halved, at most `halvings`
-        times, and the length that worked is where the next write starts. If none works, all is as before.
+        The paper accepts every step. Here a step that does not decrease the loss of `chosen` is halved, at most
+        `halvings` times, and the next write starts at the length that worked. If no length works, nothing is written.
         """
-        before, scores, loss = self.sites.snapshot(), self.scores, self.loss(chosen)
-        self.last = (), {}
+        sites, attempt, last, tally = self.model.sites, self.attempt, self.last, self.tally
+        before, scores, loss = sites.snapshot(), self.scores, self.loss(chosen)
+        last.forget_steps()
         again = [*chosen, *(number for number in also if number not in chosen)]
-        self.writes += 1
+        tally.writes += 1
         for halving in range(self.recipe.halvings + 1):
-            share = self.reach / 2**halving
-            self.sites.write(before, steps, share)
-            self.scores = self.score(again, record=self.alone and self.writes < self.recipe.max_steps)
-            finite = math.isfinite(self.loss(chosen)) and self.sites.finite()
+            share = attempt.next_step / 2**halving
+            sites.write(before, steps, share)
+            self.scores = self.score(again, record=self.one_pass and tally.writes < self.recipe.max_steps)
+            finite = math.isfinite(self.loss(chosen)) and sites.finite()
             if finite and (self.loss(chosen) < loss or not self.recipe.halvings):
-                self.reach = share if halving else min(2 * share, self.longest)
-                self.written |= set(steps)
-                self.last = chosen, steps
+                attempt.next_step = share if halving else min(2 * share, attempt.max_step)
+                tally.written |= set(steps)
+                last.edits, last.steps = chosen, steps
                 past = (number for number in chosen if number != self.context.number)
-                self.against = [number for number in past if self.scores[number].nll > scores[number].nll]
+                last.worsened = [number for number in past if self.scores[number].nll > scores[number].nll]
                 return ""
-        self.sites.restore(before)
-        self.scores, self.writes = scores, self.writes - 1
+        sites.restore(before)
+        self.scores, tally.writes = scores, tally.writes - 1
         return NO_STEP if finite else NOT_FINITE
 
 
 @dataclass(frozen=True)
-class Look:
+class Moved:
     """How far an anchor has moved."""
 
     anchor: Anchor

@@ -13,21 +13,26 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from more_cli.clock import timed
 from more_cli.core import basis, recursion
-from more_cli.core.write import Gradient, conjugacy, length, polyak_step, read
-from more_cli.editors.more.site import Step, Weights, WrittenSite, make_site
-from more_cli.editors.more.statistics import fitted, heard_by, stacked
+from more_cli.core.write import Gradient, capped, conjugacy, length, polyak_step, read
+from more_cli.editors.anchors import Anchor
+from more_cli.errors import StateError
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Batch
-from more_cli.model.branches import Branch
+from more_cli.model.branches import Branch, TrainedBasisBranch
 from more_cli.model.runtime import Runtime
+from more_cli.model.taps import inputs_of
 from more_cli.recipe.schema import Recipe
-from more_cli.store.state import SiteRecord
+from more_cli.recipe.tables import Statistics
+from more_cli.store.state import SiteRecord, State
 
 RIDGE_KEYS = 16
 """Number of a site's first keys whose mean |z|^2 a relative lambda follows without anchors; then it stays fixed."""
+PRINCIPAL_TOKENS = 32
+"""Most tokens of an anchor at one site, evenly spaced: an image has hundreds that are alike."""
 
 
 def new_record(site: Site, recipe: Recipe) -> SiteRecord:
@@ -47,6 +52,176 @@ def new_record(site: Site, recipe: Recipe) -> SiteRecord:
         basis_version=basis.VERSION,
         basis_fingerprint=basis.drawn_fingerprint(rank, site.shape[1], seed, recipe.basis),
         ridge=recipe.constants_of(site.name, site.modality).ridge,
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a write changes at one site, or a step of it."""
+
+    B: Tensor
+    """(d_out, r)"""
+    A: Tensor | None = None
+    """(r, d_in); only where it is not drawn from the seed."""
+
+    def cpu(self) -> Weights:
+        """Return them on the CPU."""
+        return Weights(self.B.cpu(), None if self.A is None else self.A.cpu())
+
+    @property
+    def finite(self) -> list[Tensor]:
+        """Whether every number of B, and of A, is: () bool each."""
+        return [torch.isfinite(value).all() for value in (self.B, self.A) if value is not None]
+
+
+def rebuild_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> Tensor:
+    """Draw a site's A (r, d_in) again from its seed.
+
+    Raises:
+        StateError: the result is not the basis that B was written with.
+    """
+    A = basis.draw_basis(record.rank, record.shape[1], record.seed, kind)
+    _require_same(record, basis.fingerprint(A))
+    return A
+
+
+def check_basis(record: SiteRecord, kind: basis.Kind = "orthonormal") -> None:
+    """Check what `rebuild_basis` checks, without drawing more of A than its fingerprint is made of.
+
+    Raises:
+        StateError: as `rebuild_basis`.
+    """
+    _require_same(record, basis.drawn_fingerprint(record.rank, record.shape[1], record.seed, kind))
+
+
+def _require_same(record: SiteRecord, fingerprint: list[float]) -> None:
+    if record.basis_version != basis.VERSION or not basis.close(fingerprint, record.basis_fingerprint):
+        raise StateError(
+            f"the basis of site `{record.name}` cannot be rebuilt on this machine",
+            "use the versions of numpy and torch that the ledger records",
+        )
+
+
+def basis_of(state: State, record: SiteRecord) -> Tensor:
+    """Return A of a site of a state, (r, d_in) float32; one that is not stored is drawn again.
+
+    Raises:
+        StateError: it cannot be drawn on this machine, or is damaged.
+    """
+    return state.A[record.name] if record.name in state.A else rebuild_basis(record, state.meta.recipe.basis)
+
+
+@dataclass(frozen=True)
+class Step(Weights):
+    """What one write changes at one site."""
+
+    slope: float = 0.0
+    """<G, Delta B>, the first-order change of the loss; 0 where no recipe asks for it."""
+
+
+@dataclass
+class WrittenSite:
+    """One site: its record, its branch (A, B) and its P. A write changes B."""
+
+    record: SiteRecord
+    branch: Branch
+    P: Tensor
+    stretch: float = 1.0
+    """Largest |B A|_F / |B|_F, which is 1 for the orthonormal rows of the paper's A."""
+
+    @property
+    def layer(self) -> str:
+        """The group that `top_k` chooses: one layer's modules together, the projector as one."""
+        return self.record.group if self.record.group == "projector" else self.record.name.rpartition(".")[0]
+
+    @property
+    def weights(self) -> Weights:
+        """What a write changes."""
+        return Weights(self.branch.B)
+
+    @weights.setter
+    def weights(self, value: Weights) -> None:
+        self.branch.B = value.B
+
+    def clear(self) -> None:
+        """Set B to zero."""
+        self.branch.B = torch.zeros_like(self.branch.B)
+
+    def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
+        """Return the step that changes B by this, of this norm and slope, shortened where |Delta B A|_F is too long."""
+        limit /= self.stretch
+        return Step(capped(change, limit, norm), slope=slope * min(1.0, limit / norm) if norm else 0.0)
+
+    def write(self, before: Weights, step: Weights, share: float) -> None:
+        """Set B to what it was before plus this share of the step."""
+        self.branch.B = before.B + share * step.B
+
+
+@dataclass
+class TrainedBasisSite(WrittenSite):
+    """A site whose A is trained too, by plain gradient descent: the paper's ablation "without freezing A".
+
+    The paper says that A is updated "jointly with B" and not how. Here both steps start from the same gradients; that
+    of A is not multiplied by anything, as P knows nothing of d_in. P stays what it is when A moves, in coordinates that
+    are no longer those of its keys: that is the drift which freezing A removes.
+    """
+
+    branch: TrainedBasisBranch
+    rate: float = 0.0
+    """Learning rate of A."""
+    orthonormal: bool = False
+    """Whether A's rows are made orthonormal again after each write."""
+    drawn: Tensor | None = None
+    """A before the first write."""
+
+    @property
+    def weights(self) -> Weights:
+        """What a write changes."""
+        return Weights(self.branch.B, self.branch.basis)
+
+    @weights.setter
+    def weights(self, value: Weights) -> None:
+        assert value.A is not None
+        self.branch.B, self.branch.basis = value.B, value.A
+
+    def clear(self) -> None:
+        """Set B to zero and A to what it was before the first write."""
+        super().clear()
+        assert self.drawn is not None
+        self.branch.basis = self.drawn
+
+    def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
+        """Return the step that changes B by this and A along its gradient; either changes B A by the limit at most."""
+        by_A = limit / max(float(torch.linalg.vector_norm(self.branch.B)), 1e-12)
+        self.stretch = basis.stretch(self.branch.basis)
+        change_of_A = -self.rate * self.branch.basis_gradient()
+        step = super().step(change, limit, norm, slope)
+        return Step(step.B, capped(change_of_A, by_A, float(length(change_of_A))), step.slope)
+
+    def write(self, before: Weights, step: Weights, share: float) -> None:
+        """Set B and A to what they were before plus this share of the step."""
+        assert before.A is not None
+        assert step.A is not None
+        B, A = before.B + share * step.B, before.A + share * step.A
+        if self.orthonormal:
+            L, Q = basis.orthonormal_again(A.double())
+            B, A = (B.double() @ L).to(B), Q.to(A)  # B A = (B L) Q: the model stays the same
+        # Row by row, as they are stored: after a restart a product must round as it does now.
+        self.branch.B, self.branch.basis = B.contiguous(), A.contiguous()
+
+
+def make_site(record: SiteRecord, weights: Weights, P: Tensor, recipe: Recipe, runtime: Runtime) -> WrittenSite:
+    """Return a site beside its Linear; an A that is not stored is drawn again."""
+    device = runtime.device_of(record.module)
+    B, P = weights.B.to(device), P.to(device)
+    A = (rebuild_basis(record, recipe.basis) if weights.A is None else weights.A).to(device)
+    if recipe.basis_rate is None:
+        stretch = 1.0 if recipe.orthonormal else basis.stretch(A)
+        return WrittenSite(record, Branch(record.name, record.module, A, B, record.scale), P, stretch)
+    drawn = rebuild_basis(record, recipe.basis).to(device).contiguous()
+    branch = TrainedBasisBranch(record.name, record.module, A.contiguous(), B, record.scale)
+    return TrainedBasisSite(
+        record, branch, P, rate=recipe.basis_rate, orthonormal=recipe.basis_orthonormal, drawn=drawn
     )
 
 
@@ -75,7 +250,7 @@ class Sites:
         self._runtime = runtime
         self._norms: dict[str, float] = {}
         self._sites = {r.name: make_site(r, weights[r.name], P[r.name], recipe, runtime) for r in records}
-        self._heard = heard_by(records, recipe.statistics)
+        self._key_sources = key_sources(records, recipe.statistics)
 
     def __iter__(self) -> Iterator[WrittenSite]:
         return iter(self._sites.values())
@@ -109,19 +284,19 @@ class Sites:
             site.weights, site.P, site.record = snapshot.weights[name], snapshot.P[name], snapshot.records[name]
 
     @contextmanager
-    def unwritten(self) -> Iterator[None]:
+    def without_writes(self) -> Iterator[None]:
         """Run with B = 0: the base, whose keys do not depend on the edits so far."""
         written = self.snapshot()
-        self.unwrite()
+        self.clear()
         try:
             yield
         finally:
             self.restore(written)
 
-    def unwrite(self) -> None:
+    def clear(self) -> None:
         """Set B of every site to zero; P stays."""
         for site in self:
-            site.unwrite()
+            site.clear()
 
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:
@@ -129,13 +304,13 @@ class Sites:
         keys = {}
         places = batch.answer_places
         for name, site in self._sites.items():
-            relevant = places if self.by_mask(site) else None
+            relevant = places if self.keys_from_answer(site) else None
             if site.branch.ran:
                 mean = self.recipe.pooling == "mean"
                 keys[name] = site.branch.key(relevant) if mean else site.branch.token_keys(relevant)
         return keys
 
-    def by_mask(self, site: WrittenSite) -> bool:
+    def keys_from_answer(self, site: WrittenSite) -> bool:
         """Return whether a site's key comes from the answer's tokens (app. "Edit objective"), not from all of them.
 
         At visual sites all are the image's tokens, and no others reach one.
@@ -143,7 +318,7 @@ class Sites:
         return site.record.modality == "text" and self.recipe.key_mask
 
     @timed("absorb")
-    def whole_keys(self) -> dict[str, Tensor]:
+    def mean_keys(self) -> dict[str, Tensor]:
         """Return each site's mean key (r,) over all tokens of the last recorded pass; none if it did not run."""
         return {name: site.branch.key(None) for name, site in self._sites.items() if site.branch.ran}
 
@@ -152,8 +327,8 @@ class Sites:
         """Let P absorb the keys (Eq. sm-update); a relative lambda follows them until it is fixed."""
         absorbed = {}
         for name in self._sites:
-            if heard := [keys[other] for other in self._heard[name] if other in keys]:
-                absorbed[name] = stacked(heard)
+            if found := [keys[other] for other in self._key_sources[name] if other in keys]:
+                absorbed[name] = stacked(found)
         energies = self._energies(absorbed)
         for name, site in self._sites.items():
             if (key := absorbed.get(name)) is not None:
@@ -162,11 +337,11 @@ class Sites:
                 key = fitted(key, site.record.rank).to(site.P.device)
                 site.P = recursion.absorb(site.P, key, ridge, self.recipe.normalisation)
 
-    def settle(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
+    def fix_ridge(self, keys: Sequence[Mapping[str, Tensor]]) -> None:
         """Fix every relative lambda from the mean |z|^2 of these keys, given by site name."""
         for name, site in self._sites.items():
             relative = self.recipe.constants_of(name, site.record.modality).ridge_rel
-            seen = [key[other] for key in keys for other in self._heard[name] if other in key]
+            seen = [key[other] for key in keys for other in self._key_sources[name] if other in key]
             if relative is not None and seen:
                 energy = float(stacked(seen).double().square().sum(dim=1).mean())
                 site.record = site.record.model_copy(update={"ridge": max(relative * energy, 1e-12)})
@@ -182,9 +357,9 @@ class Sites:
         chosen = self._chosen(gradients, recipe.top_k)
         directions = self._directions(chosen, gradients, recipe)
         known = recipe.uses_polyak or recipe.conjugate
-        slopes = self._along(gradients, directions) if known else dict.fromkeys(directions, 0.0)
+        slopes = self._slopes_along(gradients, directions) if known else dict.fromkeys(directions, 0.0)
         if recipe.conjugate and last and last.keys() == directions.keys():
-            self._turn(directions, slopes, gradients, last, recipe)
+            self._make_conjugate(directions, slopes, gradients, last, recipe)
         polyak = self._polyak(loss, slopes, recipe) if recipe.uses_polyak else {}
         changes = {}
         for site in chosen:
@@ -237,12 +412,12 @@ class Sites:
         }
 
     @staticmethod
-    def _along(gradients: Mapping[str, Gradient], changes: Mapping[str, Tensor]) -> dict[str, float]:
+    def _slopes_along(gradients: Mapping[str, Gradient], changes: Mapping[str, Tensor]) -> dict[str, float]:
         """Return <G, change> by site name."""
         slopes = read([gradients[name].inner(change) for name, change in changes.items()])
         return dict(zip(changes, slopes, strict=True))
 
-    def _turn(
+    def _make_conjugate(
         self,
         directions: dict[str, Tensor],
         slopes: dict[str, float],
@@ -250,12 +425,13 @@ class Sites:
         last: Mapping[str, Step],
         recipe: Recipe,
     ) -> None:
-        """Make directions conjugate to the last step, those together that share a step length, and follow <G, d>."""
+        """Make each direction d conjugate to the last step and update <G, d>; sites that share a step share beta."""
         before = {name: step.slope for name, step in last.items()}
-        after = self._along(gradients, {name: step.B for name, step in last.items()})
-        for modalities in ("text visual",) if recipe.visual_share is None else ("text", "visual"):
+        after = self._slopes_along(gradients, {name: step.B for name, step in last.items()})
+        sharing = [("text", "visual")] if recipe.visual_share is None else [("text",), ("visual",)]
+        for modalities in sharing:
             names = [name for name in directions if self._sites[name].record.modality in modalities]
-            slope, start, end = (sum(along[name] for name in names) for along in (slopes, before, after))
+            slope, start, end = (sum(values[name] for name in names) for values in (slopes, before, after))
             beta = conjugacy(slope, start, end, recipe.conjugate)
             for name in names:
                 directions[name] = directions[name] - beta * last[name].B
@@ -307,3 +483,55 @@ class Sites:
         assert relative is not None
         # The floor keeps the denominator positive when every key so far was zero.
         return max(relative * record.energy / record.keys, 1e-12)
+
+
+def key_sources(records: Sequence[SiteRecord], statistics: Statistics) -> dict[str, tuple[str, ...]]:
+    """Return, by name of a site, the names of the sites whose keys its P absorbs: its own, or those of others too.
+
+    The paper argues against sharing and leaves open how sites of different rank would share. Here S = sum z z^T has
+    as many coordinates as the largest rank, and shorter keys end with zeros. A site of rank r uses the leading block of
+    S: its write minimises Eq. proj-obj over its r coordinates, so P = (I + S_rr / lambda)^-1. That is the P of a site
+    that absorbs every key cut or filled to r. So each site keeps a P of its own size, and sites of one rank keep the
+    same P. They have one lambda too: a relative lambda follows the mean |z|^2 of all these keys.
+    """
+    group_of = {
+        record.name: {"site": record.name, "modality": record.modality, "shared": ""}[statistics] for record in records
+    }
+    return {name: tuple(other for other in group_of if group_of[other] == group_of[name]) for name in group_of}
+
+
+def stacked(keys: Sequence[Tensor]) -> Tensor:
+    """Return keys (r,) or (n, r) of one or several sites as rows (n, R), with zeros behind the shorter ones."""
+    width = max(key.shape[-1] for key in keys)
+    rows = [fitted(key.reshape(-1, key.shape[-1]).to(keys[0].device), width) for key in keys]
+    return rows[0] if len(rows) == 1 else torch.cat([row.double() for row in rows])
+
+
+def fitted(key: Tensor, rank: int) -> Tensor:
+    """Return keys (n, R) cut or filled with zeros to (n, rank)."""
+    return key if key.shape[-1] == rank else pad(key, (0, rank - key.shape[-1]))
+
+
+def principal_bases(runtime: Runtime, sites: Sites, anchors: Sequence[Anchor]) -> dict[str, Tensor]:
+    """Return A (r, d_in) float32 of every site by name, from the base's inputs at the tokens that its keys come from.
+
+    A site that no anchor reaches keeps the basis that was drawn.
+    """
+    inputs: dict[str, list[Tensor]] = {site.record.name: [] for site in sites}
+    with runtime.base(), inputs_of(runtime.model, [site.branch.module for site in sites]) as read:
+        for anchor in anchors:
+            read.clear()
+            batch = runtime.batch([anchor.encoded])
+            runtime.score(batch)
+            for site in sites:
+                if site.branch.module in read:
+                    relevant = batch.answer if sites.keys_from_answer(site) else None
+                    inputs[site.record.name].append(_spaced(read[site.branch.module], relevant))
+    drawn = {site.record.name: rebuild_basis(site.record, "pca") for site in sites}
+    return {name: basis.principal(torch.cat(seen), A) if (seen := inputs[name]) else A for name, A in drawn.items()}
+
+
+def _spaced(x: Tensor, relevant: Tensor | None) -> Tensor:
+    rows = x if relevant is None else x[relevant.reshape(-1).to(x.device)]
+    places = torch.linspace(0, len(rows) - 1, min(len(rows), PRINCIPAL_TOKENS)).round().long()
+    return rows[places.to(rows.device)].float().cpu()

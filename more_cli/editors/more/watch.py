@@ -11,18 +11,18 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.draws import watched_places
-from more_cli.editors.more.passes import Look, Passes
+from more_cli.editors.more.passes import Moved, Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.text import counted, shorten
 
 TOLERANCE = 0.1
-"""Part of the budget by which an anchor that is over it already may move further."""
+"""Share of the budget by which an edit may move an anchor that was beyond the budget before."""
 NAMED = 2
 """Most anchors that a refusal names."""
 
 
 def split(anchors: Sequence[Anchor], every: int, seed: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
-    """Return the held and the watched anchors by place: a random one of `every` neighbours is watched, none if 0."""
+    """Return the held and the watched anchors by place; one of `every` in a row is watched, drawn at random."""
     watched = watched_places(len(anchors), every, seed)
     held = [place for place in range(len(anchors)) if place not in watched]
     return {place: anchors[place] for place in held}, {place: anchors[place] for place in watched}
@@ -50,13 +50,13 @@ class Watched:
         places = list(self.anchors)
         return [places[i] for i in order]
 
-    def look(self, passes: Passes, places: Sequence[int]) -> dict[int, Look]:
-        """Look at the anchors at these places."""
-        return dict(zip(places, passes.look([self.anchors[place] for place in places]), strict=True))
+    def moved(self, passes: Passes, places: Sequence[int]) -> dict[int, Moved]:
+        """Return how far the anchors at these places have moved, by place."""
+        return dict(zip(places, passes.moved([self.anchors[place] for place in places]), strict=True))
 
     def drifts(self, passes: Passes) -> dict[int, float]:
         """Return how far every watched anchor has moved, nats per token, by place."""
-        return {place: round(look.drift, 4) for place, look in self.look(passes, list(self.anchors)).items()}
+        return {place: round(moved.drift, 4) for place, moved in self.moved(passes, list(self.anchors)).items()}
 
 
 def direction(keys: Mapping[str, Tensor], sites: Sites) -> Tensor:
@@ -80,9 +80,9 @@ class Watch:
     passes: Passes
     places: Sequence[int]
     """Those that are looked at after the edit."""
-    looks: dict[int, Look] = field(default_factory=dict)
-    """After the edit, by place."""
-    harmed: list[Look] = field(default_factory=list)
+    moved: dict[int, Moved] = field(default_factory=dict)
+    """How far they have moved after the edit, by place."""
+    harmed: list[Moved] = field(default_factory=list)
     """Those that the edit moved beyond the budget, the farthest first."""
 
     @classmethod
@@ -91,25 +91,25 @@ class Watch:
         rules = passes.recipe.anchors
         if passes.context.number % rules.sweep == 0:
             return cls(watched, passes, list(watched.anchors))
-        return cls(watched, passes, watched.nearest(direction(keys, passes.sites), rules.near))
+        return cls(watched, passes, watched.nearest(direction(keys, passes.model.sites), rules.near))
 
     @property
     def drifts(self) -> dict[int, float]:
         """How far each anchor that was looked at has moved, nats per token, by place."""
-        return {place: round(look.drift, 4) for place, look in self.looks.items()}
+        return {place: round(moved.drift, 4) for place, moved in self.moved.items()}
 
     def harm(self) -> bool:
         """Look at the anchors, and return whether the edit moved any of them beyond the budget."""
-        if not self.passes.written:
+        if not self.passes.tally.written:
             return False
         budget = self.passes.recipe.anchors.max_drift
-        self.looks = self.watched.look(self.passes, self.places)
-        over = [place for place, look in self.looks.items() if look.drift > budget]
-        with self.passes.unwritten():
-            before = self.watched.look(self.passes, over)
-        moved = [place for place in over if self.looks[place].drift > before[place].drift + TOLERANCE * budget]
-        self.harmed = sorted((self.looks[place] for place in moved), key=lambda look: -look.drift)
-        return bool(moved)
+        self.moved = self.watched.moved(self.passes, self.places)
+        over = [place for place, moved in self.moved.items() if moved.drift > budget]
+        with self.passes.before_edit():
+            before = self.watched.moved(self.passes, over)
+        by_edit = [place for place in over if self.moved[place].drift > before[place].drift + TOLERANCE * budget]
+        self.harmed = sorted((self.moved[place] for place in by_edit), key=lambda moved: -moved.drift)
+        return bool(by_edit)
 
     def sentence(self) -> str:
         """Return which answers the edit would have changed, and how."""
@@ -117,10 +117,10 @@ class Watch:
         rest = f" and {counted(len(self.harmed) - NAMED, 'more anchor')}" if len(self.harmed) > NAMED else ""
         return f"it would change {named}{rest}"
 
-    def _change(self, look: Look) -> str:
-        text = self.passes.runtime.prompter.text
-        before, after = text(look.anchor.tokens), text(look.said)
-        change, moved = f"from `{shorten(before)}` to `{shorten(after)}` (", f"by {look.drift:.2g} nats)"
+    def _change(self, moved: Moved) -> str:
+        text = self.passes.model.runtime.prompter.text
+        before, after = text(moved.anchor.tokens), text(moved.said)
+        change, by = f"from `{shorten(before)}` to `{shorten(after)}` (", f"by {moved.drift:.2g} nats)"
         if before == after:
             change = f"(`{shorten(before)}`, "
-        return f"the answer to `{shorten(look.anchor.question)}` {change}{moved}"
+        return f"the answer to `{shorten(moved.anchor.question)}` {change}{by}"

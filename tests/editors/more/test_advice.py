@@ -16,7 +16,7 @@ def score(nll: float) -> EditScore:
 
 def failure(**changes: object) -> Failure:
     values = {"recipe": Recipe(max_steps=10), "first": score(3.0), "last": score(1.0), "writes": 10, "stopped": ""}
-    return Failure(**({"against": [], "drifts": {}} | values | changes))
+    return Failure(**({"worsened": [], "drifts": {}} | values | changes))
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def failure(**changes: object) -> Failure:
         ({"last": score(3.5)}, "`--retry` with `--set rho=0.5` and `--set max_steps=20` may help"),
         ({"stopped": HARM}, f"{HARM}; `--retry` with `--set anchors.max_drift=2` may help"),
         ({"stopped": "a write is not finite"}, "`--retry` with `--set max_write=0.0125` may help"),
-        ({"against": ["e7"]}, "`e7` pulls against it: check that they do not contradict each other"),
-        ({"against": ["a", "b", "c", "d"]}, "`a`, `b`, `c` pull against it"),
+        ({"worsened": ["e7"]}, "`e7` pulls against it: check that they do not contradict each other"),
+        ({"worsened": ["a", "b", "c", "d"]}, "`a`, `b`, `c` pull against it"),
         ({"drifts": {"a?": 0.01, "b?": 0.2, "c?": 0.5}}, "2 anchors pulled against it: `c?`, `b?`"),
         ({"drifts": {"b?": 0.2}}, "1 anchor pulled against it: `b?`"),
         ({"first": score(0.276)}, "the base is unsure here: it gave the target NLL 0.28 before any write"),

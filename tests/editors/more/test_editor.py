@@ -6,8 +6,7 @@ import torch
 from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.site import rebuild_basis
-from more_cli.editors.more.sites import Sites
+from more_cli.editors.more.sites import Sites, rebuild_basis
 from more_cli.errors import StateError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -24,8 +23,8 @@ def test_an_edit_is_written_until_it_is_right(runtime, sites, tmp_path) -> None:
     editor = MoreEditor.fresh(recipe(), sites)
     for outcome in run(editor, runtime, requests(tmp_path)):
         assert outcome.status == "learnt"
-        assert outcome.right_after
-        assert outcome.nll_after < outcome.nll_before
+        assert outcome.after.right
+        assert outcome.after.nll < outcome.before.nll
         assert 1 <= outcome.writes <= 20
         assert outcome.passes >= outcome.writes + 1
     assert set(editor.state_dict()) == {f"{site.name}.{letter}" for site in sites for letter in "BP"}
@@ -145,7 +144,7 @@ def test_a_refused_edit_leaves_no_trace(runtime, sites, tmp_path) -> None:
     assert outcome.status == "refused"
     assert outcome.reason
     assert outcome.writes == 0
-    assert outcome.nll_after == outcome.nll_before
+    assert outcome.after.nll == outcome.before.nll
     after = explosive.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert explosive.records == records
@@ -161,8 +160,8 @@ def test_a_step_that_is_too_long_is_shortened_until_the_loss_falls(runtime, site
     for halvings in (0, 10):
         editor = MoreEditor.fresh(recipe(default=LONG, halvings=halvings, max_steps=1), sites)
         (ends[halvings],) = run(editor, runtime, [edit])
-    assert ends[0].nll_after > ends[0].nll_before
-    assert ends[10].nll_after < ends[10].nll_before
+    assert ends[0].after.nll > ends[0].before.nll
+    assert ends[10].after.nll < ends[10].before.nll
     assert ends[10].passes > ends[0].passes, "the extra scores are counted"
     assert ends[10].cost > ends[0].cost
 
@@ -184,7 +183,7 @@ def test_an_edit_that_no_step_learns_keeps_the_best_it_reached(runtime, sites, t
     (outcome,) = run(editor, runtime, requests(tmp_path, 1))
     assert outcome.status == "not-learnt"
     assert "still wrong after" in outcome.reason
-    assert outcome.nll_after <= outcome.nll_before
+    assert outcome.after.nll <= outcome.before.nll
 
 
 def test_a_write_is_capped_relative_to_its_weight(runtime, sites, tmp_path) -> None:

@@ -9,8 +9,8 @@ from more_cli.core.write import conjugacy
 from more_cli.editors import anchors as anchoring
 from more_cli.editors.anchors import drift, make_anchor, restore_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.memory import Memory
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.past import LastScore, Past
@@ -42,7 +42,7 @@ def stream(editor: MoreEditor, edits: list[EditRequest]) -> list[EditOutcome]:
     for number, edit in enumerate(edits, 1):
         outcomes.append(editor.edit(edit, memory.context(number, edit.id, edit.target)))
         memory.add(number, edit.id, edit.target)
-        memory.update(number, outcomes[-1].looks.items())
+        memory.update(number, outcomes[-1].margins.items())
     return outcomes
 
 
@@ -66,7 +66,7 @@ def test_an_edit_ends_when_the_rehearsed_edits_hold_by_the_margin(runtime, sites
     with editor.attach(runtime):
         for outcome in stream(editor, requests(tmp_path)):
             assert outcome.status == "learnt"
-            assert min(outcome.looks.values()) >= 1.0
+            assert min(outcome.margins.values()) >= 1.0
 
 
 def test_margins_and_cost_are_those_of_the_passes(runtime, sites, tmp_path) -> None:
@@ -76,12 +76,12 @@ def test_margins_and_cost_are_those_of_the_passes(runtime, sites, tmp_path) -> N
         outcomes = stream(editor, edits)
         batch = runtime.batch([runtime.encode(edits[-1].query, edits[-1].target)])
         logits = runtime.score(batch).logits[0].double()
-    assert [set(outcome.looks) <= set(range(1, n + 1)) for n, outcome in enumerate(outcomes, 1)] == [True] * 6
+    assert [set(outcome.margins) <= set(range(1, n + 1)) for n, outcome in enumerate(outcomes, 1)] == [True] * 6
     others = logits.clone()
     others[range(len(logits)), batch.targets[0]] = -torch.inf
     lead = (logits[range(len(logits)), batch.targets[0]] - others.amax(dim=1)).min()
-    assert outcomes[-1].looks[6] == pytest.approx(float(lead), abs=2e-3)
-    assert outcomes[0].looks.keys() == {1}
+    assert outcomes[-1].margins[6] == pytest.approx(float(lead), abs=2e-3)
+    assert outcomes[0].margins.keys() == {1}
     for outcome in outcomes:
         assert outcome.cost <= outcome.passes <= 3 * outcome.cost + 0.1
 
@@ -161,11 +161,8 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
     for share in (0.1, 0.4):
         editor = MoreEditor.fresh(recipe(visual_share=share, max_write=1e9), sites)
         with editor.attach(runtime):
-            passes = Passes(
-                EditContext(1), runtime, editor.sites, editor.recipe, [make_white(runtime, tmp_path)], None, 1.0
-            )
-            passes.encoded = editor._attached[2]
-            passes.encoded.put(1, edit)
+            passes = Passes(EditContext(1), editor._attached, editor.recipe, [make_white(runtime, tmp_path)], 1.0)
+            passes.model.encoded.put(1, edit)
             loss = passes.gradient([1])
             gradients = {site.record.name: site.branch.gradient() for site in editor.sites}
             steps = editor.sites.steps(loss, editor.recipe)
@@ -217,7 +214,7 @@ def test_a_write_of_other_edits_starts_anew(runtime, sites, tmp_path) -> None:
 def two_edits(editor: MoreEditor, edits: list[EditRequest]) -> Passes:
     """Return the passes of the first of two edits, both scored."""
     passes = editor._passes_of(edits[0], EditContext(1, recall=lambda number: edits[number - 1]))
-    passes.encoded.put(1, edits[0])
+    passes.model.encoded.put(1, edits[0])
     passes.begin()
     passes.scores = passes.score([1, 2])
     return passes
@@ -285,7 +282,7 @@ def test_consolidation_restores_forgotten_edits(runtime, sites, tmp_path) -> Non
         done = editor.consolidate(range(1, 7), EditContext(7, recall=lambda number: edits[number - 1]))
         assert lost > 0
         assert right(runtime, edits) == len(edits) - len(done.failing) == len(edits)
-    assert set(done.looks) == set(range(1, 7))
+    assert set(done.margins) == set(range(1, 7))
     assert done.writes >= 1
 
 
@@ -335,6 +332,6 @@ def test_the_margin_loss_is_the_nll_with_lowered_targets(runtime, sites, tmp_pat
         editor = MoreEditor.fresh(recipe(loss=loss, margin=3.0, max_steps=30, rehearsal={"size": 0}), sites)
         with editor.attach(runtime):
             (outcome,) = stream(editor, [edit])
-        assert outcome.looks[1] >= 3.0
+        assert outcome.margins[1] >= 3.0
         writes[loss] = outcome.writes
     assert writes["margin"] < writes["nll"], writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from more_cli.editors.base import EditRequest
-from more_cli.editors.more.memory import Memory
+from more_cli.editors.memory import Memory
 from more_cli.editors.past import LastScore, Past
 
 

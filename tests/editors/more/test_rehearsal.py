@@ -4,7 +4,7 @@ import pytest
 
 from more_cli.editors.base import EditRequest
 from more_cli.editors.draws import pick
-from more_cli.editors.more.memory import Memory
+from more_cli.editors.memory import Memory
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.past import LastScore, Past
 from more_cli.recipe.tables import Rehearsal

@@ -10,8 +10,7 @@ from more_cli.core import recursion
 from more_cli.editors.anchors import Anchor, make_anchor
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
-from more_cli.editors.more.site import rebuild_basis
-from more_cli.editors.more.sites import Sites
+from more_cli.editors.more.sites import Sites, rebuild_basis
 from more_cli.model.backbones import Site
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime

@@ -64,7 +64,7 @@ def questions(runtime: Runtime, sites: list[Site], folder: Path, **values: Any) 
             editor.hold(anchors)
         editor.sites.steps(1.0, editor.recipe)  # |W| of every site is read from its file once
         passes = editor._passes_of(request, EditContext())
-        passes.encoded.put(1, request)
+        passes.model.encoded.put(1, request)
         passes.begin()
         asked, waited = Asked(), Waited()
         with asked, waited:

@@ -44,8 +44,8 @@ def test_an_edit_is_learnt_where_it_is_near_and_leaves_the_rest_bit_for_bit(
         assert torch.equal(model.score(own).logits, before), "an empty codebook changes no bit"
         outcome = editor.edit(request, EditContext())
         assert outcome.writes > 0
-        assert outcome.nll_after < 0.8 * outcome.nll_before
-        assert float(model.score(own).nll()[0]) == pytest.approx(outcome.nll_after)
+        assert outcome.after.nll < 0.8 * outcome.before.nll
+        assert float(model.score(own).nll()[0]) == pytest.approx(outcome.after.nll)
         assert editor.routes(far.sequences) == [None]
         assert torch.equal(model.score(far).logits, unrelated), "outside of every ball"
         edited, kept = model.score(own).logits, editor.state_dict()

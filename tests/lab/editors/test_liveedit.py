@@ -73,7 +73,7 @@ def editor(weights: dict[str, Tensor]) -> LiveEdit:
 
 def learn(editor: LiveEdit, runtime: Runtime, edits: Sequence[Edit]) -> list[bool]:
     with editor.attach(runtime):
-        return [editor.edit(EditRequest.of(edit), EditContext(n)).right_after for n, edit in enumerate(edits, 1)]
+        return [editor.edit(EditRequest.of(edit), EditContext(n)).after.right for n, edit in enumerate(edits, 1)]
 
 
 def logits(runtime: Runtime, editor: LiveEdit | None, edits: Sequence[Edit]) -> Tensor:

@@ -154,7 +154,7 @@ def test_the_protected_outputs_do_not_move(runtime: Runtime, tmp_path: Path) -> 
         after = runtime.read([told], [(path, "output")])[0][0]
         Delta = editor.deltas[path].value.double()
         torch.testing.assert_close(runtime.score(batch).logits, logits, atol=1e-5, rtol=1e-5)
-    assert outcome.right_after
+    assert outcome.after.right
     assert Delta.norm() > 0.1
     V = editor.protected(path)
     assert V.shape[1] < V.shape[0]

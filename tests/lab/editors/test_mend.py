@@ -135,8 +135,8 @@ def test_training_turns_an_update_that_ascends_into_one_that_learns(
     editor = with_networks(networks)
     with editor.attach(runtime):
         trained = editor.edit(request, EditContext())
-    assert at_first.nll_after > at_first.nll_before, "no minus sign: alpha > 0 ascends"
-    assert trained.nll_after < 0.5 * trained.nll_before
+    assert at_first.after.nll > at_first.before.nll, "no minus sign: alpha > 0 ascends"
+    assert trained.after.nll < 0.5 * trained.before.nll
     assert trained.status == "learnt"
     assert (trained.writes, trained.passes) == (1, 3)
 
@@ -238,5 +238,5 @@ def test_it_works_on_a_model_with_biases_and_query_tokens(blip: Runtime, tmp_pat
     with editor.attach(runtime):
         editor.fit(FitData(pool(tmp_path)))
         outcome = editor.edit(request, EditContext())
-    assert outcome.nll_after < outcome.nll_before
+    assert outcome.after.nll < outcome.before.nll
     assert torch.equal(runtime.score(batch).logits, before)

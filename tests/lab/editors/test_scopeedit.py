@@ -274,7 +274,7 @@ def test_other_families_are_edited(family: str, tmp_path: Path) -> None:
     base = runtime.score(batch).logits
     with editor.attach(runtime):
         first = editor.edit(shown, EditContext())
-        assert first.nll_after < first.nll_before
+        assert first.after.nll < first.before.nll
         private = {scope.branch.module: scope.private for scope in editor.working[1]}
         text = editor.edit(EditRequest("t", Query((), "who is it ?"), "fox"), EditContext(2))
         assert text.status != "refused"

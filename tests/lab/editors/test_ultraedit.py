@@ -72,7 +72,7 @@ def test_an_edit_writes_every_module_from_one_backward_pass(runtime: Runtime, tm
             others = torch.stack([row for row in before if not (row == torch.cat([H, G], dim=1)).all(dim=1).any()])
             expected = solution(H, G, others, 0.5, 1.0)
             torch.testing.assert_close(delta.value.double(), expected, rtol=1e-3, atol=1e-6)
-    assert outcome.nll_after < outcome.nll_before
+    assert outcome.after.nll < outcome.before.nll
     assert (outcome.writes, outcome.passes) == (1, 3)
 
 

@@ -88,7 +88,7 @@ def test_an_end_changes_what_is_written(world: World, runtime: Runtime) -> None:
         scored = expected if end == "true" else expected.unended
         with editor.attach(runtime), runtime.base():
             nll = float(runtime.score(runtime.batch([scored])).nll()[0])
-        assert outcome.nll_before == pytest.approx(nll, abs=1e-5)
+        assert outcome.before.nll == pytest.approx(nll, abs=1e-5)
     assert any(not torch.equal(written[0][name], written[1][name]) for name in written[0] if name.endswith(".B"))
 
 
@@ -140,7 +140,7 @@ def test_p_of_the_written_sites_absorbs_two_of_them_after_an_edit(
         expected = {record.name: plain.state_dict()[f"{record.name}.P"] for record in plain.records}
         for anchor in anchors[:2]:
             runtime.score(runtime.batch([anchor.encoded]), keys=True)
-            for name, key in ours.sites.whole_keys().items():
+            for name, key in ours.sites.mean_keys().items():
                 if name in outcome.sites:
                     expected[name] = recursion.absorb(expected[name], key, 2000.0, "unit")
     more = {a.name: a.keys - b.keys for a, b in zip(ours.records, plain.records, strict=True)}

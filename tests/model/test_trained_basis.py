@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 from more_cli.core import basis
-from more_cli.model.branches import attached
-from more_cli.model.moving import MovingBranch
+from more_cli.model.branches import TrainedBasisBranch, attached
 
 
-def made(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, MovingBranch]:
+def made(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, TrainedBasisBranch]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(24, 10), nn.Tanh(), nn.Linear(10, 3)).to(dtype)
-    return model, MovingBranch("site", "0", basis.draw_basis(5, 24, 0), 0.3 * torch.randn(10, 5), 2.0)
+    return model, TrainedBasisBranch("site", "0", basis.draw_basis(5, 24, 0), 0.3 * torch.randn(10, 5), 2.0)
 
 
 @pytest.mark.parametrize("loss_scale", [1.0, 64.0])
