@@ -39,7 +39,7 @@ LABORATORY = [
 """Rooms of `more_lab`, likewise; each may import all of `more_cli`."""
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
 
-WIDE = {"more_cli.runner.report.report", "more_lab.experiments.calibrate.try_settings"}
+WIDE: set[str] = set()
 """Functions with more parameters, for now."""
 
 

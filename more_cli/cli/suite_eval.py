@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from more_cli.store.target import Target
     from more_cli.suites.load import EditSuite, Suite
 
+WRITTEN = {"batch": "--batch", "all": "--consolidate all", "anew": "--consolidate anew"}
+"""What is typed to write edits together."""
+
 
 def evaluate_suite(
     output: Output, suite: Suite, target: Target, given: SuiteOptions, machine: Machine, files: Outlets
@@ -88,7 +91,7 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
     counts = ", ".join(f"{count} {status}" for status, count in report.statuses.items())
-    output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.seconds:.0f} s")
+    output.line(f"{counts}; {report.cost:.1f} samples forward and backward per edit; {report.work.seconds:.0f} s")
     if calibration := report.reproduce.get("calibration"):
         chosen = ", ".join(calibration["chosen"]) or "as given"
         tried = f"{counted(calibration['n'], 'other edit')}, {counted(len(calibration['tried']), 'setting')} tried"
@@ -119,12 +122,12 @@ def note_editor(output: Output, report: SuiteReport) -> None:
 
 def note_resumed(output: Output, report: SuiteReport, editor: str = "") -> None:
     """Report how many steps were read from the cache of an earlier run, if any."""
-    if report.resumed:
+    if report.work.resumed:
         prefix = f"{editor}: " if editor else ""
         them = "step is from an earlier run; --again measures it again"
-        if report.resumed > 1:
+        if report.work.resumed > 1:
             them = "steps are from an earlier run; --again measures them again"
-        output.note(f"{prefix}{report.resumed:,} {them}")
+        output.note(f"{prefix}{report.work.resumed:,} {them}")
 
 
 def heading(report: SuiteReport) -> str:
@@ -132,7 +135,9 @@ def heading(report: SuiteReport) -> str:
     taken = len(report.edits)
     whole = "" if taken == report.available else f" (the first of {report.available}; --limit 0 runs all)"
     order = f" in order {seed}" if (seed := report.reproduce.get("order")) else ""
-    return f"{report.suite.name}, {counted(taken, 'edit')}{order}{whole}; {report.locality}"
+    writing = report.options.writing
+    together = "" if writing == "online" else f", written together ({WRITTEN[writing]})"
+    return f"{report.suite.name}, {counted(taken, 'edit')}{order}{whole}{together}; {report.locality}"
 
 
 def _show_numbers(output: Output, report: SuiteReport) -> None:

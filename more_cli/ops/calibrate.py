@@ -13,7 +13,7 @@ from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
-from more_cli.evaluation.streams import apply_stream
+from more_cli.evaluation.streams import Stream
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.backbones import Site
@@ -94,7 +94,7 @@ def measure(
         if anchors:
             editor.settle(anchors)
             editor.hold(anchors)
-        apply_stream(editor, edits)
+        Stream(editor, edits).run()
         scores = run_probes(runtime, editor, [probe for edit in edits for probe in probes_of(edit)], generate=False)
     return measured(scores)
 

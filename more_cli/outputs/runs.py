@@ -26,6 +26,8 @@ class ReproduceRun(Machine):
     """SHA-256 of the edits and their probes"""
     order: int = LEFT_OUT
     """with `--order`: seed of the order of the edits"""
+    writing: str = LEFT_OUT
+    """with `--batch` or `--consolidate`: how the edits were written together: `batch`, `all` or `anew`"""
     editor: str
     """name of the editor"""
     constants: dict[str, Any]
@@ -181,7 +183,9 @@ class SuiteRun(Part):
             counts=report.statuses,
             retention={str(lag): value for lag, value in report.retention.items()},
             forgetting_by_lag={str(lag): value for lag, value in report.lost.items()},
-            wall_seconds=report.seconds,
+            base_asked=report.work.base_asked,
+            resumed=report.work.resumed,
+            wall_seconds=report.work.seconds,
             footprints={str(edits): footprint for edits, footprint in report.footprints.items()},
         )
 

@@ -81,7 +81,7 @@ def of_suite(report: SuiteReport) -> Page:
             "protocol": protocol,
             "baseline": report.yardstick.baseline,
         },
-        seconds=report.seconds,
+        seconds=report.work.seconds,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -116,6 +116,20 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
         for line in jsonlines.Reader(whole, loads=json.loads):
             lines.append(line)  # one by one: those before a bad line count
     return lines
+
+
+def settled(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines of a finished run; what wrote edits together at its end says which of them are learnt."""
+    joint = next((line["joint"] for line in lines if "joint" in line), None)
+    if joint is None:
+        return list(lines)
+    found = dict.fromkeys(joint["scored"], "learnt") | dict.fromkeys(joint["failing"], "not-learnt")
+    return [line | {"outcome": _as_found(line["outcome"], found.get(line["t"], ""))} for line in lines]
+
+
+def _as_found(outcome: Mapping[str, Any], status: str) -> dict[str, Any]:
+    known = not status or (status == "learnt" and outcome["status"] == "already-right")
+    return dict(outcome) if known else {**outcome, "status": status}
 
 
 def outcome_values(outcome: EditOutcome) -> dict[str, Any]:

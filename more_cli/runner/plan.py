@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.base import Editor
 from more_cli.editors.registry import EditorOptions, entry_of, package_of
+from more_cli.errors import UsageError
 from more_cli.evaluation.names import METRICS, Yardstick
 from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import probes_of
+from more_cli.evaluation.streams import Writing, writes_together
 from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
@@ -23,11 +25,39 @@ from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.auto_anchors import AUTO
 from more_cli.recipe.tables import Asking
 from more_cli.runner.anchors import HeldAnchors, choose_anchors
-from more_cli.runner.protocols import Protocol, Schedule
+from more_cli.runner.protocols import Protocol, Schedule, Scored
 from more_cli.runner.references import require_answers
-from more_cli.runner.report import Preset
 from more_cli.suites.load import EditSuite
 from more_cli.text import canonical_json
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The metrics of one source."""
+
+    name: str
+    title: str
+    protocols: tuple[Protocol, ...]
+    yardstick: Yardstick
+    columns: Mapping[str, str]
+    """Full names of our metrics, by the source's name."""
+    averaged: bool = False
+    """Whether the source reports their mean."""
+    notices: tuple[str, ...] = ()
+    """Differences from the source, one line each."""
+
+    def pick(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the columns that were measured."""
+        return {column: values[name] for column, name in self.columns.items() if name in values}
+
+    def average(self, values: Mapping[str, Sequence[float]]) -> float | None:
+        """Return the mean over the columns of one edit's values; None if a column is missing or no mean is reported."""
+        columns = list(self.pick(values).values())
+        if not self.averaged or len(columns) < len(self.columns):
+            return None
+        return sum(sum(column) / len(column) for column in columns) / len(columns)
 
 
 @dataclass(frozen=True)
@@ -41,9 +71,9 @@ class RunOptions:
     """First edits of the suite; None for all."""
     order: int = 0
     """Seed of the order of these edits; 0 for that of the file."""
-    protocols: tuple[Protocol, ...] = ("final", "online")
-    checkpoints: tuple[int, ...] = (1, 10, 100)
-    lags: tuple[int, ...] = (10,)
+    writing: Writing = "online"
+    """How the stream is written; written together, it is scored after its last edit alone."""
+    scored: Scored = field(default_factory=Scored)
     cache: Path | None = None
     """Folder that caches base answers and finished runs; by default `default_cache`."""
     again: bool = False
@@ -59,6 +89,12 @@ class RunOptions:
     def folder(self) -> Path:
         """Folder for everything that another run can reuse."""
         return self.cache or default_cache()
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """The protocols that were asked for, those of the preset, or the default ones."""
+        named = self.scored.protocols or (self.preset.protocols if self.preset else ())
+        return named or (("final", "online") if self.writing == "online" else ("final",))
 
     @property
     def yardstick(self) -> Yardstick:
@@ -106,12 +142,15 @@ def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mappin
     """Make the editor of a run and check its edits; no model is loaded.
 
     Raises:
-        UsageError: unknown editor or setting, or anchors for an editor that uses none.
+        UsageError: unknown editor or setting, or anchors or joint writing for an editor that knows none.
         StreamErrors: an image of the suite is missing or unreadable.
         DataError: the preset measures locality on gold answers, and a question has none.
         StateError: the checkpoint cannot be edited.
     """
     editor = entry_of(options.editor).make(EditorOptions(base.model, options.recipe, options.settings))
+    if options.writing != "online" and not writes_together(editor):
+        hint = "leave --batch and --consolidate out; `lora-all` trains on all edits at once"
+        raise UsageError(f"editor `{options.editor}` writes each edit as it comes, not several together", hint)
     questions = choose_anchors(editor, options.anchors, suite, options.limit)
     edits, left_out = leave_out(_stream(suite, options), options.unscored | identities(questions))
     require_answers(edits, options.yardstick)
@@ -126,6 +165,7 @@ def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mappin
         "versions": {**versions, **package_of(options.editor)},
         "seed": editor.constants().get("seed"),
         **({"order": options.order} if options.order else {}),  # without, the keys of older runs stay
+        **({"writing": options.writing} if options.writing != "online" else {}),
     }
     anchors = HeldAnchors(questions, options.folder / "anchors", base_key(reproduce))
     return Plan(editor, anchors, edits, left_out, reproduce | {"anchors": anchors.digest})
@@ -141,9 +181,19 @@ def _stream(suite: EditSuite, options: RunOptions) -> Iterable[Edit]:
 
 
 def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
-    """Return what is scored after which edit; it is known before anything runs."""
-    available = len(suite.pools["evaluation"])
-    return Schedule(min(available, options.limit or available), options.protocols, options.checkpoints, options.lags)
+    """Return what is scored after which edit; it is known before anything runs.
+
+    Raises:
+        UsageError: edits that are written together are to be scored before.
+    """
+    available, scored = len(suite.pools["evaluation"]), options.scored
+    edits = min(available, options.limit or available)
+    if options.writing == "online":
+        return Schedule(edits, options.protocols, scored.checkpoints, scored.lags)
+    if early := [protocol for protocol in options.protocols if protocol != "final"]:
+        hint = "leave --metrics out" if options.preset else "leave --protocol out, or name `final` alone"
+        raise UsageError(f"edits are written together, after the last one: there is no protocol `{early[0]}`", hint)
+    return Schedule(edits, options.protocols)
 
 
 def asking_of(constants: Mapping[str, Any]) -> Asking:

@@ -26,6 +26,16 @@ Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Scored:
+    """Which protocols of a run are reported, and where."""
+
+    protocols: tuple[Protocol, ...] = ()
+    """None: the default ones."""
+    checkpoints: tuple[int, ...] = (1, 10, 100)
+    lags: tuple[int, ...] = (10,)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """What is scored during a stream of `edits` edits."""
 

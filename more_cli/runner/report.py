@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import Estimate, change, estimate
@@ -16,10 +17,10 @@ from more_cli.evaluation.per_edit import EditScores
 from more_cli.evaluation.probes import ProbeScore, probes_of
 from more_cli.inputs.edits import Edit
 from more_cli.ops.anchors import left_out_sentence
-from more_cli.runner.protocols import SINGLE, Cell, Protocol, Readout, Schedule, first_failing, forgetting, retained
+from more_cli.runner.plan import Preset, RunOptions, schedule_of
+from more_cli.runner.protocols import SINGLE, Cell, Readout, Schedule, first_failing, forgetting, retained
 from more_cli.suites.load import EditSuite
 
-Value = TypeVar("Value")
 LEAST_RIGHT = 0.9
 """Share of the held-out edits that a fitted editor must learn, each alone."""
 
@@ -36,33 +37,6 @@ SHOWN = (
     "loc_image.loc_expkl_answer",
 )
 """Metrics in the tables of a run; `--json` has every metric."""
-
-
-@dataclass(frozen=True)
-class Preset:
-    """The metrics of one source."""
-
-    name: str
-    title: str
-    protocols: tuple[Protocol, ...]
-    yardstick: Yardstick
-    columns: Mapping[str, str]
-    """Full names of our metrics, by the source's name."""
-    averaged: bool = False
-    """Whether the source reports their mean."""
-    notices: tuple[str, ...] = ()
-    """Differences from the source, one line each."""
-
-    def pick(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the columns that were measured."""
-        return {column: values[name] for column, name in self.columns.items() if name in values}
-
-    def average(self, values: Mapping[str, Sequence[float]]) -> float | None:
-        """Return the mean over the columns of one edit's values; None if a column is missing or no mean is reported."""
-        columns = list(self.pick(values).values())
-        if not self.averaged or len(columns) < len(self.columns):
-            return None
-        return sum(sum(column) / len(column) for column in columns) / len(columns)
 
 
 @dataclass(frozen=True)
@@ -99,45 +73,36 @@ class FitReport:
         return ""
 
 
-@dataclass
-class SuiteReport:
-    """The results of one run."""
+@dataclass(frozen=True)
+class Work:
+    """What this run did itself, beside what it read from the cache."""
 
-    suite: EditSuite
-    model: Path
-    editor: str
-    edits: list[Edit]
-    available: int
-    """Edits that the suite has."""
-    schedule: Schedule
-    headline: str
-    """The readout that is the run's main result, such as `final@100`."""
-    estimates: dict[str, dict[str, Estimate]]
-    """By readout, such as `online@10`, then by the metric's full name."""
-    cells: dict[Cell, list[dict[str, Any]]]
-    """Every score, by (t, i)."""
-    lines: list[dict[str, Any]]
-    """The journal: one line per edit, in order, those of protocol `single` after those of the stream."""
-    reproduce: dict[str, Any]
-    """Base, editor's constants, template, suite and versions: everything needed to reproduce these numbers."""
-    left_out: int
-    """Locality probes that are anchors too: they were not scored."""
-    forgetting: Estimate | None
-    """`rel.gen_exact` right after an edit minus at the end, if both were measured."""
-    first_failing: str | None
-    """The first edit that does not hold in the headline."""
-    retention: dict[int, Estimate]
-    """`rel.gen_exact` by how many edits came after; 0 is protocol `online`."""
-    lost: dict[int, Estimate]
-    """The forgetting curve: `rel.gen_exact` right after an edit minus later, by how many edits came after."""
-    preset: Preset | None = None
-    preset_values: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    """By readout, then by the preset's column; `Avg` is the mean of an edit's columns."""
     base_asked: int = 0
-    """Questions that the base was asked; the other answers were cached."""
+    """Questions that the base was asked."""
     resumed: int = 0
     """Steps that an earlier run had finished."""
     seconds: float = 0.0
+
+
+@dataclass
+class SuiteReport:
+    """The results of one run, computed from the lines of its journal.
+
+    As for a state, the `SUCCESS_METRICS` of a refused edit's targets are 0.
+    """
+
+    suite: EditSuite
+    model: Path
+    options: RunOptions
+    edits: Sequence[Edit]
+    """In the order of the stream."""
+    lines: Sequence[dict[str, Any]]
+    """The journal: one line per edit, in order, those of protocol `single` after those of the stream."""
+    reproduce: dict[str, Any]
+    """Base, editor's constants, template, suite and versions: everything needed to reproduce these numbers."""
+    left_out: int = 0
+    """Locality probes that are anchors too: they were not scored."""
+    work: Work = field(default_factory=Work)
     fit: FitReport | None = None
     """How the editor was fitted; None for editors that need none."""
     notices: Sequence[str] = ()
@@ -145,9 +110,85 @@ class SuiteReport:
     gates: list[Judgement] = field(default_factory=list)
 
     @property
+    def editor(self) -> str:
+        """Name of the editor."""
+        return self.options.editor
+
+    @property
+    def preset(self) -> Preset | None:
+        """The preset of metrics, if one was named."""
+        return self.options.preset
+
+    @property
+    def available(self) -> int:
+        """Edits that the suite has."""
+        return len(self.suite.pools["evaluation"])
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What was scored after which edit."""
+        return schedule_of(self.suite, self.options)
+
+    @cached_property
+    def readouts(self) -> list[Readout]:
+        """What is reported, the headline first."""
+        return list(self.schedule.readouts())
+
+    @property
+    def headline(self) -> str:
+        """The readout that is the run's main result, such as `final@100`."""
+        return self.readouts[0].name
+
+    @cached_property
+    def cells(self) -> dict[Cell, list[dict[str, Any]]]:
+        """Every score, by (t, i)."""
+        return dict(cells_of(self.lines))
+
+    @cached_property
+    def estimates(self) -> dict[str, dict[str, Estimate]]:
+        """By readout, such as `online@10`, then by the metric's full name."""
+        return {readout.name: summary(readout, self.cells) for readout in self.readouts}
+
+    @cached_property
+    def preset_values(self) -> dict[str, dict[str, Estimate]]:
+        """By readout, then by the preset's column; `Avg` is the mean of an edit's columns."""
+        preset = self.preset
+        return {one.name: _preset_values(preset, one, self.cells) for one in self.readouts} if preset else {}
+
+    @cached_property
+    def _held(self) -> dict[Cell, float]:
+        return {cell: _rel(scores) for cell, scores in self.cells.items()}
+
+    @cached_property
+    def forgetting(self) -> Estimate | None:
+        """`rel.gen_exact` right after an edit minus at the end, if both were measured."""
+        measured = {"final", "online"} <= set(self.schedule.protocols)
+        lost = forgetting(self._held, self.schedule.edits) if measured else []
+        return change(lost) if lost else None
+
+    @property
+    def first_failing(self) -> str | None:
+        """The first edit that does not hold in the headline."""
+        first = first_failing(self._held, self.readouts[0])
+        return self.edits[first - 1].id if first else None
+
+    @cached_property
+    def retention(self) -> dict[int, Estimate]:
+        """`rel.gen_exact` by how many edits came after; 0 is protocol `online`."""
+        schedule = self.schedule
+        return {lag: estimate(retained(self._held, schedule.edits, lag)) for lag in schedule.measured_lags}
+
+    @cached_property
+    def lost(self) -> dict[int, Estimate]:
+        """The forgetting curve: `rel.gen_exact` right after an edit minus later, by how many edits came after."""
+        lags = filter(None, self.schedule.measured_lags)
+        curve = {lag: forgetting(self._held, self.schedule.edits, lag) for lag in lags}
+        return {lag: change(values) for lag, values in curve.items() if values}
+
+    @property
     def yardstick(self) -> Yardstick:
         """How locality was measured."""
-        return self.preset.yardstick if self.preset else Yardstick()
+        return self.options.yardstick
 
     @property
     def locality(self) -> str:
@@ -169,8 +210,7 @@ class SuiteReport:
     @property
     def per_edit(self) -> list[EditScores]:
         """The scores by edit, of the headline readout."""
-        cells = next(iter(self.schedule.readouts())).cells
-        return [_edit_scores(self.edits[i - 1], self.cells[t, i]) for t, i in cells]
+        return [_edit_scores(self.edits[i - 1], self.cells[t, i]) for t, i in self.readouts[0].cells]
 
     @property
     def so_far(self) -> list[float]:
@@ -219,50 +259,6 @@ def _suffixes(schedule: Schedule) -> dict[str, str]:
         for suffix in ("", f"@{readout.name.partition('@')[0]}", f"@{readout.name}"):
             suffixes.setdefault(suffix, readout.name)
     return suffixes
-
-
-def report(
-    suite: EditSuite,
-    edits: Sequence[Edit],
-    schedule: Schedule,
-    lines: Sequence[dict[str, Any]],
-    *,
-    model: Path,
-    editor: str,
-    reproduce: dict[str, Any],
-    left_out: int,
-    preset: Preset | None = None,
-) -> SuiteReport:
-    """Compute the report of a finished run from the lines of its journal.
-
-    As for a state, the `SUCCESS_METRICS` of a refused edit's targets are 0.
-    """
-    cells = dict(cells_of(lines))
-    readouts = list(schedule.readouts())
-    rel = {cell: _rel(scores) for cell, scores in cells.items()}
-    lost = forgetting(rel, schedule.edits) if {"final", "online"} <= set(schedule.protocols) else []
-    curve = {lag: forgetting(rel, schedule.edits, lag) for lag in schedule.measured_lags}
-    first = first_failing(rel, readouts[0])
-    return SuiteReport(
-        suite=suite,
-        model=model,
-        editor=editor,
-        edits=list(edits),
-        available=len(suite.pools["evaluation"]),
-        schedule=schedule,
-        headline=readouts[0].name,
-        estimates={readout.name: summary(readout, cells) for readout in readouts},
-        cells=cells,
-        lines=list(lines),
-        reproduce=reproduce,
-        left_out=left_out,
-        forgetting=change(lost) if lost else None,
-        first_failing=edits[first - 1].id if first else None,
-        retention={lag: estimate(retained(rel, schedule.edits, lag)) for lag in schedule.measured_lags},
-        lost={lag: change(values) for lag, values in curve.items() if lag and values},
-        preset=preset,
-        preset_values={readout.name: _preset_values(preset, readout, cells) for readout in readouts} if preset else {},
-    )
 
 
 def cells_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Cell, list[dict[str, Any]]]]:

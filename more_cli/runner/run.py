@@ -1,8 +1,4 @@
-"""`more eval --suite`: run an editor on a suite of edits, starting from the untouched base; no state is changed.
-
-Read in this order: `plan` (what decides the numbers), `steps` (each edit, and what is scored after it), `journal`
-(what a run wrote down, and where it resumes), `references` (the base's answers), `report`.
-"""
+"""`more eval --suite`: run an editor on a suite of edits, starting from the untouched base; no state is changed."""
 
 from __future__ import annotations
 
@@ -18,11 +14,11 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.session import versions
 from more_cli.progress import Progress, no_progress
 from more_cli.runner.anchors import without_keys
-from more_cli.runner.journal import RunJournal
+from more_cli.runner.journal import RunJournal, settled
 from more_cli.runner.plan import Base, Plan, RunOptions, asking_of, base_key, plan_run, run_key, schedule_of
 from more_cli.runner.protocols import Schedule
 from more_cli.runner.references import BaseAnswers, EarlierAnswers
-from more_cli.runner.report import SuiteReport, report
+from more_cli.runner.report import SuiteReport, Work
 from more_cli.runner.steps import Answers, Run
 from more_cli.suites.load import EditSuite
 
@@ -65,20 +61,17 @@ class SuiteTask:
                 answers = self.answers(plan, run, runtime)
                 self.prepare(plan.editor, runtime)
                 known = run.go(runtime, answers)
-        result = report(
+        return SuiteReport(
             self.suite,
+            self.base.model,
+            self.options,
             plan.edits,
-            schedule,
-            run.journal.lines[: run.steps],
-            model=self.base.model,
-            editor=self.options.editor,
-            reproduce=plan.reproduce,
+            settled(run.journal.lines[: run.steps]),
+            plan.reproduce,
             left_out=plan.left_out,
-            preset=self.options.preset,
+            work=Work(run.asked, known, time.monotonic() - started),
+            notices=[*plan.editor.notices, *without_keys(plan.editor, plan.anchors.questions)],
         )
-        result.notices = [*plan.editor.notices, *without_keys(plan.editor, plan.anchors.questions)]
-        result.base_asked, result.resumed, result.seconds = run.asked, known, time.monotonic() - started
-        return result
 
     def plan(self) -> Plan:
         """Return everything that decides the numbers."""
@@ -91,9 +84,10 @@ class SuiteTask:
 
     def run_of(self, plan: Plan, schedule: Schedule) -> Run:
         """Return the run of a plan, with its journal in the cache."""
-        folder = self.options.folder / "runs" / run_key(plan.reproduce, schedule, self.options.yardstick)
-        journal = RunJournal(folder)
-        return Run(plan.editor, plan.anchors, plan.edits, schedule, self.options.yardstick, journal, self.progress)
+        options = self.options
+        journal = RunJournal(options.folder / "runs" / run_key(plan.reproduce, schedule, options.yardstick))
+        stream = plan.editor, plan.anchors, plan.edits, schedule, options.yardstick, journal, self.progress
+        return Run(*stream, writing=options.writing)
 
     def answers(self, plan: Plan, run: Run, runtime: Runtime) -> Answers:
         """Return the answers that scores are compared with; those of the base are cached."""

@@ -1,17 +1,20 @@
-"""One run of an editor on a suite: every edit in order, scored when it is due, each step in a journal."""
+"""One run of an editor on a suite: every edit in order, scored when it is due, each step in a journal.
+
+Edits that are written together at the end of the stream are written in the step of the last one: a run that is
+interrupted there does this step again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from more_cli.editors.base import Editor, EditOutcome, EditRequest, Forced
-from more_cli.editors.memory import Memory
-from more_cli.errors import DataError
+from more_cli.editors.base import Editor
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
+from more_cli.evaluation.streams import Stream, Writing
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -59,6 +62,7 @@ class Run:
     yardstick: Yardstick
     journal: RunJournal
     progress: Progress
+    writing: Writing = "online"
     observer: Observer | None = None
     asked: int = 0
     """Questions that the base was asked."""
@@ -98,9 +102,10 @@ class Run:
         return known
 
     def _stream(self, runtime: Runtime, answers: Answers) -> None:
-        memory = self._memory()
+        stream = Stream(self.editor, self.edits, self.writing)
         for line in self.journal.lines[: len(self.edits)]:
-            _remember(memory, line["t"], self.edits[line["t"] - 1], line["outcome"])
+            margins = ((int(number), margin) for number, margin in line["outcome"]["looks"].items())
+            stream.remember(line["t"], line["outcome"]["status"], margins)
         if self.observer:
             self.observer.begin(runtime, self.editor, len(self.journal.lines))
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
@@ -110,12 +115,13 @@ class Run:
             if self.asks_earlier:
                 postponed = self.editor.catch_up()
                 answers.earlier.ask(list(probes_of(edit)))
-            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(edit, memory, t)}
+            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(stream, t)}
             due = self.schedule.due(t)
             line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
+            if t == len(self.edits):
+                self._finish(stream, line)
             line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
             line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
-            _remember(memory, t, edit, line["outcome"])
             if self.observer:
                 self.observer.after(runtime, self.editor, t)
             self._keep(line)
@@ -127,22 +133,29 @@ class Run:
             self.progress(step, self.steps, f"edit {edit.id} alone")
             self.editor.reset()
             with self.anchors.attached(self.editor, runtime, fresh=True):
-                line = {"t": SINGLE, **self._edited(edit, self._memory(), 1)}
+                line = {"t": SINGLE, **self._edited(Stream(self.editor, [edit]), 1)}
                 line["catch_up"] = self.editor.catch_up()
                 line["scores"] = self._scores(runtime, base, [i])
                 self._keep(line)
 
-    def _memory(self) -> Memory:
-        return Memory(lambda number: EditRequest.of(self.edits[number - 1]))
-
-    def _edited(self, edit: Edit, memory: Memory, number: int) -> dict[str, Any]:
+    def _edited(self, stream: Stream, number: int) -> dict[str, Any]:
         started = time.perf_counter()
-        try:
-            outcome = self.editor.edit(EditRequest.of(edit), memory.context(number, edit.subject, edit.content))
-        except DataError as error:  # the edit cannot be turned into a prompt
-            unknown = Forced(0.0, "", right=False)
-            outcome = EditOutcome("refused", unknown, unknown, 0, 0, reason=error.message)
-        return {"id": edit.id, "seconds": time.perf_counter() - started, "outcome": outcome_values(outcome)}
+        outcome = stream.edit(number)
+        seconds = time.perf_counter() - started
+        return {"id": stream.edits[number - 1].id, "seconds": seconds, "outcome": outcome_values(outcome)}
+
+    def _finish(self, stream: Stream, line: dict[str, Any]) -> None:
+        """Write together what the stream left for its end, and add to the last edit's line what that took."""
+        started = time.perf_counter()
+        if done := stream.finish():
+            line["catch_up"] += done.cost
+            line["joint"] = {
+                "scored": sorted(done.margins),
+                "failing": done.failing,
+                "undone": done.undone,
+                "writes": done.writes,
+                "seconds": time.perf_counter() - started,
+            }
 
     def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
         known = self._known() if self.editor.is_base else {}  # it never changes a score
@@ -170,9 +183,3 @@ def _answer(runtime: Runtime, base: BaseAnswers, edit: Edit) -> str:
     """Return the base's greedy answer to an edit's question."""
     (reference,) = base([_own_question(edit)])
     return runtime.prompter.text(list(reference.tokens))
-
-
-def _remember(memory: Memory, t: int, edit: Edit, outcome: Mapping[str, Any]) -> None:
-    if outcome["status"] != "refused":
-        memory.add(t, edit.subject, edit.content)
-    memory.update(t, ((int(number), margin) for number, margin in outcome["looks"].items()))

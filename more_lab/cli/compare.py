@@ -16,7 +16,7 @@ from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import SUITE, FileOptions
+from more_cli.options import SUITE, FileOptions, given
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
 
@@ -71,6 +71,7 @@ def compare(
     calibrate: suites.Calibrate = 0,
     anchors: suites.Anchors = None,
     *,
+    written: suites.WritingOptions,
     files: Reports,
     images: FileOptions,
     machine: Machine,
@@ -90,9 +91,8 @@ def compare(
       more compare --paired before.json after.json
     """
     if paired is not None:
-        if any(
-            (editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors, files.reports)
-        ):
+        others = editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors
+        if any((*others, *given(written), *files.reports)):
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )
@@ -113,6 +113,7 @@ def compare(
         limit=limit,
         order=order,
         checkpoints=checkpoints,
+        writing=written.writing,
         cache=cache,
         again=again,
         calibrate=calibrate,

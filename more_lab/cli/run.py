@@ -48,6 +48,7 @@ def run(
     keep_answers: suites.KeepAnswers = None,
     state: opt.StateFile = None,
     *,
+    written: suites.WritingOptions,
     chosen: RecipeOptions,
     files: Outlets,
     images: FileOptions,
@@ -62,6 +63,7 @@ def run(
     Examples:
       more run --editor lora --suite e-vqa --calibrate 5
       more run llava/ --editor naive --suite e-vqa --data-root data/mmedit --metrics mmedit
+      more run --suite e-vqa --batch
       more run --suite e-vqa --limit 10 --keep run --keep-updates --keep-states
     """
     files.check()
@@ -74,6 +76,7 @@ def run(
         protocols=protocol or (),
         checkpoints=checkpoints,
         lags=lags,
+        writing=written.writing,
         cache=cache,
         again=again,
         calibrate=calibrate,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,9 +13,10 @@ from more_cli.cli import completion
 from more_cli.cli.output import Output
 from more_cli.cli.suite_source import SuiteSource
 from more_cli.errors import UsageError
-from more_cli.options import FILES, SUITE
+from more_cli.options import FILES, SUITE, WRITING, option
 
 if TYPE_CHECKING:
+    from more_cli.evaluation.streams import Writing
     from more_lab.experiments.keep import Keep
     from more_lab.experiments.run import LabOptions
 
@@ -125,8 +127,6 @@ Again = Annotated[
         rich_help_panel=SUITE,
     ),
 ]
-
-
 KeepIn = Annotated[
     Path | None,
     typer.Option(
@@ -156,6 +156,31 @@ KeepAnswers = Annotated[
         rich_help_panel=KEPT,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class WritingOptions:
+    """How the stream of a run is written."""
+
+    batch: bool = option(False, "Write all edits together, after the last one.", "--batch", panel=WRITING)
+    consolidate: Literal["off", "run", "all", "anew"] = option(
+        "off",
+        "After the last edit, write again those that do not hold (run, all), or write all edits anew.",
+        panel=WRITING,
+    )
+
+    @property
+    def writing(self) -> Writing:
+        """How edits are written; a run has no earlier edits than its own.
+
+        Raises:
+            UsageError: both were asked for.
+        """
+        if self.batch and self.consolidate != "off":
+            raise UsageError("`--batch` and `--consolidate` exclude each other in a run", "leave one of them out")
+        if self.batch:
+            return "batch"
+        return {"off": "online", "anew": "anew"}.get(self.consolidate, "all")  # type: ignore[return-value]
 
 
 def kept(output: Output, folder: Path | None, *, updates: bool, states: bool, answers: str | None) -> Keep | None:
@@ -192,6 +217,7 @@ def run_options(
     anchors: str | None,
     order: int = 0,
     keep: Keep | None = None,
+    writing: Writing = "online",
     recipe: str | None = None,
     settings: Sequence[str] = (),
     protocols: Sequence[str] = (),
@@ -203,7 +229,7 @@ def run_options(
         UsageError: unknown protocol or preset, both a protocol and a preset, or not a list of numbers.
     """
     from more_cli.runner.plan import anchors_of
-    from more_cli.runner.protocols import PROTOCOLS, checked
+    from more_cli.runner.protocols import PROTOCOLS, Scored, checked
     from more_lab.experiments.presets import preset_of
     from more_lab.experiments.run import LabOptions
 
@@ -212,7 +238,7 @@ def run_options(
         text = f"`--metrics {metrics}` sets the protocol itself: {', '.join(preset.protocols)}"
         raise UsageError(text, "leave --protocol out")
     try:
-        chosen = checked(protocols or (preset.protocols if preset else ("final", "online")))
+        chosen = checked(protocols)
     except ValueError as error:
         raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
     return LabOptions(
@@ -221,9 +247,8 @@ def run_options(
         settings=tuple(settings),
         limit=limit or None,
         order=order,
-        protocols=chosen,
-        checkpoints=_numbers("--checkpoints", checkpoints),
-        lags=_numbers("--lags", lags),
+        writing=writing,
+        scored=Scored(chosen, _numbers("--checkpoints", checkpoints), _numbers("--lags", lags)),
         cache=cache,
         again=again,
         calibrate=calibrate,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from more_cli.editors.registry import EditorEntry, EditorOptions
+from more_cli.editors.base import Editor
+from more_cli.editors.registry import EditorEntry
 from more_cli.errors import UsageError
 from more_cli.evaluation.probes import References, probes_of, run_probes
-from more_cli.evaluation.streams import apply_stream
+from more_cli.evaluation.streams import Stream
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
@@ -62,9 +63,8 @@ def _number(setting: str) -> tuple[str, float]:
 
 
 def try_settings(
-    entry: EditorEntry,
-    options: EditorOptions,
-    count: int,
+    make: Callable[..., Editor],
+    settings: Sequence[tuple[str, ...]],
     edits: Sequence[Edit],
     *,
     runtime: Runtime,
@@ -75,15 +75,17 @@ def try_settings(
 ) -> dict[str, Any]:
     """Run the calibration edits once per setting, and return the score of each setting and the chosen one.
 
+    `make` makes the editor with a setting.
+
     Raises:
         UsageError: the editor cannot be made as it is.
     """
-    settings, tried = settings_of(entry, count), list[dict[str, Any]]()
+    tried = list[dict[str, Any]]()
     probes = [probe for edit in edits for probe in probes_of(edit)]
     for number, setting in enumerate(settings):
         progress(number, len(settings), "calibrating " + (", ".join(setting) or "as it is"))
         try:
-            editor = entry.make(options.with_settings(*setting))
+            editor = make(*setting)
         except UsageError as error:
             if not setting:
                 raise
@@ -91,7 +93,7 @@ def try_settings(
             continue
         fits.prepare(editor, runtime)
         with anchors.attached(editor, runtime, fresh=True):
-            apply_stream(editor, edits)
+            Stream(editor, edits).run()
             editor.catch_up()
             scores = run_probes(runtime, editor, probes, generate=False, references=references)
         tried.append({"setting": list(setting), "score": round(measured(scores), 6), "reason": ""})

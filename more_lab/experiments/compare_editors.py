@@ -8,10 +8,12 @@ from pathlib import Path
 
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import UsageError
+from more_cli.evaluation.streams import writes_together
 from more_cli.model.machine import Machine
 from more_cli.ops.anchors import identities
 from more_cli.progress import Progress, no_progress
 from more_cli.runner.anchors import choose_anchors
+from more_cli.runner.protocols import Scored
 from more_cli.runner.report import SHOWN, SuiteReport
 from more_cli.suites.load import EditSuite
 from more_cli.text import shorten
@@ -52,7 +54,8 @@ def compare_editors(
 ) -> EditorComparison:
     """Run every editor in `settings` with its settings, as `run_suite` does; finished runs are read from the cache.
 
-    Anchors are passed to the editors that use them. A locality probe that is an anchor is left out for every editor.
+    Anchors are passed to the editors that use them, joint writing to those that know it. A locality probe that is an
+    anchor is left out for every editor.
 
     Raises:
         UsageError: unknown editor or setting.
@@ -63,13 +66,20 @@ def compare_editors(
     made = {name: entry_of(name).make(EditorOptions(model, settings=tuple(own))) for name, own in settings.items()}
     if options.anchors is not None and not any("anchors" in editor.capabilities for editor in made.values()):
         raise UsageError("no editor uses anchors with these settings", "drop --anchors")
+    joint = {name: options.writing if writes_together(editor) else "online" for name, editor in made.items()}
+    if options.writing not in joint.values():
+        raise UsageError("no editor writes several edits together", "leave --batch and --consolidate out")
     asked = {name: options.anchors if "anchors" in editor.capabilities else None for name, editor in made.items()}
     held = [
         anchor for name, editor in made.items() for anchor in choose_anchors(editor, asked[name], suite, options.limit)
     ]
     options, reports = replace(options, unscored=identities(held)), {}
+    # All are scored alike: those that write each edit as it comes after the last one alone, too.
+    scored = options.scored if options.writing == "online" else Scored(options.protocols, ())
     for name, own in settings.items():
-        chosen = replace(options, editor=name, settings=tuple(own), anchors=asked[name])
+        chosen = replace(
+            options, editor=name, settings=tuple(own), anchors=asked[name], writing=joint[name], scored=scored
+        )
         reports[name] = run_suite(suite, model, chosen, machine, _named(progress, name))
     first, *others = reports.items()
     values = [scores.values() for scores in first[1].per_edit]

@@ -10,7 +10,7 @@ import difflib
 
 from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick, full_names
-from more_cli.runner.report import Preset
+from more_cli.runner.plan import Preset
 from more_cli.text import shorten
 
 

@@ -94,7 +94,7 @@ def reproduce(
     chosen = [entry_of(editor).name for editor in editors] or [*PAPER.values(), "more"]
     backbone = BACKBONES.get(str(open_checkpoint(model).config.get("model_type", "")))
     printed = {(row.suite, PAPER[row.name], row.edits): row.values for row in table(name) if row.backbone == backbone}
-    options = replace(options, preset=PRESET, protocols=PRESET.protocols, limit=max(options.checkpoints))
+    options = replace(options, preset=PRESET, limit=max(options.scored.checkpoints))
     rows, warnings, problems = list[Row](), list[str](), list[MoreError]()
     notices = [*PRESET.notices, *_notices(backbone, data_root)]
     for suite_name in SUITES:
@@ -105,7 +105,7 @@ def reproduce(
                 problems.append(report)
             elif report.fit and report.fit.warning:
                 warnings.append(f"{editor} on {suite_name}: {report.fit.warning}")
-            for edits in options.checkpoints:
+            for edits in options.scored.checkpoints:
                 measured, reason = _measured(report, edits)
                 rows.append(Row(suite_name, editor, edits, printed.get((suite_name, editor, edits)), measured, reason))
     if len(problems) == len(SUITES) * len(chosen):

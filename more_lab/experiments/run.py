@@ -122,6 +122,10 @@ class LabTask(SuiteTask):
         entry, settings = entry_of(options.editor), EditorOptions(self.base.model, options.recipe, options.settings)
         facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
         tried = settings_of(entry, options.calibrate)
+
+        def make(*changed: str) -> Editor:
+            return entry.make(settings.with_settings(*changed))
+
         cached = CachedCalibration(
             options.folder / "calibrations", *facts, list(settings.settings), list(map(list, tried)), edits_hash(edits)
         )
@@ -129,9 +133,8 @@ class LabTask(SuiteTask):
         if result is None:
             runtime = self.load(plan)
             result = try_settings(
-                entry,
-                settings,
-                options.calibrate,
+                make,
+                tried,
                 edits,
                 runtime=runtime,
                 references=BaseAnswers(runtime, options.folder / "base" / base_key(reproduce), Yardstick()),
@@ -140,6 +143,6 @@ class LabTask(SuiteTask):
                 progress=self.progress,
             )
             cached.write(result)
-        editor = entry.make(settings.with_settings(*result["chosen"]))
+        editor = make(*result["chosen"])
         constants = {"constants": editor.constants(), "calibration": result}
         return replace(plan, editor=editor, reproduce=reproduce | constants)

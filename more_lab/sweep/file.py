@@ -6,17 +6,18 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from more_cli.errors import UsageError
+from more_cli.evaluation.streams import Writing
 from more_cli.inputs.records import opened
 from more_cli.ops.auto_anchors import AUTO
 from more_cli.recipe.settings import refusal, spelled
-from more_cli.runner.protocols import PROTOCOLS, Protocol, checked
-from more_cli.runner.report import Preset
+from more_cli.runner.plan import Preset
+from more_cli.runner.protocols import PROTOCOLS, Scored, checked
 from more_cli.suites.catalog import CATALOG
 from more_cli.text import shorten
 from more_lab.experiments.presets import preset_of
@@ -39,7 +40,8 @@ class Grid(BaseModel):
     models: tuple[str, ...] = Field(default=("embedded:llava",), min_length=1)
     """Checkpoint folders, relative to this file; `embedded:llava` is the model of the package."""
     suites: tuple[str, ...] = Field(default=("e-vqa",), min_length=1)
-    """Suites of `more suites list`, or files of edits relative to this one."""
+    """Suites of `more suites list`, or files of edits relative to this one. Here, in `anchors` and in `data_root`
+    `{model}` stands for the last part of a model's name."""
     limits: tuple[int, ...] = Field(default=(100,), min_length=1)
     """Numbers of edits, the first of the suite; 0 for all."""
     seeds: tuple[int, ...] = ()
@@ -47,8 +49,15 @@ class Grid(BaseModel):
     orders: tuple[int, ...] = Field(default=(0,), min_length=1)
     """Seeds of the order of the edits; 0 is that of the suite's file."""
 
+    writings: tuple[Writing, ...] = Field(default=("online",), min_length=1)
+    """How edits are written: `online`, each as it comes, or together at the end: `batch`, `all` or `anew`, as `more
+    run` with --batch, --consolidate all or anew. An editor that writes each edit as it comes runs once."""
+    changes: tuple[tuple[str, ...], ...] = Field(default=((),), min_length=1)
+    """Settings that change together, as `KEY=VALUE`: each list is one way to run the editors, [] the editors' own."""
+
     protocols: tuple[str, ...] = ()
-    """Which edits are scored when, as `eval --protocol`. Default: final and online, or those of `metrics`."""
+    """Which edits are scored when, as `run --protocol`. Default: final and online, final alone for edits that are
+    written together, or those of `metrics`."""
     checkpoints: tuple[int, ...] = (1, 10, 100)
     """Numbers of edits at which final and online are reported."""
     lags: tuple[int, ...] = (10,)
@@ -77,13 +86,13 @@ class Grid(BaseModel):
         return preset_of(self.metrics) if self.metrics else None
 
     @property
-    def measured(self) -> tuple[Protocol, ...]:
-        """The protocols of every trial.
+    def scored(self) -> Scored:
+        """What is scored in every trial.
 
         Raises:
             ValueError: no such protocol.
         """
-        return checked(self.protocols or (self.preset.protocols if self.preset else ("final", "online")))
+        return Scored(checked(self.protocols), self.checkpoints, self.lags)
 
 
 class Fleet(BaseModel):
@@ -119,6 +128,7 @@ class Combination:
     order: int
     seed: int | None = None
     """None for the editor's own."""
+    writing: Writing = "online"
 
 
 @dataclass(frozen=True)
@@ -130,22 +140,21 @@ class SweepFile:
     settings: Mapping[str, tuple[Any, ...]]
     """Values by setting; `EDITOR:KEY` changes this editor alone."""
 
-    def beside(self, name: str) -> Path:
-        """Return a path that the file names."""
-        return self.path.parent / name
+    def beside(self, name: str, model: str = "") -> Path:
+        """Return a path that the file names; `{model}` in it stands for the last part of the model's name."""
+        return self.path.parent / name.replace("{model}", PurePath(model.rpartition(":")[2]).name)
 
-    def suite(self, name: str) -> str:
+    def suite(self, name: str, model: str) -> str:
         """Return a suite as `load_suite` takes it."""
-        path = self.beside(name)
+        path = self.beside(name, model)
         is_file = name not in CATALOG and (path.is_file() or path.suffix in (".json", ".jsonl"))
         return str(path) if is_file else name
 
-    @property
-    def anchors(self) -> Path | Literal["auto"] | None:
-        """The anchors of a grid as `LabOptions` takes them."""
+    def anchors(self, model: str) -> Path | Literal["auto"] | None:
+        """Return the anchors of a grid as `LabOptions` takes them."""
         assert isinstance(self.table, Grid)
         named = self.table.anchors
-        return AUTO if named == AUTO else self.beside(named) if named else None
+        return AUTO if named == AUTO else self.beside(named, model) if named else None
 
     def editor(self, name: str) -> str:
         """Return an editor as `entry_of` takes it."""
@@ -161,8 +170,8 @@ class SweepFile:
         grid = self.table
         assert isinstance(grid, Grid)
         for model, suite, limit, editor in product(grid.models, grid.suites, grid.limits, grid.editors):
-            for settings, order in product(self._settings_of(editor), grid.orders):
-                yield Combination(model, suite, limit, editor, settings, order)
+            for writing, settings, order in product(grid.writings, self._settings_of(editor), grid.orders):
+                yield Combination(model, suite, limit, editor, settings, order, writing=writing)
 
     def _settings_of(self, editor: str) -> Iterator[tuple[str, ...]]:
         own = dict[str, tuple[Any, ...]]()
@@ -170,8 +179,9 @@ class SweepFile:
             named = _editor_of(key, self.table)
             if named in (None, editor):
                 own[key if named is None else key.removeprefix(f"{named}:")] = values
-        for chosen in product(*own.values()):
-            yield tuple(f"{key}={spelled(value)}" for key, value in zip(own, chosen, strict=True))
+        assert isinstance(self.table, Grid)
+        for change, *chosen in product(self.table.changes, *own.values()):
+            yield (*change, *(f"{key}={spelled(value)}" for key, value in zip(own, chosen, strict=True)))
 
 
 def read_sweep(path: Path) -> SweepFile:
@@ -250,12 +260,14 @@ def _editor_of(key: str, table: BaseModel) -> str | None:
 
 def _check_names(path: Path, grid: Grid) -> None:
     try:
-        known = grid.measured
+        checked(grid.protocols)
     except ValueError as error:
         there = f"there are {', '.join(PROTOCOLS)}"
         raise UsageError(f"{path}: `protocols`: unknown protocol `{shorten(str(error))}`", there) from None
+    try:
+        preset = grid.preset
     except UsageError as error:
         raise UsageError(f"{path}: `metrics`: {error.message}", error.hint) from None
-    if grid.preset and grid.protocols:
-        text = f'{path}: `metrics = "{grid.metrics}"` sets the protocols itself: {", ".join(known)}'
+    if preset and grid.protocols:
+        text = f'{path}: `metrics = "{grid.metrics}"` sets the protocols itself: {", ".join(preset.protocols)}'
         raise UsageError(text, "leave `protocols` out")

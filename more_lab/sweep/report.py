@@ -93,8 +93,9 @@ def _group(trial: Trial) -> tuple[object, ...]:
 
 
 def names_of(trial: Trial) -> dict[str, Any]:
-    """Return a trial as its file names it."""
-    return {**vars(trial.names), "settings": list(trial.names.settings), "threads": trial.threads}
+    """Return a trial as its file names it; how edits are written where that is not each as it comes."""
+    names = {**vars(trial.names), "settings": list(trial.names.settings), "threads": trial.threads}
+    return names if names["writing"] != "online" else {name: names[name] for name in names if name != "writing"}
 
 
 def estimate_of(values: Mapping[str, Any]) -> Estimate:

@@ -13,6 +13,7 @@ from more_cli.editors.base import Editor
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.evaluation.metrics import Estimate
+from more_cli.evaluation.streams import writes_together
 from more_cli.ops.anchors import identities
 from more_cli.progress import Progress
 from more_cli.runner.anchors import choose_anchors
@@ -80,7 +81,7 @@ class Trial:
     def run(self, progress: Progress) -> tuple[dict[str, Any], bool]:
         """Run it, or finish what another process began."""
         report = run_suite(self.source.load(), self.model, self.options, self.place.machine, progress)
-        return result_of(report), not report.resumed
+        return result_of(report), not report.work.resumed
 
 
 @dataclass(frozen=True)
@@ -116,27 +117,28 @@ class _Maker:
         self._bases = {name: Base(folder) for name, folder in setup.models.items()}
         self._versions = setup.place.versions(setup.threads)
         self._draws = dict[tuple[str, str], bool]()
-        self._held = self._all_anchors() if sweep.anchors else {}
+        self._held = self._all_anchors() if self.grid.anchors else {}
         """Identities of all anchors by suite: no trial is scored on one, so that all have the same probes."""
 
-    def _all_anchors(self) -> dict[str, frozenset[tuple[str, str]]]:
+    def _all_anchors(self) -> dict[Source, frozenset[tuple[str, str]]]:
         """Return the identities of the anchors of all trials by suite.
 
         Raises:
             UsageError: no editor uses anchors, or a suite has no pool to make them from.
         """
-        held: dict[str, set[tuple[str, str]]] = {}
+        held: dict[Source, set[tuple[str, str]]] = {}
         for names in {replace(names, order=0, limit=0): None for names in self.sweep.combinations()}:
             if given := self._anchors_of(names):
-                questions = choose_anchors(self._editor(names), given, self._source(names).load())
-                held.setdefault(names.suite, set()).update(identities(questions))
+                source = self._source(names)
+                questions = choose_anchors(self._editor(names), given, source.load())
+                held.setdefault(source, set()).update(identities(questions))
         if not held:
             raise UsageError("no editor uses anchors with these settings", "leave `anchors` out")
-        return {suite: frozenset(found) for suite, found in held.items()}
+        return {source: frozenset(found) for source, found in held.items()}
 
     def _anchors_of(self, names: Combination) -> Path | Literal["auto"] | None:
         try:
-            return self.sweep.anchors if "anchors" in self._editor(names).capabilities else None
+            return self.sweep.anchors(names.model) if "anchors" in self._editor(names).capabilities else None
         except StateError:  # a broken checkpoint: planning its trial says why
             return None
 
@@ -146,17 +148,27 @@ class _Maker:
 
     def _source(self, names: Combination) -> Source:
         roots = (self.grid.data_root, self.grid.image_root)
-        return Source(self.sweep.suite(names.suite), *(self.sweep.beside(root) if root else None for root in roots))
+        folders = (self.sweep.beside(root, names.model) if root else None for root in roots)
+        return Source(self.sweep.suite(names.suite, names.model), *folders)
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial; seeds change last of all."""
-        for names in self.sweep.combinations():
+        for names in map(self._written, self.sweep.combinations()):
             draws = self._draws.get((names.model, names.editor))
             trial = None if self.grid.seeds and draws else self._planned(names)
             if self.grid.seeds and self._draws.get((names.model, names.editor)):
                 yield from (self._planned(replace(names, seed=seed)) for seed in self.grid.seeds)
             elif trial:
                 yield trial
+
+    def _written(self, names: Combination) -> Combination:
+        """Return a combination as its editor can write it: each edit as it comes, if it knows nothing else."""
+        if names.writing == "online":
+            return names
+        try:
+            return names if writes_together(self._editor(names)) else replace(names, writing="online")
+        except StateError:  # a broken checkpoint: planning its trial says why
+            return names
 
     def _planned(self, names: Combination) -> Trial:
         """Return a trial with its key, or with the reason why it cannot be run."""
@@ -178,22 +190,21 @@ class _Maker:
         return replace(trial, key=run_key(facts, schedule, trial.options.yardstick))
 
     def _unplanned(self, names: Combination) -> Trial:
-        grid, sweep = self.grid, self.sweep
+        grid, sweep, source = self.grid, self.sweep, self._source(names)
         options = LabOptions(
             editor=sweep.editor(names.editor),
             settings=names.settings + (() if names.seed is None else (f"seed={names.seed}",)),
             limit=names.limit or None,
             order=names.order,
-            protocols=grid.measured,
-            checkpoints=grid.checkpoints,
-            lags=grid.lags,
+            writing=names.writing,
+            scored=grid.scored,
             cache=self.setup.cache,
             preset=grid.preset,
-            anchors=self._anchors_of(names) if sweep.anchors else None,
-            unscored=self._held.get(names.suite, frozenset()),
+            anchors=self._anchors_of(names) if grid.anchors else None,
+            unscored=self._held.get(source, frozenset()),
         )
         setup = self.setup
-        return Trial(names, options, setup.models[names.model], self._source(names), setup.place, setup.threads)
+        return Trial(names, options, setup.models[names.model], source, setup.place, setup.threads)
 
 
 def labelled(trials: Sequence[Trial]) -> list[Trial]:
@@ -214,6 +225,7 @@ def _label(names: Combination, differ: set[str]) -> str:
         "settings": " ".join(names.settings),
         "seed": "" if names.seed is None else f"seed={names.seed}",
         "order": f"order={names.order}",
+        "writing": names.writing,
         "limit": _stream(names),
     }
     return ", ".join(word for name, word in words.items() if name in differ and word)

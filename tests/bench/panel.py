@@ -94,7 +94,9 @@ CODE = {
         PACKAGE / "ops" / "auto_anchors.py",
         PACKAGE.parent / "recipes",
     ],
-    "lora": [PACKAGE / "editors" / name for name in ("anchors.py", "lora.py", "training.py")] + [RESULTS.parents[1]],
+    "lora": [PACKAGE / "editors" / "anchors.py"]
+    + [PACKAGE.parent / "more_lab" / "editors" / name for name in ("lora.py", "training.py")]
+    + [Path(__file__).parent],
 }
 """What decides the numbers of an editor's runs, and of the LoRA's."""
 
@@ -124,7 +126,7 @@ def code(kind: str) -> str:
     """Return a digest of the code of `CODE`, without comments and docstrings."""
     found = hashlib.sha256()
     for root in CODE["lora" if kind == "lora" else "editor"]:
-        pattern = "panel_runs.py" if root == RESULTS.parents[1] else "*.toml" if root.name == "recipes" else "*.py"
+        pattern = "panel_runs.py" if root == Path(__file__).parent else "*.toml" if root.name == "recipes" else "*.py"
         for path in sorted(root.rglob(pattern)) if root.is_dir() else [root]:
             text = path.read_text(encoding="utf-8")
             found.update(meaning(text) if path.suffix == ".py" else json.dumps(tomllib.loads(text)).encode())

@@ -14,7 +14,7 @@ import torch
 
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
-from more_cli.evaluation.streams import apply_stream
+from more_cli.evaluation.streams import Stream
 from more_cli.model.batches import Query
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
@@ -30,7 +30,7 @@ def measure(folder: Path, rounds: int, edits: int = 100) -> dict[str, Any]:
     probes = [probe for edit in chosen for probe in probes_of(edit)]
     editor = fresh_editor(load_recipe("llava"))
     with editor.attach(loaded):
-        apply_stream(editor, chosen)
+        Stream(editor, chosen).run()
 
     def known() -> list[ProbeScore]:
         return run_probes(loaded, editor, probes, references=BaseAnswers(loaded, folder / "base", Yardstick()))

@@ -35,7 +35,7 @@ def test_every_order_has_the_first_edits_each_in_a_sequence_of_its_own(world: Wo
     assert len(set(streams)) == 4
     assert {tuple(sorted(stream)) for stream in streams} == {streams[0]}
     assert [report.reproduce.get("order") for report in reports] == [None, 1, 4, 7], "older runs keep their keys"
-    assert [report.resumed for report in reports] == [0] * 4, "none is read from another's cache"
+    assert [report.work.resumed for report in reports] == [0] * 4, "none is read from another's cache"
     values = [{scores.id: scores.values() for scores in report.per_edit} for report in reports]
     assert values == [values[0]] * 4, "the base's answers are those of one batch, in whatever order"
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from more_cli.evaluation.names import LOCALITY_METRICS, TARGET_METRICS
-from more_cli.runner.protocols import SINGLE, Schedule
-from more_cli.runner.report import SuiteReport, report
+from more_cli.runner.plan import RunOptions
+from more_cli.runner.protocols import SINGLE, Scored
+from more_cli.runner.report import SuiteReport
 from support.editing import an_edit
 
 
@@ -33,8 +34,8 @@ def reported(tmp_path: Path, stream: str, single: str) -> SuiteReport:
     for number, line in enumerate(lines):
         line["id"] = f"e{number % 2}"
     suite: Any = SimpleNamespace(name="x", pools={"evaluation": edits})
-    schedule = Schedule(2, ("final", "online", "single"))
-    return report(suite, edits, schedule, lines, model=tmp_path, editor="more", reproduce={}, left_out=0)
+    options = RunOptions(scored=Scored(("final", "online", "single"), ()))
+    return SuiteReport(suite, tmp_path, options, edits, lines, {})
 
 
 def test_its_targets_count_as_not_reached_in_every_protocol(tmp_path: Path) -> None:

@@ -44,7 +44,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     found = read_sweep(written(tmp_path, 'editors = ["more@own.toml", "more@llava"]\nsuites = ["a.jsonl", "e-ic"]'))
     assert found.editor("more@own.toml") == f"more@{tmp_path / 'own.toml'}"
     assert found.editor("more@llava") == "more@llava"
-    assert (found.suite("a.jsonl"), found.suite("e-ic")) == (str(tmp_path / "a.jsonl"), "e-ic")
+    assert [found.suite(name, "m") for name in ("a.jsonl", "e-ic")] == [str(tmp_path / "a.jsonl"), "e-ic"]
+    assert found.suite("{model}/a.jsonl", "models/A1") == str(tmp_path / "A1" / "a.jsonl")
+    assert found.suite("{model}.jsonl", "embedded:llava") == str(tmp_path / "llava.jsonl")
+
+
+def test_settings_that_change_together_and_ways_to_write_are_combined(tmp_path: Path) -> None:
+    text = """
+    editors = ["more"]
+    writings = ["online", "batch"]
+    changes = [[], ["margin=1", "rehearsal.size=0"]]
+    [settings]
+    rank = [8]
+    """
+    found = list(read_sweep(written(tmp_path, text)).combinations())
+    each = [("rank=8",), ("margin=1", "rehearsal.size=0", "rank=8")]
+    ways = [(way, one) for way in ("online", "batch") for one in each]
+    assert [(cell.writing, cell.settings) for cell in found] == ways
 
 
 def test_the_shipped_files_can_be_run(tmp_path: Path) -> None:

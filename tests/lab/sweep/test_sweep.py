@@ -254,3 +254,19 @@ def test_as_json_a_plan_and_a_result_name_every_trial(world: World) -> None:
     keys = [trial["key"] for trial in found["trials"]]
     assert keys == [job["key"] for job in planned["jobs"]]
     assert sorted(keys) == [each["key"] for each in lines(world, "whole")]
+
+
+def test_edits_are_written_together_where_the_editor_can(world: World) -> None:
+    """Beside it an editor that cannot runs once, and a suite in a folder named after the model is found."""
+    shutil.copytree(world.root, world.root / "of" / "model", ignore=shutil.ignore_patterns("of", "model*", "whole*"))
+    text = 'editors = ["more", "none"]\nmodels = ["model"]\nsuites = ["of/{model}/edits.jsonl"]\nlimits = [2]\n'
+    text += 'writings = ["online", "batch"]\nprotocols = ["final"]\n[settings]\n"more:max_steps" = [4]\n'
+    result = sweep(world, text, "together")
+    assert result.code == 0, result.err
+    assert "1 combination left out" in result.err
+    found = {(one["trial"]["editor"], one["trial"].get("writing")): one for one in lines(world, "together")}
+    assert set(found) == {("more", None), ("more", "batch"), ("none", None)}
+    where = "--suite", world.root / "edits.jsonl", "--limit", 2, "--dtype", "float32", "--json"
+    alone = run("run", world.model, *where, "--set", "max_steps=4", "--batch", "--cache", world.root / "alone").json
+    values = [one["values"] for one in found["more", "batch"]["per_edit"]]
+    assert values == [one["values"] for one in alone["per_edit"]]
