@@ -8,19 +8,15 @@ made from, with the SHA-256 of every file: a test compares these with the files,
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import re
-import runpy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import matplotlib as mpl
 import numpy as np
@@ -29,13 +25,12 @@ from matplotlib.figure import Figure
 
 from more_cli.evaluation.metrics import estimate
 from more_lab.experiments.paired import compare
+from more_lab.panel.__main__ import PAGES
+from more_lab.panel.table import FIVE, RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "img"
 MANIFEST = IMAGES / "manifest.json"
-BENCH = ROOT / "tests" / "bench"
-RESULTS = ROOT / "more_lab" / "results"
-FIVE = ("Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc")
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
 OURS, PART, PUBLISHED, LORA, OTHER = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#999999"
@@ -539,59 +534,10 @@ def draw(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ tables
 
-_SHOW = ("panel.py", "show")
-_CHOICE = (*_SHOW, "--out", str(RESULTS / "panel_choice.jsonl"))
-_CONSTANTS = (*_SHOW, "--out", str(RESULTS / "panel_constants.jsonl"))
-_OBJECTS = ("--stream", "objects", "--limit", "40")
-TABLES: dict[str, list[tuple[str, ...]]] = {
-    "EDITORS.md": [("editors.py",)],
-    "RETENTION.md": [("retention.py", "show")],
-    "RESULTS.md": [("speed.py", "show")],
-    "LONG.md": [("long.py", "show")],
-    "ABLATIONS.md": [("ablations.py", "show")],
-    "PANEL.md": [
-        ("panel_head.md",),
-        *[
-            (*_SHOW, "--half", half, *stream, "--against", "lora")
-            for half in ("held", "dev")
-            for stream in (("--stream", "mistakes"), _OBJECTS)
-        ],
-        *[
-            (*_SHOW, "--stream", "long", "--limit", limit, "--against", "lora-0.0005")
-            for limit in ("100", "300", "1000", "3000")
-        ],
-        (
-            *_SHOW,
-            "--out",
-            str(RESULTS / "panel_long.jsonl"),
-            "--stream",
-            "long",
-            "--limit",
-            "1000",
-            "--against",
-            "default",
-        ),
-        *[(*_SHOW, "--stream", stream, "--against", "lora") for stream in ("captions", "contradictions", "e-ic-mini")],
-        ("panel_choice.md",),
-        (*_CHOICE, "--against", "mean key"),
-        (*_CHOICE, *_OBJECTS, "--against", "mean key"),
-        (*_CONSTANTS, "--stream", "mistakes", "--against", "auto-anchors"),
-        (*_CONSTANTS, *_OBJECTS, "--against", "auto-anchors"),
-    ],
-}
-"""By name of the page: the texts and the commands that it is put together from."""
-
 
 def tabulate(name: str) -> None:
     """Write a page of tables."""
-    with contextlib.redirect_stdout(io.StringIO()) as page:
-        for path, *arguments in TABLES[name]:
-            if path.endswith(".md"):
-                page.write((BENCH / path).read_text(encoding="utf-8"))
-            else:
-                with mock.patch.object(sys, "argv", [path, *arguments]), contextlib.suppress(SystemExit):
-                    runpy.run_path(str(BENCH / path), run_name="__main__")
-    (RESULTS / name).write_text(page.getvalue(), encoding="utf-8")
+    (RESULTS / name).write_text("".join(f"{line}\n" for line in PAGES[name]()), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------ what was read
@@ -602,7 +548,7 @@ _opened: set[Path] = set()
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[0], str) and arguments[1] == "r":
         path = Path(arguments[0]).resolve()
-        if path.suffix in (".json", ".jsonl", ".md") and {BENCH, RESULTS} & set(path.parents):
+        if path.suffix in (".json", ".jsonl", ".md") and RESULTS in path.parents:
             _opened.add(path)
 
 
@@ -617,10 +563,9 @@ def made(path: Path, make: Callable[[], None]) -> dict[str, dict[str, str]]:
 
 def main() -> None:
     """Make all tables, then all figures, of which one is drawn from a table, then the manifest."""
-    sys.path.insert(0, str(BENCH))
     sys.addaudithook(_note)
     manifest: dict[str, dict[str, str]] = {}
-    for name in TABLES:
+    for name in PAGES:
         manifest |= made(RESULTS / name, partial(tabulate, name))
     for name in FIGURES:
         manifest |= made(IMAGES / f"{name}.svg", partial(draw, name))

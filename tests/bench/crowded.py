@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from more_cli.system.environment import SPINS
+from more_lab.panel.speed import EDITS
 
 WAITS = {"ours": SPINS, "torch's own": "300000"}
 """GOMP_SPINCOUNT; the second is libgomp's default."""
-ROUNDS, EDITS = 3, {"270M": 2, "embedded": 24}
+ROUNDS = 3
 
 
 def measure(models: dict[str, Path]) -> dict[str, Any]:
@@ -49,15 +49,3 @@ def bench(model: Path, edits: int, spins: str) -> float:
     command = [sys.executable, "-m", "more_cli", "bench", str(model), "--limit", str(edits), "--json", "-q"]
     made = subprocess.run(command, check=True, capture_output=True, env=environment | {"GOMP_SPINCOUNT": spins}).stdout
     return float(json.loads(made)["seconds"])
-
-
-def table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield seconds an edit, and their ratio."""
-    yield "| model | beside | " + " | ".join(f"s an edit, {wait}" for wait in WAITS) + " | torch's own over ours |"
-    yield "|---" * (3 + len(WAITS)) + "|"
-    for name, rows in found.items():
-        for beside, times in rows.items():
-            edits = EDITS[name]
-            each = [[seconds / edits for seconds in times[wait]] for wait in WAITS]
-            cells = [f"{median(one):.2f} ({min(one):.2f}-{max(one):.2f})" for one in each]
-            yield "| " + " | ".join((name, beside, *cells, f"{median(each[1]) / median(each[0]):.2f}")) + " |"

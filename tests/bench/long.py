@@ -2,7 +2,7 @@
 
 python tests/bench/long.py run --edits 5000 --out more_lab/results/long.json
 python tests/bench/long.py open --lines 100000 --out more_lab/results/ledger.json
-python tests/bench/long.py show > more_lab/results/LONG.md
+python -m more_lab.panel LONG.md
 
 The embedded model with its anchors and the default recipe. The stream repeats the 336 questions of the evaluation pool:
 first with their right answers, then in every round with other answers of the same kind, random with a fixed seed, so
@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from more_cli.clock import running
+from more_cli.demo.files import demo_model_dir, suite_dir
 from more_cli.editors.more.sites import Sites
 from more_cli.files import sha256_bytes
 from more_cli.inputs.feeds import Pipe
@@ -46,17 +47,14 @@ from more_cli.store.state import load_state, save_state
 from more_cli.store.target import Target
 from more_lab.bench.floor import Floor
 from more_lab.bench.timing import Stopwatch
-from streams import growth, model_of, suite_of
+from more_lab.panel.long import opened
+from more_lab.panel.table import RESULTS
 
-RESULTS = Path(__file__).parents[2] / "more_lab" / "results" / "long.json"
-LEDGER = Path(__file__).parents[2] / "more_lab" / "results" / "ledger.json"
-SUITE = suite_of("llava", "e-vqa-mini")
+SUITE = suite_dir("e-vqa-mini")
 SEED = 0
 TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")
 """Of each edit: its writes, its cost in samples, wall and CPU ms, the CPU ms of its writes alone and the samples in
 them, and the CPU ms of the bare loop after it."""
-SETTLED = 336
-"""After this edit every question was asked once, so that rehearsal samples from its full number of past edits."""
 
 
 def lines(count: int) -> Iterator[dict[str, Any]]:
@@ -159,7 +157,7 @@ class Keys:
 def run(count: int, folder: Path) -> dict[str, Any]:
     """Apply the stream and return the measurements."""
     torch.set_num_threads(1)
-    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    target, machine = Target(demo_model_dir(), folder / "long.more"), Machine(dtype="float32")
     keys, listener = Keys(), Watching(max(1, count // 50), target)
     initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
     before, size = held(), target.sidecar.stat().st_size
@@ -213,7 +211,7 @@ def lengthened(target: Target, count: int) -> None:
 
 def open_long(count: int, folder: Path) -> dict[str, Any]:
     """Return the seconds of opening a ledger and of resuming a state with it, CPU and wall."""
-    target, machine = Target(model_of("llava"), folder / "long.more"), Machine(dtype="float32")
+    target, machine = Target(demo_model_dir(), folder / "long.more"), Machine(dtype="float32")
     stream = io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines(40)))
     initialise(target, inputs=Inputs(anchors=SUITE / "anchors.jsonl"), machine=machine)
     edit_stream(target, Pipe(stream), EditOptions(image_root=SUITE), machine)
@@ -235,95 +233,15 @@ def open_long(count: int, folder: Path) -> dict[str, Any]:
     return found | {"load": [round(value, 1) for value in os.getloadavg()]}
 
 
-def columns(made: dict[str, Any], first: int = SETTLED) -> dict[str, np.ndarray]:
-    """Return the measurements of each edit after the first `first`; those of writes for edits that have one."""
-    taken = {name: np.asarray(values, dtype=float)[first:] for name, values in made["per_edit"].items()}
-    wrote = taken["writes"] > 0
-    writes, alone, bare, samples = (taken[name][wrote] for name in ("writes", "alone", "bare", "samples"))
-    return {
-        "edit: samples sent (forward only: a third)": taken["cost"],
-        "edit: writes": taken["writes"],
-        "edit: wall ms": taken["wall"],
-        "edit: CPU ms": taken["cpu"],
-        "edit: CPU ms a sample sent": taken["cpu"] / taken["cost"],
-        "write: samples": samples / writes,
-        "write: CPU ms": alone / writes,
-        "write: CPU ms a sample": alone / samples,
-        "bare loop: CPU ms": bare,
-        "write: CPU ms a sample over the bare loop's ms": alone / samples / bare,
-    }
-
-
-def show() -> Iterator[str]:
-    """Yield LONG.md."""
-    made = json.loads(RESULTS.read_text(encoding="utf-8"))
-    count = made["edits"]
-    long = count > 2 * SETTLED
-    first = SETTLED if long else 1  # the first edit loads the model
-    rows = columns(made, first)
-    wrote = np.mean(np.asarray(made["per_edit"]["writes"]) > 0)
-    yield f"# A stream of {made['edits']:,} edits"
-    yield ""
-    yield __doc__.strip().split("\n\n", 2)[2].replace("\n", " ")
-    yield ""
-    yield "Made with `python tests/bench/long.py run`, and this page from its result with `show`."
-    yield f"The machine: {made['machine']}, load {made['load'][2]} at the end, {made['seconds'] / 3600:.1f} hours."
-    yield ""
-    yield "| | per edit, median | change over the stream, % of the median (95 % interval) |"
-    yield "|---|---|---|"
-    for name, values in rows.items():
-        change, low, high = (100 * value * count / len(values) / np.median(values) for value in growth(values))
-        found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})" if long else "too short to say"
-        yield f"| {name} | {np.median(values):.2f} | {found} |"
-    yield ""
-    yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
-    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to check."
-    yield "A write is its forward and backward pass, with all samples in it, and the update of B, without the checks"
-    yield "before and after it. The bare loop is the very first write as plain PyTorch (`more bench --floor`), run"
-    yield "after every edit: it shows how fast the machine was then. Compared with it, a sample's time is constant."
-    yield ""
-    yield "| | before | first edit | last check | after |"
-    yield "|---|---|---|---|---|"
-    places = (made["before"], made["held"][0], made["held"][-1], made["after"])
-    yield "| resident, MiB | " + " | ".join(f"{place['resident'] / 2**20:.0f}" for place in places) + " |"
-    for name in ("descriptors", "hooks"):
-        yield f"| {name} | " + " | ".join(str(place[name]) for place in places) + " |"
-    yield ""
-    yield "The hooks in the last column are transformers' own, two on each vision layer from its first pass on."
-    yield ""
-    shown = ", ".join(f"{count} {status}" for status, count in made["statuses"].items())
-    stand = ", ".join(f"{count} {status}" for status, count in made["standing"].items())
-    yield f"- When applied: {shown}; {wrote:.1%} wrote something. At the end: {stand}."
-    first_size, last_size = made["state_bytes"]
-    yield f"- State: {first_size:,} bytes before, {last_size:,} after (its header counts edits and keys);"
-    yield f"  ledger {made['ledger_bytes'] / made['edits']:,.0f} bytes an edit."
-    yield f"- P after {made['keys']:,} keys of all sites: at most {made['P_error']:.1e} from its closed form"
-    yield "  (I + sum z z^T / lambda)^-1, relative to the largest entry of that, in float64."
-    if LEDGER.exists():
-        yield from opened(json.loads(LEDGER.read_text(encoding="utf-8")))
-
-
-def opened(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the page's paragraph about a long ledger."""
-    yield ""
-    yield f"A ledger of {found['lines']:,} lines ({found['bytes'] / 2**20:.0f} MiB; 40 edits of this stream, repeated),"
-    yield "`long.py open`, median of five, in seconds of CPU time (wall time in brackets): it opens, with every line"
-    yield f"checked, in {found['open'][0]} ({found['open'][1]}); a state resumes with it, its memory of every edit"
-    yield f"rebuilt, in {found['resume'][0]} ({found['resume'][1]}), before the model loads. Load {found['load'][0]}."
-
-
 def main() -> None:
-    """Make the run, or print the page."""
+    """Make a run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["run", "open", "show"])
+    parser.add_argument("command", choices=["run", "open"])
     parser.add_argument("--edits", type=int, default=5000)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
-    if arguments.command == "show":
-        print("\n".join(show()))
-        return
-    out = arguments.out or (RESULTS if arguments.command == "run" else LEDGER)
+    out = arguments.out or RESULTS / ("long.json" if arguments.command == "run" else "ledger.json")
     with tempfile.TemporaryDirectory() as folder:
         if arguments.command == "open":
             found = open_long(arguments.lines, Path(folder))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from more_lab.panel import long as shown
+from more_lab.panel.long import read
 from support.paths import BENCH, ROOT
 
 
@@ -18,8 +20,7 @@ def long(monkeypatch: pytest.MonkeyPatch):
     import long
 
     yield long
-    for name in ("long", "streams"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("long", None)
 
 
 @pytest.mark.slow
@@ -43,8 +44,8 @@ def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> 
     assert (made["before"]["hooks"], made["after"]["hooks"]) == (0, 10), "transformers' own, two a vision layer"
     # Its header counts edits and keys, in decimal digits.
     assert abs(made["state_bytes"][1] - made["state_bytes"][0]) < 200
-    monkeypatch.setattr(long, "RESULTS", out)
-    page = "\n".join(long.show())
+    monkeypatch.setattr(shown, "read", lambda name: made if name == "long.json" else read(name))
+    page = "\n".join(shown.page())
     assert page.startswith("# A stream of 30 edits\n")
     assert "nan" not in page
 
@@ -58,4 +59,4 @@ def test_every_edit_of_the_stream_asks_for_another_answer_than_the_last_one(long
         answers[asked] = line["target"]
         ids.add(line["id"])
     assert len(ids) == 1500
-    assert len(answers) == long.SETTLED
+    assert len(answers) == shown.SETTLED

@@ -1,20 +1,7 @@
-"""Editors side by side on two suites: the tables of EDITORS.md, from the results of `more eval --suite`.
-
-    for suite in e-vqa e-ic; do
-      for editor in none more more:paper more:authors naive ft-l ft-m lora ...; do
-        more run --suite $suite --editor $editor --calibrate 9 --json > $suite-${editor/:/-}.json
-      done
-      more run --suite $suite --editor lora-all --calibrate 9 --protocol final \\
-        --checkpoints 1,2,3,4,5,6,7,8,9,10,20,30,40,50,60,70,80,90 --json > $suite-lora-all.json
-    done
-    python tests/bench/editors.py keep *.json > more_lab/results/editors.jsonl    # NAME=FILE names a row otherwise
-    python tests/bench/editors.py > more_lab/results/EDITORS.md
-"""
+"""EDITORS.md: editors side by side on two suites, from the results of `more run --json`."""
 
 from __future__ import annotations
 
-import json
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,37 +16,30 @@ from more_cli.text import canonical_json
 from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import EDITORS as PAPER
 from more_lab.experiments.published import table as table_of
+from more_lab.panel.table import FIVE, MEAN, METRICS, head, points, row, runs_of, share, text_of
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "more_lab" / "results" / "editors.jsonl"
-RIVALS = RESULTS.with_name("rivals.jsonl")
+RESULTS = "editors.jsonl"
+RIVALS = "rivals.jsonl"
 """Runs without calibration, of all editors."""
-NINE = RESULTS.with_name("nine.jsonl")
+NINE = "nine.jsonl"
 """Runs with `--calibrate 9`; those of RESULTS had five settings each."""
 FAMILIES = {
     "LLaVA": (RIVALS, "LLaVA-v1.5"),
-    "BLIP2": (RESULTS.with_name("blip2.jsonl"), "BLIP2-OPT"),
-    "Qwen2-VL": (RESULTS.with_name("qwen2.jsonl"), "LLaVA-v1.5"),
-    "Qwen3-VL": (RESULTS.with_name("qwen3.jsonl"), "LLaVA-v1.5"),
+    "BLIP2": ("blip2.jsonl", "BLIP2-OPT"),
+    "Qwen2-VL": ("qwen2.jsonl", "LLaVA-v1.5"),
+    "Qwen3-VL": ("qwen3.jsonl", "LLaVA-v1.5"),
 }
 """Runs without calibration on the small models, of the paper's editors and some more; and the backbone whose printed
 numbers they are compared with: on Qwen the paper has none of other editors than its own."""
 SUITES = "e-vqa", "e-ic"
-ORDERS = RESULTS.with_name("orders.jsonl")
+ORDERS = "orders.jsonl"
 """Runs of NINE's editors with the settings that were chosen there, in two other orders (`--order 1`, `--order 2`)."""
-THOUSAND = RESULTS.with_name("thousand.jsonl")
+THOUSAND = "thousand.jsonl"
 """Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
-FIVE = {
-    "Rel": "rel.tf_exact",
-    "T-Gen": "gen_text.tf_exact",
-    "M-Gen": "gen_image.tf_exact",
-    "T-Loc": "loc_text.loc_expkl_answer",
-    "M-Loc": "loc_image.loc_expkl_answer",
-}
 MARKS = (100, 10, 1)
 MEANS = "Mean of five by suite and model, final@100, own constants"
 LONG_MARKS = (1, 10, 100, 1000)
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ORDER = list(PROJECT["entry-points"]["more.editors"])
 """Editors in the order of the page's rows."""
 FIT = ("right", "held_out", "seconds", "undertrained")
@@ -91,14 +71,14 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "footprint": list(run["footprints"].values())[-1],
         "cost": round(run["cost"], 2),
         "readouts": {
-            f"{protocol}@{mark}": {label: short(found(run, mark, name)) for label, name in FIVE.items()}
+            f"{protocol}@{mark}": {label: short(found(run, mark, name)) for label, name in METRICS.items()}
             for mark in (*MARKS, LONG_MARKS[-1])
             if f"final@{mark}" in run["protocols"]
             for protocol, found in (("final", final), ("online", online))
             if protocol == "final" or f"online@{mark}" in run["protocols"] or asked(run, mark)
         },
         "per_edit": {
-            label: [round(mean(edit["values"][name]), 4) for edit in run["per_edit"]] for label, name in FIVE.items()
+            label: [round(mean(edit["values"][name]), 4) for edit in run["per_edit"]] for label, name in METRICS.items()
         },
         "online_per_edit": right_after(run),
     }
@@ -115,7 +95,7 @@ def right_after(run: Mapping[str, Any]) -> dict[str, list[float]]:
     if len(rows) < len(run["per_edit"]):
         return {}
     found: dict[str, list[float]] = {}
-    for label, name in FIVE.items():
+    for label, name in METRICS.items():
         kind, metric = name.split(".")
         found[label] = [round(mean([s["values"][metric] for s in row if s["kind"] == kind]), 4) for row in rows]
     return found
@@ -141,9 +121,9 @@ def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
     return asdict(estimate([score["values"][metric] for score in scores]))
 
 
-def show() -> Iterator[str]:
+def page() -> Iterator[str]:
     """Yield EDITORS.md."""
-    yield (Path(__file__).parent / "editors_head.md").read_text(encoding="utf-8")
+    yield text_of("editors")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
     yield from thousand()
@@ -153,11 +133,6 @@ def show() -> Iterator[str]:
     for family, (path, backbone) in FAMILIES.items():
         where = "" if path == RIVALS else f" on {family}"
         yield from sections(path, f"{where} (own constants)", whole=True, backbone=backbone)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the runs of a file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def on_suite(runs: Sequence[dict[str, Any]], suite: str) -> dict[str, dict[str, Any]]:
@@ -172,8 +147,8 @@ def average(run: Mapping[str, Any], readout: str) -> float:
 
 def means() -> Iterator[str]:
     """Yield the mean of five of every editor on every model; in brackets where its fit is undertrained."""
-    runs = [on_suite(read(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
-    yield from head(MEANS, ("editor", *(f"{suite}, {model}" for suite in SUITES for model in FAMILIES)))
+    runs = [on_suite(runs_of(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
+    yield from head("editor", *(f"{suite}, {model}" for suite in SUITES for model in FAMILIES), title=MEANS)
     for editor in (editor for editor in ORDER if any(editor in one for one in runs)):
         cells = []
         for one in runs:
@@ -185,12 +160,11 @@ def means() -> Iterator[str]:
 
 def everywhere() -> Iterator[str]:
     """Yield the paper's order on every model at once: final@100, own constants."""
-    yield from head(
-        "The paper's order at t = 100, by suite and model, final, own constants", ("suite", "pair", *FAMILIES)
-    )
+    title = "The paper's order at t = 100, by suite and model, final, own constants"
+    yield from head("suite", "pair", *FAMILIES, title=title)
     counts: dict[str, Counter[str]] = {model: Counter() for model in FAMILIES}
     for suite in SUITES:
-        ours = {model: on_suite(read(path), suite) for model, (path, _) in FAMILIES.items()}
+        ours = {model: on_suite(runs_of(path), suite) for model, (path, _) in FAMILIES.items()}
         printed = {model: averages(backbone, suite) for model, (_, backbone) in FAMILIES.items()}
         pairs = {frozenset(pair): pair for one in printed.values() for pair in neighbours(one)}
         for first, second in pairs.values():
@@ -210,22 +184,23 @@ def orders() -> Iterator[str]:
     marks = "final@100", "online@100"
     for suite in SUITES:
         found: dict[str, dict[int, list[float]]] = {}
-        for run in (run for path in (NINE, ORDERS) for run in read(path) if run["suite"] == suite):
+        for run in (run for path in (NINE, ORDERS) for run in runs_of(path) if run["suite"] == suite):
             found.setdefault(run["editor"], {})[run.get("order", 0)] = [average(run, mark) for mark in marks]
         whole = sorted((editor for editor in found if len(found[editor]) == 3), key=ORDER.index)
         if whole:
             columns = [f"{mark}, order {number}" for mark in marks for number in range(3)]
-            yield from head(f"{suite} (nine settings each): mean of five in three orders", ("editor", *columns))
+            yield from head("editor", *columns, title=f"{suite} (nine settings each): mean of five in three orders")
         for editor in whole:
             yield row(editor, *(f"{found[editor][number][i]:.1f}" for i in range(len(marks)) for number in range(3)))
 
 
 def thousand() -> Iterator[str]:
     """Yield the editors after 1, 10, 100 and 1,000 edits: the mean of five, then each metric after the last."""
-    runs = sorted(read(THOUSAND), key=lambda run: ORDER.index(run["editor"]))
-    chosen = {run["editor"]: f"`{run['chosen']}`" for run in read(NINE) if run["suite"] == "e-vqa"}
+    runs = sorted(runs_of(THOUSAND), key=lambda run: ORDER.index(run["editor"]))
+    chosen = {run["editor"]: f"`{run['chosen']}`" for run in runs_of(NINE) if run["suite"] == "e-vqa"}
     title = "e-vqa, 1,000 edits, settings chosen among nine"
-    yield from head(f"{title}: mean of five, final", ("editor", "setting", *(f"t = {mark:,}" for mark in LONG_MARKS)))
+    marks = (f"t = {mark:,}" for mark in LONG_MARKS)
+    yield from head("editor", "setting", *marks, title=f"{title}: mean of five, final")
     for run in runs:
         scores = (f"{average(run, f'final@{mark}'):.1f}" for mark in LONG_MARKS)
         yield row(run["row"], chosen.get(run["row"], "own"), *scores)
@@ -233,12 +208,12 @@ def thousand() -> Iterator[str]:
     yield from differences(title, runs, mark=1000)
 
 
-def sections(path: Path, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
+def sections(path: str, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
     """Yield the tables of a file of runs, suite by suite; `whole` names the pairs of the paper that it lacks.
 
     `backbone` is the paper's model that theirs is shaped like.
     """
-    results = read(path)
+    results = runs_of(path)
     for suite in dict.fromkeys(run["suite"] for run in results):
         runs = sorted((run for run in results if run["suite"] == suite), key=lambda run: ORDER.index(run["editor"]))
         title = suite + what
@@ -258,17 +233,17 @@ def memory(run: Mapping[str, Any]) -> tuple[str, str]:
 
 def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterator[str]:
     """Yield the editors of one readout: values in % with their 95 % interval."""
-    yield from head(title, ("editor", *FIVE, "mean of five"))
+    yield from head("editor", *FIVE, MEAN, title=title)
     for run in runs:
         found = [run["readouts"][readout][label] for label in FIVE]
-        cells = [f"{100 * value:.1f} ({100 * low:.1f}-{100 * high:.1f})" for value, low, high, _ in found]
+        cells = [share(value, low, high) for value, low, high, _ in found]
         yield row(named(run), *cells, f"{average(run, readout):.1f}")
 
 
 def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) -> Iterator[str]:
     """Yield each editor's difference from `more`, edit by edit, in points with the 95 % interval of the mean."""
     (first,) = [run for run in runs if named(run) == "more"]
-    yield from head(f"{title}, final@{mark} minus `more`", ("editor", *FIVE, "mean of five"))
+    yield from head("editor", *FIVE, MEAN, title=f"{title}, final@{mark} minus `more`")
     for run in runs:
         if run is not first:
             assert run["edits"] == first["edits"], "the same edits in the same order"
@@ -277,7 +252,7 @@ def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) 
             found = [compare(*pair) for pair in (*pairs, (fives[0], fives[1]))]
             yield row(
                 named(run),
-                *(f"{100 * d.difference:+.1f} ({100 * d.low:+.1f} to {100 * d.high:+.1f})" for d in found),
+                *(points(d.difference, d.low, d.high) for d in found),
             )
 
 
@@ -302,7 +277,7 @@ def ordering(
     """Yield the order of the paper's editors where it is printed; `whole` names the pairs that were not measured."""
     ours = {run["editor"]: run for run in runs}
     pairs = [pair for pair in neighbours(printed) if whole or set(pair) <= set(ours)]
-    yield from head(f"{title}: the paper's order at t = 100", ("pair", "printed", "final", "", "online", ""))
+    yield from head("pair", "printed", "final", "", "online", "", title=f"{title}: the paper's order at t = 100")
     for first, second in pairs:
         gap = printed[first] - printed[second]
         cells = [cell for name in ("per_edit", "online_per_edit") for cell in verdict(ours, first, second, gap, name)]
@@ -317,7 +292,7 @@ def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, na
         [mean(values) for values in zip(*ours[editor][name].values(), strict=True)] for editor in (first, second)
     )
     found = compare(other, one)
-    shown = f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    shown = points(found.difference, found.low, found.high)
     if any((ours[editor].get("fit") or {}).get("undertrained") for editor in (first, second)):
         return shown, "undertrained"
     same = printed * found.difference > 0
@@ -327,32 +302,10 @@ def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, na
 def budget(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the calibrated settings, the fit, the cost of an edit and what is kept."""
     columns = "editor", "tried", "chosen", "at the edge", "learns alone", "cost per edit", "kB fixed", "kB per edit"
-    yield from head(f"{title}, calibration, cost and memory", columns)
+    yield from head(*columns, title=f"{title}, calibration, cost and memory")
     for run in runs:
         chosen = f"`{run['chosen']}`" if run["chosen"] else "default settings"
         fit = f"{run['fit']['right']} of {run['fit']['held_out']}" if run.get("fit") else ""
         kept = memory(run)
         edge = ", ".join(run.get("at_edge", ()))
         yield row(run["editor"], str(len(run["tried"])), chosen, edge, fit, f"{run['cost']:.1f}", *kept)
-
-
-def head(title: str, columns: Sequence[str]) -> Iterator[str]:
-    """Yield a heading and the first lines of a table."""
-    yield f"\n## {title}\n"
-    yield row(*columns)
-    yield "|---" * len(columns) + "|"
-
-
-def row(*cells: str) -> str:
-    """Return a line of a table."""
-    return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["keep"]:
-        for argument in sys.argv[2:]:
-            row_name, _, path = argument.rpartition("=")
-            run = kept(json.loads(Path(path).read_text(encoding="utf-8")))
-            print(json.dumps({"row": row_name or run["editor"], **run}))
-    else:
-        print("\n".join(show()))
