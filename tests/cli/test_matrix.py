@@ -21,9 +21,14 @@ from support.tiny_families import FAMILIES
 from support.tiny_processors import spells_numbers
 
 COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
-LAYOUTS = ["save_pretrained", "old_hub"]
 TOLERANCE = {"float32": 2e-4, "bfloat16": 0.25}
 """Largest logit difference between branches beside the weights and weights that the branches were merged into."""
+WAYS = [
+    *((family, "save_pretrained", "float32") for family in COMPLETE),
+    *((family, "old_hub", "bfloat16") for family in COMPLETE),
+    *(("llava", "save_pretrained", "bfloat16"), ("llava", "old_hub", "float32")),
+]
+"""Every family in each layout and each dtype, and all four pairs of these with one family."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +38,7 @@ def _numbers() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("family", COMPLETE)
+@pytest.mark.parametrize(("family", "layout", "dtype"), WAYS)
 def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> None:
     world = World(tmp_path, family=family, layout=layout, dtype=dtype)
     world.edits(2)

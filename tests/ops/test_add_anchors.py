@@ -14,13 +14,18 @@ HELD += ("--set", "anchors.watched=0", "--set", "halvings=0")
 ANCHORS = [{"question": "is it a dog ?"}, {"question": "who is it ?", "image": "img/black.png", "answer": "a fox"}]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path)
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("edited"))
     world.edits(3)
     world.edit(*HELD)
     world.write(ANCHORS, "anchors.jsonl")
     return world
+
+
+@pytest.fixture
+def world(edited: World, tmp_path: Path) -> World:
+    return edited.copy(tmp_path)
 
 
 def add(world: World, *options: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +55,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture
 def copy(learnt: World, tmp_path: Path) -> World:
     """The same to write to."""
-    shutil.copytree(learnt.root, tmp_path / "copy")
-    return World.at(tmp_path / "copy")
+    return learnt.copy(tmp_path / "copy")
 
 
 def expected(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -21,13 +21,18 @@ JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_
 HELD = "consolidation: 5 edits written anew"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    world = World(tmp_path, text_layers=2)
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("edited"), text_layers=2)
     world.edits(5)
     assert run("init", world.model, *JOINT).code == 0
     assert world.edit().code in (0, 3)
     return world
+
+
+@pytest.fixture
+def world(edited: World, tmp_path: Path) -> World:
+    return edited.copy(tmp_path)
 
 
 def parts(path: Path, kind: str) -> dict[str, torch.Tensor]:
@@ -111,23 +116,21 @@ def test_edits_of_an_interrupted_batch_are_written_too(tmp_path: Path) -> None:
 
 
 @forks
-@pytest.mark.parametrize("step", [1, 3, 5, 6])
-def test_killed_while_it_is_written(world: World, step: int) -> None:
-    whole = world.root / "whole.more"
-    run("init", world.model, *JOINT, "--state", whole)
-    world.edit("--state", whole)
-    world.edit("--state", whole, "--consolidate", "anew")
+def test_killed_while_it_is_written(edited: World, world: World, tmp_path: Path) -> None:
+    world.edit("--consolidate", "anew")
+    for step in (1, 3, 5, 6):
+        here = edited.copy(tmp_path / f"killed-{step}")
 
-    def killed() -> None:
-        at_call(step, [(Session, "count"), (Passes, "write"), (files, "_fsync")], die)
-        world.edit("--consolidate", "anew")
+        def killed(step: int = step, here: World = here) -> None:
+            at_call(step, [(Session, "count"), (Passes, "write"), (files, "_fsync")], die)
+            here.edit("--consolidate", "anew")
 
-    assert in_child(killed) < 0
-    if not any(entry["kind"] == "consolidate" for entry in world.entries()):
-        assert world.edit("--consolidate", "anew").code == 0
-    else:
-        assert world.edit().code == 0
-    assert world.sidecar.read_bytes() == whole.read_bytes()
+        assert in_child(killed) < 0, step
+        if not any(entry["kind"] == "consolidate" for entry in here.entries()):
+            assert here.edit("--consolidate", "anew").code == 0, step
+        else:
+            assert here.edit().code == 0, step
+        assert here.sidecar.read_bytes() == world.sidecar.read_bytes(), f"killed at step {step}"
 
 
 def test_a_revert_writes_the_others_anew_again(world: World) -> None:

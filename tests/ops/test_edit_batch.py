@@ -77,20 +77,19 @@ def test_a_few_that_do_not_hold_are_written_one_by_one(world: World, monkeypatch
 
 
 @forks
-@pytest.mark.parametrize("step", [1, 5, 11, 16, 21])
-def test_killed_in_a_batch(world: World, step: int) -> None:
-    whole = world.root / "whole.more"
-    run("init", world.model, *JOINT, "--state", whole)
-    world.edit("--state", whole, "--batch")
+def test_killed_in_a_batch(world: World, tmp_path: Path) -> None:
     moments = [(Sites, "absorb"), (Session, "count"), (Passes, "write"), (files, "_fsync")]
+    copies = {step: world.copy(tmp_path.with_name(f"{tmp_path.name}-{step}")) for step in (1, 5, 11, 16, 21)}
+    world.edit("--batch")
+    for step, here in copies.items():
 
-    def killed() -> None:
-        at_call(step, moments, die)
-        world.edit("--batch", "--save-every", 2)
+        def killed(step: int = step, here: World = here) -> None:
+            at_call(step, moments, die)
+            here.edit("--batch", "--save-every", 2)
 
-    assert in_child(killed) < 0
-    assert world.edit("--batch").code == 0
-    assert world.sidecar.read_bytes() == whole.read_bytes()
+        assert in_child(killed) < 0, step
+        assert here.edit("--batch").code == 0, step
+        assert here.sidecar.read_bytes() == world.sidecar.read_bytes(), f"killed at step {step}"
 
 
 @forks

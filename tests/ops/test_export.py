@@ -93,24 +93,23 @@ def test_the_cache_of_anchors_changes_no_bit(world: World) -> None:
 
 
 @forks
-@pytest.mark.parametrize("step", [2, 9, 17, 30])
-def test_killed_with_rehearsal_and_consolidation(world: World, step: int) -> None:
+def test_killed_with_rehearsal_and_consolidation(world: World) -> None:
     """Margins are in the ledger: after any interruption the same edits are rehearsed again."""
     moments = [(Sites, "absorb"), (Session, "count"), (Session, "save"), (files, "_fsync"), (files, "_rename")]
-    whole = world.root / "whole.more"
-    init(world, "--state", whole)
-    world.edit("--state", whole, "--consolidate", "all")
     init(world)
+    copies = {step: world.copy(world.root.with_name(f"{world.root.name}-{step}")) for step in (2, 9, 17, 30)}
+    world.edit("--consolidate", "all")
+    for step, here in copies.items():
 
-    def killed() -> None:
-        at_call(step, moments, die)
-        world.edit("--consolidate", "all", "--save-every", 2)
+        def killed(step: int = step, here: World = here) -> None:
+            at_call(step, moments, die)
+            here.edit("--consolidate", "all", "--save-every", 2)
 
-    in_child(killed)
-    world.edit()
-    if not any(entry["kind"] == "consolidate" for entry in world.entries()):
-        world.edit("--consolidate", "all")
-    assert world.sidecar.read_bytes() == whole.read_bytes()
+        assert in_child(killed) < 0, step
+        here.edit()
+        if not any(entry["kind"] == "consolidate" for entry in here.entries()):
+            here.edit("--consolidate", "all")
+        assert here.sidecar.read_bytes() == world.sidecar.read_bytes(), f"killed at step {step}"
 
 
 def test_consolidation_is_a_line_of_the_ledger(world: World) -> None:

@@ -20,11 +20,17 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.fixture
-def refused(world: World) -> World:
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World(tmp_path_factory.mktemp("refusing"))
     world.edits(3)
     assert world.edit(*REFUSING).code == 3
     return world
+
+
+@pytest.fixture
+def refused(refusing: World, tmp_path: Path) -> World:
+    return refusing.copy(tmp_path)
 
 
 def retry(world: World, *words: object) -> object:

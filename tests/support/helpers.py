@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -82,6 +83,11 @@ class World:
         self.model = root / "model"
         self.sidecar = root / "model.more"
         self.folder = root / "model.more.d"
+
+    def copy(self, root: Path) -> World:
+        """The same elsewhere, for a test that changes it."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        return World.at(root)
 
     def edits(self, count: int = 8, name: str = "edits.jsonl") -> Path:
         """Write a stream of the first colours."""
