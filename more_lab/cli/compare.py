@@ -34,7 +34,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="EDITOR",
-            help="Names as in `eval --editor`, more@RECIPE among them; the others are compared with the first.",
+            help="Names as in `run --editor`, more@RECIPE among them; the others are compared with the first.",
             autocompletion=completion.editors,
         ),
     ] = None,
@@ -47,12 +47,19 @@ def compare(
             rich_help_panel="Two results",
         ),
     ] = None,
-    suite: suites.SuiteName = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Suite to run on, from the untouched base; see `more suites list`.",
+            autocompletion=completion.suites,
+            rich_help_panel=SUITE,
+        ),
+    ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `eval --suite`]", rich_help_panel=SUITE),
+        typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `run`]", rich_help_panel=SUITE),
     ] = None,
-    data_root: suites.DataRoot = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,16 +69,8 @@ def compare(
             rich_help_panel=SUITE,
         ),
     ] = None,
-    limit: suites.Limit = 100,
-    order: suites.Order = 0,
-    metrics: suites.Metrics = None,
-    checkpoints: suites.Checkpoints = "1,10,100",
-    cache: suites.Cache = None,
-    again: suites.Again = False,
-    calibrate: suites.Calibrate = 0,
-    anchors: suites.Anchors = None,
     *,
-    written: suites.WritingOptions,
+    stream: suites.StreamOptions,
     files: Reports,
     images: FileOptions,
     machine: Machine,
@@ -79,7 +78,7 @@ def compare(
 ) -> None:
     """Compare editors on a suite, or two results edit by edit.
 
-    Every editor runs on the suite as with `eval --suite --editor`, and is compared with the first one: for every
+    Every editor runs on the suite as with `more run --editor`, and is compared with the first one: for every
     metric the mean difference over edits, its 95 % interval and an exact sign test. Finished runs are read from the
     cache, so an interrupted comparison continues. With --paired two results are compared; both must have measured the
     same edits in the same way.
@@ -91,8 +90,7 @@ def compare(
       more compare --paired before.json after.json
     """
     if paired is not None:
-        others = editors, suite, model, data_root, set_, order, metrics, cache, again, calibrate, anchors
-        if any((*others, *given(written), *files.reports)):
+        if any((editors, suite, model, set_, *given(stream), *files.reports)):
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )
@@ -108,19 +106,8 @@ def compare(
 
     files.check()
     settings = settings_by_editor(editors, set_ or ())
-    options = suites.run_options(
-        editor=editors[0],
-        limit=limit,
-        order=order,
-        checkpoints=checkpoints,
-        writing=written.writing,
-        cache=cache,
-        again=again,
-        calibrate=calibrate,
-        metrics=metrics,
-        anchors=anchors,
-    )
-    loaded = SuiteSource(suite, data_root, images.image_root, images.strict_paths).load_edits(output)
+    options = stream.run_options(editors[0])
+    loaded = SuiteSource(suite, stream.data_root, images.image_root, images.strict_paths).load_edits(output)
     usage = "more compare EDITOR... --suite NAME --model DIR"
     target = suite_target(output, loaded, model, None, usage=usage)
     with output.progress() as progress:

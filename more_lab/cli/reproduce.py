@@ -38,18 +38,9 @@ def reproduce(
             autocompletion=completion.editors,
         ),
     ] = None,
-    checkpoints: Annotated[
-        str, typer.Option(metavar="1,10,..", help="Numbers of edits after which is scored.")
-    ] = "1,10,100",
-    calibrate: Annotated[
-        int, typer.Option(metavar="N", min=0, help="First try N settings of each editor on the calibration pool.")
-    ] = 0,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that caches base answers, fits and finished runs.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure again instead of reading the cache.")] = False,
     image_root: suites.ImageRoot = None,
     *,
+    measured: suites.MeasureOptions,
     files: Reports,
     machine: Machine,
     output: Output,
@@ -68,16 +59,7 @@ def reproduce(
     from more_lab.render.reproduction import of_reproduction
 
     files.check()
-    options = suites.run_options(
-        editor="more",
-        limit=0,
-        checkpoints=checkpoints,
-        cache=cache,
-        again=again,
-        calibrate=calibrate,
-        metrics="paper-table",
-        anchors=None,
-    )
+    options = suites.checked(measured, "more", metrics="paper-table", limit=None)
     with output.progress() as progress:
         found = measure(
             table,

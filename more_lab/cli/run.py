@@ -31,26 +31,13 @@ def run(
     ],
     model: opt.Model = None,
     editor: suites.EditorName = "more",
-    data_root: suites.DataRoot = None,
-    limit: suites.Limit = 100,
-    order: suites.Order = 0,
-    protocol: suites.ProtocolNames = None,
-    checkpoints: suites.Checkpoints = "1,10,100",
-    lags: suites.Lags = "10",
-    cache: suites.Cache = None,
-    metrics: suites.Metrics = None,
-    again: suites.Again = False,
-    calibrate: suites.Calibrate = 0,
-    anchors: suites.Anchors = None,
-    keep: suites.KeepIn = None,
-    keep_updates: suites.KeepUpdates = False,
-    keep_states: suites.KeepStates = False,
-    keep_answers: suites.KeepAnswers = None,
     state: opt.StateFile = None,
     *,
-    written: suites.WritingOptions,
-    chosen: RecipeOptions,
     files: Outlets,
+    stream: suites.StreamOptions,
+    protocols: suites.ProtocolOptions,
+    recipe: RecipeOptions,
+    kept: suites.KeepOptions,
     images: FileOptions,
     machine: Machine,
     output: Output,
@@ -67,26 +54,12 @@ def run(
       more run --suite e-vqa --limit 10 --keep run --keep-updates --keep-states
     """
     files.check()
-    options = suites.run_options(
-        editor=editor,
-        recipe=chosen.recipe,
-        settings=chosen.settings,
-        limit=limit,
-        order=order,
-        protocols=protocol or (),
-        checkpoints=checkpoints,
-        lags=lags,
-        writing=written.writing,
-        cache=cache,
-        again=again,
-        calibrate=calibrate,
-        metrics=metrics,
-        anchors=anchors,
-        keep=suites.kept(output, keep, updates=keep_updates, states=keep_states, answers=keep_answers),
+    options = stream.run_options(
+        editor, protocols=protocols, recipe=recipe.recipe, settings=recipe.settings, keep=kept.kept(output)
     )
     from more_lab.experiments.run import run_suite
 
-    loaded = SuiteSource(suite, data_root, images.image_root, images.strict_paths).load_edits(output)
+    loaded = SuiteSource(suite, stream.data_root, images.image_root, images.strict_paths).load_edits(output)
     target = suite_target(output, loaded, model, state, usage="more run MODEL --suite NAME")
     for notice in options.preset.notices if options.preset else ():
         output.note(f"note: {notice}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,19 +21,6 @@ if TYPE_CHECKING:
 
 KEPT = "What the run keeps"
 
-SuiteName = Annotated[
-    str | None,
-    typer.Option(
-        "--suite",
-        metavar="NAME|FILE",
-        help="Suite to run on, from the untouched base; see `more suites list`.",
-        autocompletion=completion.suites,
-        rich_help_panel=SUITE,
-    ),
-]
-DataRoot = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder with the suite's files.", rich_help_panel=SUITE)
-]
 EditorName = Annotated[
     str,
     typer.Option(
@@ -53,115 +39,40 @@ ImageRoot = Annotated[
         rich_help_panel=FILES,
     ),
 ]
-Limit = Annotated[
-    int,
-    typer.Option(metavar="N", min=0, help="Only the first N edits; 0 for all.", rich_help_panel=SUITE),
-]
-Order = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Seed of the order of the edits; 0 for the file's.",
-        rich_help_panel=SUITE,
-    ),
-]
-Checkpoints = Annotated[
-    str,
-    typer.Option(
-        metavar="1,10,..",
-        help="Numbers of edits at which `final` and `online` are reported.",
-        rich_help_panel=SUITE,
-    ),
-]
-ProtocolNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="Protocol: final, online, lag or single; repeatable. [default: final, online]",
-        rich_help_panel=SUITE,
-    ),
-]
-Lags = Annotated[
-    str,
-    typer.Option(
-        metavar="10,..", help="With --protocol lag: score an edit after this many further edits.", rich_help_panel=SUITE
-    ),
-]
-Cache = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Folder that caches base answers and finished runs.", rich_help_panel=SUITE),
-]
-Calibrate = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="First try N settings of the editor on the calibration pool.",
-        rich_help_panel=SUITE,
-    ),
-]
-Metrics = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics",
-        metavar="NAME",
-        help="Preset of metrics, e.g. `paper-table`; see `more suites metrics`.",
-        rich_help_panel=SUITE,
-    ),
-]
-Anchors = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|auto",
-        help="Questions whose answers must not change, for M-ORE; auto: made from the calibration pool.",
-        rich_help_panel=SUITE,
-    ),
-]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--again",
-        help="Measure again instead of reading an earlier run from the cache.",
-        rich_help_panel=SUITE,
-    ),
-]
-KeepIn = Annotated[
-    Path | None,
-    typer.Option(
-        "--keep",
-        metavar="DIR",
-        help="Keep the run in this folder, for `more analyze`.",
-        rich_help_panel=KEPT,
-    ),
-]
-KeepUpdates = Annotated[
-    bool, typer.Option("--keep-updates", help="With --keep: each edit's change of every weight.", rich_help_panel=KEPT)
-]
-KeepStates = Annotated[
-    bool,
-    typer.Option(
-        "--keep-states",
-        help="With --keep: hidden states of the locality probes, at --checkpoints.",
-        rich_help_panel=KEPT,
-    ),
-]
-KeepAnswers = Annotated[
-    str | None,
-    typer.Option(
-        "--keep-answers",
-        metavar="NAME[=DIR]",
-        help="With --keep: answers to a yes/no suite, such as mme, at --checkpoints; DIR holds its files.",
-        rich_help_panel=KEPT,
-    ),
-]
 
 
 @dataclass(frozen=True)
-class WritingOptions:
-    """How the stream of a run is written."""
+class MeasureOptions:
+    """When edits are scored, with which settings, and where that is remembered."""
 
+    checkpoints: str = option(
+        "1,10,100", "Numbers of edits at which `final` and `online` are reported.", metavar="1,10,..", panel=SUITE
+    )
+    calibrate: int = option(
+        0, "First try N settings of the editor on the calibration pool.", metavar="N", least=0, panel=SUITE
+    )
+    cache: Path | None = option(
+        None, "Folder that caches base answers, fits and finished runs.", metavar="DIR", panel=SUITE
+    )
+    again: bool = option(False, "Measure again instead of reading the cache.", "--again", panel=SUITE)
+
+
+@dataclass(frozen=True)
+class StreamOptions(MeasureOptions):
+    """Which edits of a suite are run, how they are written, and what is measured."""
+
+    data_root: Path | None = option(None, "Folder with the suite's files.", metavar="DIR", panel=SUITE)
+    limit: int = option(100, "Only the first N edits; 0 for all.", metavar="N", least=0, panel=SUITE)
+    order: int = option(0, "Seed of the order of the edits; 0 for the file's.", metavar="N", least=0, panel=SUITE)
+    metrics: str | None = option(
+        None, "Preset of metrics, e.g. `paper-table`; see `more suites metrics`.", metavar="NAME", panel=SUITE
+    )
+    anchors: str | None = option(
+        None,
+        "Questions whose answers must not change, for M-ORE; auto: made from the calibration pool.",
+        metavar="FILE|auto",
+        panel=SUITE,
+    )
     batch: bool = option(False, "Write all edits together, after the last one.", "--batch", panel=WRITING)
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
@@ -182,86 +93,125 @@ class WritingOptions:
             return "batch"
         return {"off": "online", "anew": "anew"}.get(self.consolidate, "all")  # type: ignore[return-value]
 
+    def run_options(self, editor: str, **others: Any) -> LabOptions:
+        """Return them as a run takes them, checked; `others` are further fields of `LabOptions`.
 
-def kept(output: Output, folder: Path | None, *, updates: bool, states: bool, answers: str | None) -> Keep | None:
-    """Return what a run keeps; None without --keep.
+        Raises:
+            UsageError: an unknown preset, not a list of numbers, or two ways of writing.
+        """
+        from more_cli.runner.plan import anchors_of
 
-    Raises:
-        UsageError: an option that needs --keep, or a suite that has no yes/no questions.
-        DataError: a file of that suite is missing or bad.
-    """
-    if folder is None:
-        for option, given in {"--keep-updates": updates, "--keep-states": states, "--keep-answers": answers}.items():
-            if given:
-                raise UsageError(f"`{option}` needs `--keep DIR`", f"name a folder: --keep run {option}")
-        return None
-    from more_cli.suites.load import EditSuite
-    from more_lab.experiments.keep import Keep
-
-    name, _, root = (answers or "").partition("=")
-    suite = SuiteSource(name, Path(root) if root else None).load(output) if name else None
-    if isinstance(suite, EditSuite):
-        raise UsageError(f"`--keep-answers {name}`: this suite has edits, not yes/no questions", "for example mme")
-    return Keep(folder, updates, states, suite)
+        return checked(
+            self,
+            editor,
+            metrics=self.metrics,
+            limit=self.limit or None,
+            order=self.order,
+            writing=self.writing,
+            anchors=anchors_of(self.anchors),
+            **others,
+        )
 
 
-def run_options(
-    *,
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """After which further edits an edit is scored."""
+
+    protocol: tuple[str, ...] = option(
+        (),
+        "Protocol: final, online, lag or single; repeatable. [default: final, online]",
+        "--protocol",
+        metavar="NAME",
+        panel=SUITE,
+    )
+    lags: str = option(
+        "10", "With --protocol lag: score an edit after this many further edits.", metavar="10,..", panel=SUITE
+    )
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """What a run keeps for `more analyze`."""
+
+    keep: Path | None = option(None, "Keep the run in this folder, for `more analyze`.", metavar="DIR", panel=KEPT)
+    keep_updates: bool = option(False, "With --keep: each edit's change of every weight.", "--keep-updates", panel=KEPT)
+    keep_states: bool = option(
+        False, "With --keep: hidden states of the locality probes, at --checkpoints.", "--keep-states", panel=KEPT
+    )
+    keep_answers: str | None = option(
+        None,
+        "With --keep: answers to a yes/no suite, such as mme, at --checkpoints; DIR holds its files.",
+        metavar="NAME[=DIR]",
+        panel=KEPT,
+    )
+
+    def kept(self, output: Output) -> Keep | None:
+        """Return what a run keeps; None without --keep.
+
+        Raises:
+            UsageError: an option that needs --keep, or a suite that has no yes/no questions.
+            DataError: a file of that suite is missing or bad.
+        """
+        if self.keep is None:
+            needs = {
+                "--keep-updates": self.keep_updates,
+                "--keep-states": self.keep_states,
+                "--keep-answers": self.keep_answers,
+            }
+            for flag in (flag for flag, given in needs.items() if given):
+                raise UsageError(f"`{flag}` needs `--keep DIR`", f"name a folder: --keep run {flag}")
+            return None
+        from more_cli.suites.load import EditSuite
+        from more_lab.experiments.keep import Keep
+
+        name, _, root = (self.keep_answers or "").partition("=")
+        suite = SuiteSource(name, Path(root) if root else None).load(output) if name else None
+        if isinstance(suite, EditSuite):
+            raise UsageError(f"`--keep-answers {name}`: this suite has edits, not yes/no questions", "for example mme")
+        return Keep(self.keep, self.keep_updates, self.keep_states, suite)
+
+
+def checked(
+    measured: MeasureOptions,
     editor: str,
-    limit: int,
-    checkpoints: str,
-    cache: Path | None,
-    again: bool,
-    calibrate: int,
-    metrics: str | None,
-    anchors: str | None,
-    order: int = 0,
-    keep: Keep | None = None,
-    writing: Writing = "online",
-    recipe: str | None = None,
-    settings: Sequence[str] = (),
-    protocols: Sequence[str] = (),
-    lags: str = "",
+    *,
+    metrics: str | None = None,
+    protocols: ProtocolOptions | None = None,
+    **others: Any,
 ) -> LabOptions:
-    """Parse and check the options of a run.
+    """Return options as a run takes them; `others` are further fields of `LabOptions`.
 
     Raises:
         UsageError: unknown protocol or preset, both a protocol and a preset, or not a list of numbers.
     """
-    from more_cli.runner.plan import anchors_of
-    from more_cli.runner.protocols import PROTOCOLS, Scored, checked
+    from more_cli.runner.protocols import PROTOCOLS, Scored
+    from more_cli.runner.protocols import checked as known
     from more_lab.experiments.presets import preset_of
     from more_lab.experiments.run import LabOptions
 
-    preset = preset_of(metrics) if metrics is not None else None
-    if preset and protocols:
+    preset, scored = preset_of(metrics) if metrics is not None else None, protocols or ProtocolOptions()
+    if preset and scored.protocol:
         text = f"`--metrics {metrics}` sets the protocol itself: {', '.join(preset.protocols)}"
         raise UsageError(text, "leave --protocol out")
     try:
-        chosen = checked(protocols)
+        chosen = known(scored.protocol)
     except ValueError as error:
         raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
     return LabOptions(
         editor=editor,
-        recipe=recipe,
-        settings=tuple(settings),
-        limit=limit or None,
-        order=order,
-        writing=writing,
-        scored=Scored(chosen, _numbers("--checkpoints", checkpoints), _numbers("--lags", lags)),
-        cache=cache,
-        again=again,
-        calibrate=calibrate,
+        scored=Scored(chosen, _numbers("--checkpoints", measured.checkpoints), _numbers("--lags", scored.lags)),
         preset=preset,
-        anchors=anchors_of(anchors),
-        keep=keep,
+        cache=measured.cache,
+        again=measured.again,
+        calibrate=measured.calibrate,
+        **others,
     )
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
     from more_cli.runner.protocols import marks_of
 
     try:
         return marks_of(text)
     except ValueError:
-        raise UsageError(f"`{option} {text}` is not a list of numbers", f"for example {option} 1,10,100") from None
+        raise UsageError(f"`{flag} {text}` is not a list of numbers", f"for example {flag} 1,10,100") from None
