@@ -1,8 +1,8 @@
 """`--anchors auto`: anchors made from pictures that the user has and from questions that the recipe ships.
 
-Of a file of edits, every picture is asked the questions of other edits, and some neutral ones. What could be about an
-edit is left out, because its answer is about to change: a question in similar words, or one that the base answers as it
-answers the question that the edit corrects.
+Every picture of a file of edits is asked the questions of other edits, and some neutral questions. A question that may
+be about an edit is left out, because the edit changes its answer: it has similar words, or the base gives it the same
+answer as the question that the edit corrects.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 """In place of a file of anchors."""
 SIZE = 160
-"""Most anchors that are made."""
+"""Largest number of anchors that are made."""
 TEXT = SIZE // 4
-"""Most of them without a picture."""
+"""Largest number of anchors without a picture."""
 PICTURED = SIZE - TEXT
-"""Most of them about a picture."""
-ASKED = PICTURED * 3 // 2
-"""Most candidates of a kind: some are left out for what the base answers."""
+"""Largest number of anchors with a picture."""
+CANDIDATES = PICTURED * 3 // 2
+"""Largest number of candidates in each list: more than are used, because the base's answers rule some of them out."""
 NEUTRAL = PICTURED // 4
-"""Of those about pictures of edits, how many ask a neutral question; more where other questions are few."""
+"""Number of anchors that ask a picture of an edit a neutral question; more if there are few other questions."""
 PER_PICTURE = 2
-"""Neutral questions that one picture of an edit is asked, at most: the edit may change a part of the answer."""
+"""Largest number of neutral questions to one picture of an edit: the edit may change a part of the answer."""
 CONSIDERED = 500
-"""Pictures and questions of a file that pairs are drawn from, at most."""
+"""Largest number of pictures, and of questions, of a file that candidates are drawn from."""
 ALIKE = 0.5
-"""Share of common words from which on two questions may be about the same thing."""
+"""Share of common words from which two questions may be about the same thing."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm"})
 
 Item = TypeVar("Item")
@@ -94,10 +94,10 @@ def candidates_from(
     return of_edits(read_edits(source, image_root, strict_paths=strict_paths).edits, recipe)
 
 
-def told_apart(runtime: Runtime, candidates: Candidates) -> Candidates:
-    """Leave out what the base answers as it answers the question that an edit about the same picture corrects.
+def without_corrected_answers(runtime: Runtime, candidates: Candidates) -> Candidates:
+    """Leave out a question if the base gives it an answer that an edit about the same picture corrects.
 
-    Both may ask for the same thing in different words, such as `What is on the left?` and `What is the red one?`.
+    The two may ask for the same thing in different words, such as `What is on the left?` and `What is the red one?`.
     """
     if not candidates.about:
         return candidates
@@ -106,7 +106,7 @@ def told_apart(runtime: Runtime, candidates: Candidates) -> Candidates:
     asked = [probe for probe in candidates if probe.image]
     queries = [Query(edit.images, edit.question) for edit in corrected]
     queries += [Query((probe.image,), probe.question) for probe in asked if probe.image]
-    # In batches, since only the choice is kept: what an anchor holds is asked again, alone, as every replay will.
+    # In batches, because only the choice is kept: the answer that an anchor holds is asked for again, alone.
     with runtime.base():
         answers = list(map(tuple, runtime.generate(queries, ANSWER_TOKENS)))
     wrong = {(edit.images[0].sha256, said) for edit, said in zip(corrected, answers, strict=False)}
@@ -230,7 +230,7 @@ def _pairs(
     rounds: int,
     allowed: Callable[[_Question, ImageSource], bool],
 ) -> list[Probe]:
-    """Ask every picture in each round the allowed question that was asked least; return at most `ASKED` pairs."""
+    """Ask every picture in each round the allowed question that was asked least; return at most `CANDIDATES` pairs."""
     uses, pairs, left = Counter[str](), dict[tuple[str, str], Probe](), list(pictures)
     for _ in range(rounds):
         for picture in left[:]:
@@ -242,7 +242,7 @@ def _pairs(
             if question := next(free, None):
                 pairs[picture.sha256, question.text] = Probe(question.text, picture)
                 uses[question.text] += 1
-                if len(pairs) == ASKED:
+                if len(pairs) == CANDIDATES:
                     return list(pairs.values())
             else:
                 left.remove(picture)

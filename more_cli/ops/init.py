@@ -30,7 +30,7 @@ from more_cli.ops.anchors import (
     load_anchors,
     require_anchors,
 )
-from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, told_apart
+from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, without_corrected_answers
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
@@ -46,14 +46,14 @@ from more_cli.text import counted
 
 USE_OF_ANCHORS = "--set anchors.size=8 --set anchors.keys=true"
 TEXT_ALONE = (
-    "the anchors are text only: no picture of `{}` can be asked what none of its edits is about; "
+    "the anchors are text only: every question that a picture of `{}` can be asked may be about one of its edits; "
     f"--anchors {AUTO} FOLDER takes other pictures"
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `init` would write for a checkpoint, and why some modules are left out."""
+    """What `init` would write for a checkpoint, and why it leaves some modules out."""
 
     checkpoint: Checkpoint
     recipe: Recipe
@@ -107,15 +107,15 @@ class Wanted:
     """The anchors that a new state is to hold."""
 
     questions: Sequence[Probe]
-    """Those of a file; of candidates the first, which the base has not been asked yet."""
+    """The questions of a file, or the first candidates, which the base has not answered yet."""
     candidates: Candidates | None = None
 
     def chosen(self, runtime: Runtime) -> Sequence[Probe]:
-        """Return the anchors: of candidates, those that the base tells apart from what is corrected."""
-        return told_apart(runtime, self.candidates).anchors if self.candidates else self.questions
+        """Return the questions, or the candidates that remain once the base has answered them."""
+        return without_corrected_answers(runtime, self.candidates).anchors if self.candidates else self.questions
 
-    def gave(self, anchors: Sequence[Probe]) -> bool:
-        """Return whether the anchors of a state are these or, of candidates, some of them."""
+    def fits(self, anchors: Sequence[Probe]) -> bool:
+        """Return whether a state's anchors are these questions or, if there are candidates, some of them."""
         if self.candidates:
             return bool(anchors) == bool(self.questions) and identities(anchors) <= identities(self.candidates)
         return anchors_digest(anchors) == anchors_digest(self.questions)
@@ -304,7 +304,7 @@ def _existing(
     differs = {
         "base": existing.meta.base != meta.base,
         "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": not wanted.gave(anchors),
+        "set of anchors": not wanted.fits(anchors),
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):

@@ -116,7 +116,7 @@ class Session:
 
     @cached_property
     def editor(self) -> MoreEditor:
-        """The editor with the tensors of the state; until it is asked for, those of a file stay on the disk."""
+        """The editor with the tensors of the state; until then a file's tensors stay on the disk."""
         state = self.state
         return MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P, state.A)
 
@@ -154,7 +154,8 @@ class Session:
     def catch_up(self) -> State:
         """Apply the ledger lines that the sidecar lacks, if there are any, and return the state; it is not saved.
 
-        A state that lacks nothing stays on the disk: who works on one site after the other holds one of them.
+        The tensors of a state that lacks nothing stay on the disk: a command that goes from site to site has one site
+        in memory at a time.
         """
         give_back_large_blocks()
         if self.behind:

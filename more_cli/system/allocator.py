@@ -15,8 +15,8 @@ LARGE = 4 << 20
 def give_back_large_blocks() -> None:
     """Let the process give large blocks back when they are freed; where there is no glibc this does nothing.
 
-    Otherwise glibc keeps every block up to 32 MB, and those of each thread apart: a command that works on one site
-    after the other would in the end hold many times the memory of one.
+    Otherwise glibc keeps every freed block of up to 32 MB, for each thread separately: a command that goes from site to
+    site would hold the memory of many sites at its end.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
