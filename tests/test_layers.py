@@ -1,4 +1,4 @@
-"""The arrows of both packages run one way, and limits that keep functions readable."""
+"""The arrows of both packages run one way, and limits that keep functions and classes readable."""
 
 import ast
 from collections.abc import Iterator
@@ -38,6 +38,8 @@ LABORATORY = [
 ]
 """Rooms of `more_lab`, likewise; each may import all of `more_cli`."""
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
+FLAT = {"more_cli.render.page.Page"}
+"""Dataclasses with more fields: a page is the flat list of what a report can show."""
 
 
 @cache
@@ -126,6 +128,19 @@ def test_modules_import_each_other_in_no_circle() -> None:
         imported |= {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
         graph[name] = modules().keys() & imported
     assert len(list(TopologicalSorter(graph).static_order())) == len(modules())
+
+
+def test_dataclasses_stay_readable() -> None:
+    """At most 12 fields. A pydantic model may have more: its fields are the keys of a file or of an output."""
+    wrong = []
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+                hints = [ast.unparse(each.annotation) for each in node.body if isinstance(each, ast.AnnAssign)]
+                count = sum(not hint.startswith("ClassVar") for hint in hints)
+                if count > 12 and f"{name}.{node.name}" not in FLAT:
+                    wrong.append(f"{name}.{node.name}: {count} fields")
+    assert wrong == []
 
 
 def test_functions_stay_readable() -> None:

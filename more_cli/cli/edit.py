@@ -182,7 +182,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
     whole = EditOutput.of_report(report)
     output.json(EditEndOutput.of(whole) if line_by_line else whole)
     _show_notes(output, report)
-    if report.dry_run:
+    if report.run.dry_run:
         output.line(f"{counted(report.total, 'edit')} checked, nothing written")
         return
     failed = set(report.failed)
@@ -193,13 +193,13 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
         rows += [("", e.reason)] if e.reason else []
     output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
     output.line(_summary(report))
-    if report.consolidation is not None:
-        done = report.consolidation
+    if report.run.consolidation is not None:
+        done = report.run.consolidation
         result = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")
         output.line(f"consolidation: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
-    if report.drift:
-        output.line(f"drift of {report.drift.sentence}")
+    if report.run.drift:
+        output.line(f"drift of {report.run.drift.sentence}")
     if report.failed:
         rest = f" and {len(report.failed) - ROWS} more" if len(report.failed) > ROWS else ""
         output.note(f"failed edits: {', '.join(report.failed[:ROWS])}{rest}")
@@ -219,11 +219,11 @@ def _summary(report: EditReport) -> str:
 
 
 def _show_notes(output: Output, report: EditReport) -> None:
-    if report.created is not None:
-        show_notices(output, report.created.plan)
-        made = f" and {counted(report.created.anchors, 'anchor')}" if report.created.anchors else ""
-        output.note(f"created {report.created.target.sidecar} with recipe {report.created.plan.recipe.name}{made}")
-    output.replayed(report.replayed)
+    if (made := report.run.created) is not None:
+        show_notices(output, made.plan)
+        anchors = f" and {counted(made.anchors, 'anchor')}" if made.anchors else ""
+        output.note(f"created {made.target.sidecar} with recipe {made.plan.recipe.name}{anchors}")
+    output.replayed(report.run.replayed)
     for problem in report.problems:
         output.note(f"skipped: {problem}")
     for note in report.notes:

@@ -57,11 +57,11 @@ def _show_merge(output: Output, report: MergeReport) -> None:
 
     output.json(MergeOutput.of_report(report))
     output.replayed(report.replayed)
-    for name in report.left_out:
+    for name in report.files.left_out:
         output.note(f"not copied (another copy of the weights, without the edits): {name}")
     if report.dry_run:
         changed = f"{counted(len(report.folds), 'tensor')} changed"
-        output.line(f"would write {report.out}: {report.size:,} bytes of weights, {changed}")
+        output.line(f"would write {report.out}: {report.files.size:,} bytes of weights, {changed}")
     else:
         _show_written(output, report)
     if report.failed:
@@ -81,12 +81,12 @@ def _show_written(output: Output, report: MergeReport) -> None:
         output.line(f"merged {counted(report.edits, 'edit')} into {report.out}; all other bytes equal the base's")
     else:
         output.line(f"wrote {report.out}; nothing changed: all its weights are the base's")
-    if report.not_linked:
-        output.note(f"note: shards were copied because they cannot be linked here: {report.not_linked}")
-    if report.linked:
-        shards = f"{len(report.linked)} of {counted(report.shards, 'shard')}"
+    if report.files.not_linked:
+        output.note(f"note: shards were copied because they cannot be linked here: {report.files.not_linked}")
+    if report.files.linked:
+        shards = f"{len(report.files.linked)} of {counted(report.files.shards, 'shard')}"
         links = "is a hard link to the base's file: do not modify it in place"
-        if len(report.linked) > 1:
+        if len(report.files.linked) > 1:
             links = "are hard links to the base's files: do not modify them in place"
         output.line(f"{shards} {links}")
     _show_verification(output, report)

@@ -87,7 +87,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
             "drift": report.drift.sentence if report.drift else "",
             "ledger": f"{counted(report.behind, 'line')} not in the state yet" if report.behind else "all in the state",
-            "size": f"state {report.sidecar_bytes:,} bytes, ledger and images {report.ledger_bytes:,} bytes",
+            "size": f"state {report.size.sidecar:,} bytes, ledger and images {report.size.folder:,} bytes",
         }
     )
     output.line()

@@ -138,8 +138,8 @@ class _Run:
             known = source if self.options.anchors and isinstance(source, list) else ()
             created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress, runtime)
             # The model is loaded once; the report must not keep it when the session has ended.
-            runtime, report.created = created.runtime or runtime, replace(created, runtime=None)
-            if self.options.anchors and report.created.state.recipe.anchors.size and not report.created.anchors:
+            runtime, report.run.created = created.runtime or runtime, replace(created, runtime=None)
+            if self.options.anchors and report.run.created.state.recipe.anchors.size and not report.run.created.anchors:
                 report.notes.append(NO_ANCHORS)
         elif not target.folder.exists():
             open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
@@ -158,11 +158,11 @@ class _Run:
                     self._apply(session, arriving, stop.before_each(_chain(first, pending)), total, stop)
             statuses = session.ledger.statuses()
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
-            report.interrupted = stop.asked
-            report.drift = known_drift(session.ledger, session.state.meta)
+            report.run.interrupted = stop.asked
+            report.run.drift = known_drift(session.ledger, session.state.meta)
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
-        report.wall_seconds = time.monotonic() - started
+        report.run.wall_seconds = time.monotonic() - started
         return report
 
     def _apply(
@@ -180,7 +180,7 @@ class _Run:
                 saved = session.state.meta.edits
 
         with session.attached(writing=True) as replayed:
-            report.replayed = replayed
+            report.run.replayed = replayed
             if replayed or session.outdated:
                 session.save()
             report.notes += session.machine_notes()
@@ -203,7 +203,7 @@ class _Run:
                 since = self._consolidated_from(session)
                 if since is not None and not stop.asked:
                     anew = options.consolidate == "anew"
-                    report.consolidation = commit_consolidation(session, since, anew=anew)
+                    report.run.consolidation = commit_consolidation(session, since, anew=anew)
             except (DataError, BrokenPipeError):
                 session.save()  # a bad line or a closed output pipe: both strike between two edits
                 raise
@@ -265,7 +265,7 @@ class _Run:
     def _dry_run(self, edits: Iterable[Edit]) -> None:
         """Check everything that can be checked without writing."""
         target, report = self.report.target, self.report
-        report.dry_run = True
+        report.run.dry_run = True
         if target.sidecar.exists():
             session = open_session(target, Machine())
             _refuse_other_recipe(session, self.options)

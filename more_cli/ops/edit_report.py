@@ -14,6 +14,22 @@ from more_cli.store.target import Target
 
 
 @dataclass
+class EditRun:
+    """How a run of `more edit` went."""
+
+    created: InitReport | None = None
+    """The state, if this run made it."""
+    replayed: int = 0
+    """Ledger lines that were applied again because the sidecar lacked them."""
+    consolidation: Entry | None = None
+    drift: Drift | None = None
+    """Of the watched anchors after the stream; None without any."""
+    interrupted: bool = False
+    dry_run: bool = False
+    wall_seconds: float = 0.0
+
+
+@dataclass
 class EditReport:
     """The result of a stream."""
 
@@ -24,8 +40,6 @@ class EditReport:
     """Edits that were in the ledger before."""
     reverted: list[str] = field(default_factory=list)
     """Skipped edits that were reverted and stay so."""
-    replayed: int = 0
-    """Ledger lines that were applied again because the sidecar lacked them."""
     ids: list[str] = field(default_factory=list)
     """Every edit of the stream, in order."""
     applied: int = 0
@@ -38,13 +52,7 @@ class EditReport:
     notes: list[str] = field(default_factory=list)
     superseded: dict[str, list[str]] = field(default_factory=dict)
     """Edits of this run that corrected earlier ones, with the ids of these."""
-    consolidation: Entry | None = None
-    drift: Drift | None = None
-    """Of the watched anchors after the stream; None without any."""
-    created: InitReport | None = None
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
+    run: EditRun = field(default_factory=EditRun)
 
     def count(self, entry: Entry, contradicted: Sequence[str]) -> Sequence[str]:
         """Record an applied edit and return those it supersedes: all that it contradicts, unless it was refused."""
@@ -53,6 +61,11 @@ class EditReport:
             return ()
         self.superseded[entry.id] = list(contradicted)
         return contradicted
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the run; the state is saved, and the same call continues."""
+        return self.run.interrupted
 
     @property
     def counts(self) -> dict[str, int]:

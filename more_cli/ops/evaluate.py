@@ -9,8 +9,9 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from more_cli.errors import DataError
 from more_cli.evaluation.gates import Judgement
@@ -46,10 +47,8 @@ class EvalReport:
     target: Target
     source: str
     """`state`, or the name of the probes file."""
-    edits: int = 0
-    """Edits that were asked for, refused ones included; all of them were scored."""
     failed: list[FailedEdit] = field(default_factory=list)
-    """Those that do not stand by the ledger, in order."""
+    """Edits that do not stand by the ledger, in order."""
     left_out: int = 0
     """Locality probes, or questions of the file, that are anchors too: they were not scored."""
     drift: Drift | None = None
@@ -57,16 +56,8 @@ class EvalReport:
     changed: str = ""
     """When the ledger's last line was written: UTC, ISO 8601; empty without one."""
     replayed: int = 0
-    protocol: str = "final"
-    baseline: str = "base"
-    estimates: dict[str, Estimate] = field(default_factory=dict)
-    """By full name, such as `rel.tf_exact`."""
     base_answers: dict[str, str] = field(default_factory=dict)
     """Greedy answer of the untouched base to each edit's question, by id, if requested."""
-    retention: dict[str, Estimate] = field(default_factory=dict)
-    """`rel.gen_exact` by how many edits came after, such as `10-99`."""
-    first_forgotten: str | None = None
-    """The oldest edit that does not hold."""
     scores: list[ProbeScore] = field(default_factory=list)
     """Of every probe, in order."""
     gates: list[Judgement] = field(default_factory=list)
@@ -74,6 +65,29 @@ class EvalReport:
     """Wall time of the scoring."""
     reproduce: dict[str, Any] = field(default_factory=dict)
     """Base, ledger head, recipe, prompt template, versions, seed: everything needed to reproduce these numbers."""
+
+    protocol: ClassVar[str] = "final"
+    baseline: ClassVar[str] = "base"
+
+    @property
+    def edits(self) -> int:
+        """Edits that were asked for, refused ones included; all of them were scored. 0 for a file of questions."""
+        return len(self.rel) if self.source == STATE else 0
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """The mean of each metric, by full name, such as `rel.tf_exact`."""
+        return summarise(self.scores)
+
+    @cached_property
+    def retention(self) -> dict[str, Estimate]:
+        """`rel.gen_exact` of edits by how many edits came after, such as `10-99`."""
+        return by_age([score.values["gen_exact"] for score in self.rel]) if self.source == STATE else {}
+
+    @property
+    def first_forgotten(self) -> str | None:
+        """The oldest edit that does not hold; None for a file of questions."""
+        return next((scores.id for scores in self.failing), None) if self.source == STATE else None
 
     @property
     def per_edit(self) -> list[EditScores]:
@@ -141,13 +155,12 @@ def evaluate_state(
         StateError: no state, or one that does not fit its base.
     """
     session = open_session(target, machine, progress, runtime)
-    asked, failed = session.ledger.asked(), session.ledger.failed()
-    edits, left_out = leave_out(map(session.ledger.edit_of, asked), _anchors(session))
+    failed = session.ledger.failed()
+    edits, left_out = leave_out(map(session.ledger.edit_of, session.ledger.asked()), _anchors(session))
     probes = [probe for edit in edits for probe in probes_of(edit)]
     refused = {edit.id for edit in failed if edit.status is Status.REFUSED}
     report = _run(session, STATE, probes, progress, ask_base, refused)
-    report.edits, report.failed, report.left_out = len(asked), failed, left_out
-    report.first_forgotten = next((scores.id for scores in report.failing), None)
+    report.failed, report.left_out = failed, left_out
     return report
 
 
@@ -222,9 +235,6 @@ def _run(
             # It was not written: what the model says by itself is no success of the edit.
             score.values |= dict.fromkeys(SUCCESS_METRICS, 0.0)
     report.seconds = time.monotonic() - started
-    report.estimates = summarise(report.scores)
-    if source == STATE:
-        report.retention = by_age([score.values["gen_exact"] for score in report.rel])
     return report
 
 

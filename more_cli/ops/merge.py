@@ -38,6 +38,21 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class WrittenFiles:
+    """The files of a merged checkpoint."""
+
+    shards: int = 0
+    size: int = 0
+    """Bytes of the shards."""
+    linked: list[str] = field(default_factory=list)
+    """Shards that are hard links to the base's files."""
+    not_linked: str = ""
+    """Why a shard was copied instead of linked."""
+    left_out: list[str] = field(default_factory=list)
+    """Files of the base that were not copied: other copies of the weights, without the edits."""
+
+
+@dataclass
 class MergeReport:
     """What `merge` wrote."""
 
@@ -46,8 +61,7 @@ class MergeReport:
     into: Path | None = None
     """The full-precision checkpoint that was merged into, where it is not the edited one."""
     folds: list[Fold] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Files of the base that were not copied: other copies of the weights, without the edits."""
+    files: WrittenFiles = field(default_factory=WrittenFiles)
     edits: int = 0
     """Edits folded in."""
     asked: int = 0
@@ -59,13 +73,6 @@ class MergeReport:
     not_held: list[str] = field(default_factory=list)
     """Edits that neither the live state nor the verified result answers right."""
     dry_run: bool = False
-    size: int = 0
-    """Bytes of the shards."""
-    shards: int = 0
-    linked: list[str] = field(default_factory=list)
-    """Shards that are hard links to the base's files."""
-    not_linked: str = ""
-    """Why a shard was copied instead of linked."""
 
 
 def merge(
@@ -94,8 +101,9 @@ def merge(
         _require_all(Ledger(target.folder))
     source = source_of(edited, meta.sites, options.into, progress)
     checkpoint = source.checkpoint
-    report = MergeReport(target, out, options.into, dry_run=options.dry_run, shards=len(checkpoint.shards))
-    report.size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
+    size = sum((checkpoint.path / shard).stat().st_size for shard in checkpoint.shards)
+    written = WrittenFiles(len(checkpoint.shards), size)
+    report = MergeReport(target, out, options.into, files=written, dry_run=options.dry_run)
 
     @cache
     def ready() -> _Ready:
@@ -113,7 +121,7 @@ def merge(
         return report
     with replacing_directory(out, options.force, marker=PROVENANCE) as scratch:
         copied = _copy(source, scratch, ready, options, progress)
-        report.linked, report.not_linked, report.left_out = copied.linked, copied.not_linked, copied.left_out
+        written.linked, written.not_linked, written.left_out = copied.linked, copied.not_linked, copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
         files = _hashes(scratch, own, progress) if options.sha256 else {}
         _write_provenance(ready().session, source, scratch, report, copied, files)

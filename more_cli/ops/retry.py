@@ -51,7 +51,7 @@ def retry(
         report.ids = _chosen(ledger, ids)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:
-            with ledger, session.attached(writing=True) as report.replayed:
+            with ledger, session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
                 for id in stop.before_each(iter(report.ids)):
                     session.progress(report.applied, report.total, id)
@@ -69,9 +69,9 @@ def retry(
         statuses = ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids}
         report.entries = ledger.entries[start:]
-        report.interrupted = stop.asked
-        report.drift = known_drift(ledger, session.state.meta)
-    report.wall_seconds = time.monotonic() - started
+        report.run.interrupted = stop.asked
+        report.run.drift = known_drift(ledger, session.state.meta)
+    report.run.wall_seconds = time.monotonic() - started
     return report
 
 

@@ -26,6 +26,15 @@ if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is
 
 
 @dataclass(frozen=True)
+class Size:
+    """Bytes on the disk."""
+
+    sidecar: int = 0
+    folder: int = 0
+    """Ledger, images, snapshots and caches."""
+
+
+@dataclass(frozen=True)
 class StatusReport:
     """A state, or the plan for one."""
 
@@ -40,8 +49,7 @@ class StatusReport:
     failed: list[FailedEdit] = field(default_factory=list)
     """Those of them that do not stand."""
     behind: int = 0
-    sidecar_bytes: int = 0
-    ledger_bytes: int = 0
+    size: Size = Size()
     anchors: int = 0
     drift: Drift | None = None
     """Of the watched anchors; None without any."""
@@ -165,8 +173,10 @@ def status(target: Target) -> StatusReport:
         asked=len(ledger.asked()),
         failed=ledger.failed(),
         behind=len(ledger.history) - meta.edits,
-        sidecar_bytes=target.sidecar.stat().st_size,
         anchors=len(anchors) - len(corrected(anchors, ledger.history)),
         drift=known_drift(ledger, meta),
-        ledger_bytes=sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
+        size=Size(
+            target.sidecar.stat().st_size,
+            sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
+        ),
     )

@@ -87,11 +87,15 @@ class WholeStream(Stream):
     @classmethod
     def of_report(cls, report: EditReport) -> Self:
         """Make it of the report of a stream."""
-        done = report.consolidation
+        run = report.run
         return cls.of(
             report,
             state=report.target.sidecar,
-            consolidation=EditResult.of_entry(done) if done else None,
+            replayed=run.replayed,
+            consolidation=EditResult.of_entry(run.consolidation) if run.consolidation else None,
+            dry_run=run.dry_run,
+            interrupted=run.interrupted,
+            wall_seconds=run.wall_seconds,
             edits=[EditResult.of_entry(entry, report.statuses[entry.id]) for entry in report.entries],
         )
 

@@ -66,7 +66,8 @@ class MergeOutput(Printed, schema="more.merge/1", command="more merge [MODEL] -o
     def of_report(cls, report: MergeReport) -> MergeOutput:
         """Make it of the report of a merge."""
         folds = [_Fold.of(fold, changed=fold.changed / fold.entries if fold.entries else 0.0) for fold in report.folds]
-        return cls.of(report, bytes=report.size, folds=folds)
+        files = report.files
+        return cls.of(report, bytes=files.size, linked=files.linked, left_out=files.left_out, folds=folds)
 
 
 class ExportOutput(Printed, schema="more.export/1", command="more export [MODEL] -o OUT --json"):

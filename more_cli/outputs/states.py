@@ -178,6 +178,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             sites=plan.sites if plan else report.records,
             refusals=plan.refusals if plan else [],
             key_method=plan.key_method if plan else None,
+            sidecar_bytes=report.size.sidecar,
+            ledger_bytes=report.size.folder,
             estimate=memory and _Estimate.of(memory, parts={part.name: part.bytes for part in memory.parts}),
         )
 

@@ -230,7 +230,7 @@ def test_a_report_draws_any_course_and_quotes_questions(tmp_path: Path, points: 
     seen = {number: 0.02 * number for number in range(25)}
     drift = Drift(dict.fromkeys(range(30), HOSTILE), seen, curve, 0.019)
     score = ProbeScore(Probe("e1", "rel", Query((), "what ?"), "a"), {"gen_exact": 1.0}, "a")
-    report = EvalReport(Target(tmp_path / "m", tmp_path / "m.more"), "state", edits=1, scores=[score], drift=drift)
+    report = EvalReport(Target(tmp_path / "m", tmp_path / "m.more"), "state", scores=[score], drift=drift)
     page = Page(html(of_state(report)))
     lines = [part for part in page.all("path") if (part["class"] or "").startswith("line")]
     assert [part["d"].count("L") for part in lines] == [points - 1] * 2

@@ -43,7 +43,11 @@ from support.pages import CODE, HOSTILE, NINETEEN_OF_TWENTY, Page
 
 
 def made_up(folder: Path, scores: list[ProbeScore], **fields: Any) -> EvalReport:
-    return EvalReport(Target(folder / "m", folder / "m.more"), "state", scores=scores, edits=len(scores), **fields)
+    """A report with these fields; estimates and retention are those of the scores unless they are given."""
+    given = {name: fields.pop(name) for name in ("estimates", "retention") if name in fields}
+    report = EvalReport(Target(folder / "m", folder / "m.more"), "state", scores=scores, **fields)
+    vars(report).update(given)
+    return report
 
 
 def score(id: str, holds: bool, question: str = "what ?", answer: str = "a") -> ProbeScore:
