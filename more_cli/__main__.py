@@ -10,7 +10,7 @@ def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
     from more_cli.system.environment import set_defaults
-    from more_cli.system.garbage import search_late
+    from more_cli.system.memory import search_late
 
     set_defaults()
     search_late()

@@ -25,8 +25,7 @@ from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
-from more_cli.ops.edit import edit_file
-from more_cli.ops.edit_report import EditReport
+from more_cli.ops.edit import EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, export
 from more_cli.ops.log import LineFilter, LogReport, log

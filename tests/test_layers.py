@@ -38,6 +38,7 @@ LABORATORY = [
 ]
 """Rooms of `more_lab`, likewise; each may import all of `more_cli`."""
 HEAVY = {"torch", "transformers", "numpy", "pydantic", "PIL", "safetensors", "rich"}
+
 FLAT = {"more_cli.render.page.Page"}
 """Dataclasses with more fields: a page is the flat list of what a report can show."""
 

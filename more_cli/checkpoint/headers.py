@@ -1,4 +1,4 @@
-"""The header of a safetensors file, and bytes of its tensors.
+"""The header of a safetensors file, read and written, and bytes of its tensors.
 
 Headers are untrusted: they are checked completely before an offset is used, so that a truncated or hostile shard gives
 one error that names it. Nothing here imports torch.
@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -154,3 +154,32 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, RecursionError) as error:
         raise StateError(f"{path}: {getattr(error, 'strerror', None) or error}", AGAIN) from error
+
+
+_BYTES = {"F64": 8, "F32": 4}
+"""Bytes of a value of each dtype that is written."""
+
+
+def in_order(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+    """Return the names of tensors, given by dtype and shape, in the order in which safetensors writes them.
+
+    The widest dtype comes first, so that every tensor is aligned; then the order is by name.
+    """
+    return sorted(tensors, key=lambda name: (-_BYTES[tensors[name][0]], name))
+
+
+def header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """Return the bytes before the tensors, which follow `in_order`: the same bytes as safetensors writes.
+
+    safetensors itself needs all tensors at once, and holds the whole file a second time.
+    """
+    described: dict[str, Any] = {"__metadata__": dict(metadata)}
+    start = 0
+    for name in in_order(tensors):
+        dtype, shape = tensors[name]
+        stop = start + _BYTES[dtype] * math.prod(shape)
+        described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -24,7 +24,7 @@ from more_cli.text import counted
 if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
     from more_cli.inputs.records import Problem
-    from more_cli.ops.edit_report import EditReport, Listener
+    from more_cli.ops.edit import EditReport, Listener
     from more_cli.store.entry import Entry, Status
     from more_cli.store.target import Target
 
@@ -162,7 +162,7 @@ def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed 
 
 def _result_lines(output: Output) -> Listener:
     """Return what prints a JSON object for each edit and each bad line at once (`--json-lines`)."""
-    from more_cli.ops.edit_report import Listener
+    from more_cli.ops.edit import Listener
     from more_cli.outputs.edits import EditProblemOutput, EditResultOutput
 
     class ResultLines(Listener):

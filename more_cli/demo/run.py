@@ -10,8 +10,7 @@ from pathlib import Path
 from more_cli.demo.files import demo_model_dir
 from more_cli.files import replacing_directory
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import edit_file
-from more_cli.ops.edit_report import EditReport
+from more_cli.ops.edit import EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_state
 from more_cli.ops.init import InitReport, Inputs, initialise
 from more_cli.ops.merge import MergeReport, merge

@@ -8,34 +8,40 @@ run and a rerun end with the bytes of an undisturbed run.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
 from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.records import Problem, given
-from more_cli.model.loading import load_fitting_prompter
+from more_cli.model.batches import Query
+from more_cli.model.families import Family, family_of
+from more_cli.model.loading import load_fitting_prompter, load_prompter
 from more_cli.model.machine import Machine
+from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_cli.ops.anchors import anchors_of, anchors_too, identities, identity
 from more_cli.ops.commit import commit_consolidation, commit_edit
-from more_cli.ops.drift import known_drift
-from more_cli.ops.edit_check import EditCheck
-from more_cli.ops.edit_report import EditReport, Listener
-from more_cli.ops.init import Inputs, initialise, plan
+from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.init import InitReport, Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
+from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
+from more_cli.store.state import load_meta
 from more_cli.store.target import Target
 
 NO_ANCHORS = (
@@ -48,6 +54,81 @@ EVERY = ("all", "anew")
 """What `consolidate` is where it is about all edits, also those of earlier runs."""
 LINES = "edits"
 """Name of a stream that is in memory, in messages and in the ledger."""
+
+
+@dataclass
+class EditRun:
+    """How a run of `more edit` went."""
+
+    created: InitReport | None = None
+    """The state, if this run made it."""
+    replayed: int = 0
+    """Ledger lines that were applied again because the sidecar lacked them."""
+    consolidation: Entry | None = None
+    drift: Drift | None = None
+    """Of the watched anchors after the stream; None without any."""
+    interrupted: bool = False
+    dry_run: bool = False
+    wall_seconds: float = 0.0
+
+
+@dataclass
+class EditReport:
+    """The result of a stream."""
+
+    target: Target
+    total: int = 0
+    """Edits in the stream, without repetitions."""
+    skipped: int = 0
+    """Edits that were in the ledger before."""
+    reverted: list[str] = field(default_factory=list)
+    """Skipped edits that were reverted and stay so."""
+    ids: list[str] = field(default_factory=list)
+    """Every edit of the stream, in order."""
+    applied: int = 0
+    entries: Sequence[Entry] = ()
+    """Edits that this run applied, in order; read from the ledger on access."""
+    statuses: dict[str, Status] = field(default_factory=dict)
+    """Status of every edit of the stream, also of edits applied in earlier runs."""
+    problems: list[str] = field(default_factory=list)
+    """Lines that were left out (`--on-error skip`)."""
+    notes: list[str] = field(default_factory=list)
+    superseded: dict[str, list[str]] = field(default_factory=dict)
+    """Edits of this run that corrected earlier ones, with the ids of these."""
+    run: EditRun = field(default_factory=EditRun)
+
+    def count(self, entry: Entry, contradicted: Sequence[str]) -> Sequence[str]:
+        """Record an applied edit and return those it supersedes: all that it contradicts, unless it was refused."""
+        self.applied += 1
+        if not contradicted or entry.status is Status.REFUSED:
+            return ()
+        self.superseded[entry.id] = list(contradicted)
+        return contradicted
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended the run; the state is saved, and the same call continues."""
+        return self.run.interrupted
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of the stream's edits by status."""
+        return dict(sorted(Counter(self.statuses.values()).items()))
+
+    @property
+    def failed(self) -> list[str]:
+        """Edits of the stream that do not stand."""
+        return [id for id, status in self.statuses.items() if status in FAILED]
+
+
+class Listener:
+    """Receives results while a stream is applied; a subclass overrides what it needs."""
+
+    def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
+        """Receive an edit that is safe in the ledger: a `new` one, which may supersede others, or one from before."""
+
+    def problem(self, problem: Problem) -> None:
+        """Receive a line that cannot be applied."""
 
 
 def edit_file(
@@ -304,3 +385,71 @@ def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
     if first is not None:
         yield first
     yield from rest
+
+
+LONG_TEXT = 256
+"""Bytes of question and target below which no context is too short; if one is, the editor refuses the edit."""
+
+
+class EditCheck:
+    """Checks edits against the number of images that the model takes and its context; counts probes to leave out."""
+
+    def __init__(self, target: Target, recipe: str | None, settings: Sequence[str]) -> None:
+        self.target = target
+        self.recipe = recipe
+        self.settings = settings
+        self._probes = 0
+        """Locality probes so far."""
+        self._anchors_too = 0
+        """Of these, those that are anchors too."""
+
+    @cached_property
+    def prompter(self) -> Prompter:
+        """The tokenizer with the chat template."""
+        return load_prompter(open_checkpoint(self.target.model))
+
+    @cached_property
+    def family(self) -> Family:
+        """The entry of the model's family."""
+        return family_of(str(open_checkpoint(self.target.model).config.get("model_type")))
+
+    @cached_property
+    def anchors(self) -> frozenset[tuple[str, str]]:
+        """Questions of the state's anchors or, before there is a state, of the anchors that its recipe names."""
+        if not self.target.sidecar.exists():
+            recipe = plan(self.target, self.recipe, self.settings).recipe
+            return identities(Inputs().questions(recipe))
+        return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))
+
+    def load(self) -> None:
+        """Read everything now: model files must not be read in a thread while a model runs in another."""
+        _ = self.prompter, self.family, self.anchors
+
+    def problem(self, edit: Edit) -> Problem | None:
+        """Return why an edit does not fit, or None; the length of a system prompt is not counted."""
+        if refused := self._refused(edit):
+            return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
+        self._probes += len(edit.locality)
+        self._anchors_too += sum(identity(probe) in self.anchors for probe in edit.locality)
+        if len((edit.question + edit.target).encode()) < LONG_TEXT:
+            return None
+        try:
+            self.prompter.encode(Query(edit.images, edit.question), edit.target)
+        except DataError as error:
+            return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
+        return None
+
+    def notes(self) -> list[str]:
+        """Return how many locality probes of the checked edits will not be scored, if any."""
+        if not self._anchors_too:
+            return []
+        return [f"{anchors_too(self._anchors_too, self._probes)}, which `more eval` leaves out"]
+
+    def _refused(self, edit: Edit) -> tuple[str, str] | None:
+        """Return why the model cannot be asked this edit or one of its locality probes, with a hint."""
+        if refused := self.family.refuses(len(edit.images)):
+            return refused
+        for number, probe in enumerate(edit.locality, 1):
+            if refused := self.family.refuses(1 if probe.image else 0, alone=True):
+                return f"locality {number}: {refused[0]}", refused[1]
+        return None

@@ -16,9 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
+from torch.nn.functional import pad
 
 from more_cli.checkpoint import compressed
-from more_cli.checkpoint.writer import header, in_order
+from more_cli.checkpoint.headers import header, in_order
 from more_cli.editors.more.sites import basis_of
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
@@ -26,7 +28,6 @@ from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
 from more_cli.ops.provenance import asked_and_failed, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
-from more_cli.ops.truncation import at_rank
 from more_cli.options import ExportOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
@@ -229,3 +230,20 @@ def _delta_bytes(state: State, written: Sequence[SiteRecord], about: str) -> Ite
     for record in written:
         delta = state.B[record.name] @ basis_of(state, record)
         yield memory(delta.mul_(record.scale))
+
+
+def at_rank(B: Tensor, A: Tensor, rank: int) -> tuple[Tensor, Tensor, float]:
+    """Return B' (d_out, rank) and A' (rank, d_in), float32, whose product is closest to B A, and the part they keep.
+
+    Closest in the Frobenius norm is the truncated singular value decomposition (Eckart and Young, 1936). The part is
+    |B' A'|_F / |B A|_F, in [0, 1]. A rank above that of B A is filled up with zeros.
+    """
+    # In float64: small singular values of a product are differences of large numbers. No matrix is d_out by d_in.
+    Q_B, R_B = torch.linalg.qr(B.double())
+    Q_A, R_A = torch.linalg.qr(A.double().T)
+    U, lengths, V = torch.linalg.svd(R_B @ R_A.T)
+    kept = lengths[:rank]
+    part = float(kept.norm() / lengths.norm().clamp(min=torch.finfo(torch.float64).tiny))
+    left, right = Q_B @ (U[:, : len(kept)] * kept), V[: len(kept)] @ Q_A.T
+    missing = rank - len(kept)
+    return pad(left, (0, missing)).float(), pad(right, (0, 0, 0, missing)).float(), part

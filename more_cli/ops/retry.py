@@ -9,7 +9,7 @@ from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.ops.commit import commit_edit
 from more_cli.ops.drift import known_drift
-from more_cli.ops.edit_report import EditReport, Listener
+from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import stoppable
 from more_cli.progress import Progress, no_progress

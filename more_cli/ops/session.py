@@ -43,8 +43,8 @@ from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, open_state, save_state
 from more_cli.store.target import Target
-from more_cli.system.allocator import give_back_large_blocks
 from more_cli.system.cpu import cpu
+from more_cli.system.memory import give_back_large_blocks
 
 SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""

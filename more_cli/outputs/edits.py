@@ -8,7 +8,7 @@ from more_cli.outputs.base import FilePath, Number, Part, Printed, Seconds
 from more_cli.store.entry import Entry
 
 if TYPE_CHECKING:
-    from more_cli.ops.edit_report import EditReport
+    from more_cli.ops.edit import EditReport
 
 
 class EditResult(Part, like=Entry):

@@ -16,8 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from more_cli.checkpoint.headers import FLOATS, TensorEntry, read_header
-from more_cli.checkpoint.writer import header, in_order
+from more_cli.checkpoint.headers import FLOATS, TensorEntry, header, in_order, read_header
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
     from torch import Tensor

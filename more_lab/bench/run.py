@@ -15,8 +15,7 @@ from more_cli.clock import running
 from more_cli.errors import UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import edit_file
-from more_cli.ops.edit_report import EditReport, Listener
+from more_cli.ops.edit import EditReport, Listener, edit_file
 from more_cli.ops.init import Inputs, initialise, plan
 from more_cli.ops.session import versions
 from more_cli.options import EditOptions

@@ -36,8 +36,7 @@ from more_cli.files import sha256_bytes
 from more_cli.inputs.feeds import Pipe
 from more_cli.model.batches import Batch
 from more_cli.model.machine import Machine
-from more_cli.ops.edit import edit_stream
-from more_cli.ops.edit_report import EditReport, Listener
+from more_cli.ops.edit import EditReport, Listener, edit_stream
 from more_cli.ops.init import Inputs, initialise
 from more_cli.ops.session import open_session
 from more_cli.options import EditOptions

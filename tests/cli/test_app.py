@@ -81,7 +81,7 @@ def test_the_demo_ends_with_its_variants_and_a_next_step(world: World, monkeypat
     """A state of one edit in place of the demo's 24, in a folder whose name a shell would split."""
     from more_cli.demo import run as made
     from more_cli.model.machine import Machine
-    from more_cli.ops.edit_report import EditReport
+    from more_cli.ops.edit import EditReport
     from more_cli.ops.evaluate import evaluate_state
     from more_cli.store.entry import Status
     from more_cli.store.ledger import Ledger

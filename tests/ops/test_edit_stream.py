@@ -24,8 +24,7 @@ from more_cli.inputs.feeds import Pipe, Watch
 from more_cli.inputs.records import Problem, Record
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
-from more_cli.ops.edit import edit_stream
-from more_cli.ops.edit_report import Listener
+from more_cli.ops.edit import Listener, edit_stream
 from more_cli.ops.prefetch import Prefetch
 from more_cli.options import EditOptions
 from more_cli.store.target import Target

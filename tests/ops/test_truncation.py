@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from more_cli.ops.truncation import at_rank
+from more_cli.ops.export import at_rank
 
 
 def drawn(rank: int) -> tuple[torch.Tensor, torch.Tensor]:

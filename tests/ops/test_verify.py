@@ -15,7 +15,7 @@ import torch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core import recursion
 from more_cli.files import sha256_bytes
-from more_cli.ops import retrace
+from more_cli.ops import verify as verifying
 from more_cli.store.entry import parse_entry, with_checksum
 from more_cli.store.state import State, load_state, save_state
 from support.helpers import LEARNING, QUESTION, Result, World, forks, line, run, tree
@@ -322,8 +322,8 @@ def test_names_with_escape_codes_are_shown_without_them(world: World) -> None:
 
 def test_on_another_machine_the_numbers_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     b_was_changed_a_little(world)
-    here = retrace.versions
-    monkeypatch.setattr(retrace, "versions", lambda machine: here(machine) | {"threads": "64"})
+    here = verifying.versions
+    monkeypatch.setattr(verifying, "versions", lambda machine: here(machine) | {"threads": "64"})
     result = verify(world, "--deep", "--json")
     assert (result.code, verdicts(result)["replay"]) == (0, "ok")
     threads = torch.get_num_threads()

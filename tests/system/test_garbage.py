@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from more_cli.system.garbage import FIRST, LATER, search_late
+from more_cli.system.memory import FIRST, LATER, search_late
 
 
 @pytest.fixture(autouse=True)
