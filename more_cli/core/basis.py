@@ -14,7 +14,7 @@ VERSION = 1
 
 FINGERPRINT_ENTRIES = 16
 PART = 256
-"""Rows or columns of A that are computed at a time, so that little more than A itself is held."""
+"""Rows or columns of A that are computed at a time, so that memory holds little more than A itself."""
 
 Kind = Literal["orthonormal", "gaussian", "xavier", "pca"]
 """How A is chosen: the paper's and the others of its Table basis_init. `pca` is drawn as `orthonormal` until there is
@@ -93,14 +93,13 @@ def orthonormal_again(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 VARIES = 1e-6
-"""Part of the largest singular value of a site's inputs below which they do not vary in a direction."""
+"""The inputs vary in a direction if its singular value is above this share of the largest one."""
 
 
 def principal(inputs: Tensor, drawn: Tensor) -> Tensor:
     """Return A of the kind `pca`, (r, d_in) float32: the first principal directions of a site's inputs (n, d_in).
 
-    Where the inputs vary in fewer than r directions, those of `drawn` (r, d_in) come after them, made orthogonal to
-    them. The paper only says "activation statistics collected from the training set"; this is the authors' `pca`.
+    If the inputs vary in fewer than r directions, rows of `drawn` (r, d_in), made orthogonal to them, fill A up. The paper only says "activation statistics collected from the training set"; this is the authors' `pca`.
     """
     X = inputs.double()
     _, lengths, V = torch.linalg.svd(X - X.mean(dim=0), full_matrices=False)
@@ -112,7 +111,7 @@ def principal(inputs: Tensor, drawn: Tensor) -> Tensor:
 
 
 def stretch(A: Tensor) -> float:
-    """Return how much longer than B a product B A can be: the largest singular value of A (r, d_in)."""
+    """Return the largest |B A|_F / |B|_F over all B: the largest singular value of A (r, d_in)."""
     A = A.double()
     return float(torch.linalg.eigvalsh(A @ A.T)[-1].clamp(min=0.0).sqrt())
 

@@ -23,7 +23,7 @@ Deviation: `unit` is our default, because the printed eta = 0.1 with lambda = 20
 """
 
 BLOCK = 64
-"""Keys absorbed at once: large enough to save passes over P, small enough that the work within a block is little."""
+"""Keys absorbed at once: many, to save passes over P, but few enough that the work within a block stays small."""
 CONDITION = 1e6
 """Condition number up to which keys are absorbed at once: at most six of 16 digits are lost."""
 ROUNDING = 1e-9
@@ -78,8 +78,8 @@ def damped(P: Tensor, M: Tensor, damping: float, trace: float) -> Tensor:
 
     `trace` is tr(M), summed in float64.
 
-    Not in the paper, where only past edits keep a direction from being used. The keys of one write are alike: they
-    share most of their length, and so a plain gradient goes along what they share and hardly tells its tokens apart.
+    Not in the paper, where only past edits limit the use of a direction. The keys of one write are nearly alike, so a
+    plain gradient changes all its tokens in the same way and can hardly change one token alone.
     M is the input factor of the Fisher information (K-FAC, Martens and Grosse 2015), mu its damping. The sum is what P
     would be had it absorbed the write's own keys, weighted by their gradients; it is used once and not kept.
     """
@@ -88,7 +88,7 @@ def damped(P: Tensor, M: Tensor, damping: float, trace: float) -> Tensor:
         return P
     # (I + P M / mu) X = P has no inverse of P, whose eigenvalues can be small.
     identity = torch.eye(len(P), dtype=P.dtype, device=P.device)
-    # Without a check, for which a device would have to stop: if it fails, the write is not finite.
+    # Not checked, because Python would have to wait for the GPU: if it fails, the write is not finite.
     X: Tensor = torch.linalg.solve_ex(identity + P @ M * (len(P) / (damping * trace)), P)[0]
     return X
 

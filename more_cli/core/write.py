@@ -76,7 +76,8 @@ class Gradient:
     def inner(self, other: Tensor) -> Tensor:
         """Return <G, M>, () float64, for M (d_out, r): with M = G P the first-order decrease of the loss a unit step.
 
-        A tensor, as what follows: a number would stop the device once a site. `read` fetches those of all sites.
+        It is a tensor, as the norms below: for a number Python would wait for the GPU at each site. `read` fetches the
+        numbers of all sites at once.
         """
         if self.built is not None:
             return (self.built * other).sum(dtype=torch.float64)
@@ -91,7 +92,7 @@ class Gradient:
 
 
 def read(numbers: Sequence[Tensor]) -> list[float]:
-    """Return tensors of one number each as numbers, in one transfer from each device that they lie on."""
+    """Return one-number tensors as Python numbers, with one transfer from each device."""
     found = [0.0] * len(numbers)
     for device in {number.device for number in numbers}:
         places = [place for place, number in enumerate(numbers) if number.device == device]
@@ -121,12 +122,12 @@ def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
 def conjugacy(slope: float, before: float, after: float, part: float) -> float:
     """Return beta of the direction G P - beta s, conjugate to the last step s of the same edit.
 
-    `slope` is <G, G P>; `before` and `after` are <G, s> at the start and at the end of s. The smaller one of two: Dai
-    and Yuan's slope / (after - before) of 1999, and `part`, in (0, 1], of Fletcher and Reeves's slope / -before of
-    1964, which bounds the first where the loss hardly bends along s. So the direction always descends.
+    `slope` is <G, G P>; `before` and `after` are <G, s> at the start and at the end of s. beta is the smaller of two
+    weights: slope / (after - before) of Dai and Yuan (1999), and `part`, in (0, 1], of slope / -before of Fletcher and
+    Reeves (1964). The second bounds the first where the loss hardly bends along s, so the direction always descends.
 
-    Deviation from the paper, where every write goes along G P. The tokens of an answer have nearly the same key: such a
-    write raises one token at the price of another, and the next write takes that back.
+    Deviation from the paper, where every write is along G P. The tokens of an answer have nearly the same key: a write
+    along G P makes one token more likely and another one less, and the next write undoes that.
     """
     if before >= 0.0:  # nothing was written
         return 0.0

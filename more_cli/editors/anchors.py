@@ -61,6 +61,6 @@ def drift(scored: Scored, anchors: Sequence[Anchor]) -> Tensor:
     losses = []
     for row, anchor in zip(scored.log_probabilities(), anchors, strict=True):
         base = anchor.base.to(row.device)
-        answer = row[-len(base) :]  # right-aligned: no mask, for whose places a device would have to stop
+        answer = row[-len(base) :]  # right-aligned: a mask would make Python wait for the GPU
         losses.append(functional.kl_div(answer, base, log_target=True, reduction="sum") / len(base))
     return torch.stack(losses)

@@ -83,7 +83,7 @@ class EditOutcome:
     margins: Mapping[int, float] = field(default_factory=dict)
     """Last margin of every edit that was scored, this one and past ones, by number."""
     drifts: Mapping[int, float] = field(default_factory=dict)
-    """KL from the base of the watched anchors that were looked at after it, nats per token, by place in their set."""
+    """KL from the base of the watched anchors that were scored after it, nats per token, by place in their set."""
     reason: str = ""
     sites: tuple[str, ...] = ()
     """Names of the sites that were written."""
@@ -131,7 +131,7 @@ class Editor(ABC):
     grows: ClassVar[bool] = False
     """Its state grows with the number of edits."""
     notices: Sequence[str] = ()
-    """What to know about its scores, one line each, such as how it differs from what was published."""
+    """What a reader of its scores should know, one line each, such as a difference from what was published."""
     is_base: ClassVar[bool] = False
     """Never changes the model, so cached base answers stay valid."""
 
@@ -187,7 +187,7 @@ class Editor(ABC):
         return {}
 
     def admit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Accept a correction that is written later, together with others; most editors learn it at once."""
+        """Accept a correction that is written later, together with others. By default it is learnt at once."""
         return self.edit(request, context)
 
     def catch_up(self) -> float:

@@ -22,7 +22,7 @@ class LastScore:
 
 @dataclass(frozen=True, eq=False)
 class Past(Mapping[int, LastScore]):
-    """The last score of each edit that stands, by its number; three columns, so that numpy weighs all at once."""
+    """The last score of each edit that stands, by its number; in three columns, so that numpy ranks all at once."""
 
     numbers: npt.NDArray[np.int64]
     """(n,), ascending."""

@@ -1,6 +1,6 @@
 """How far a state's watched anchors have moved, edit by edit, as its ledger knows it; needs neither model nor torch.
 
-After an edit only some of them are looked at, so an anchor's drift is the one that was seen last. Only edits in force
+After an edit only some anchors are scored, so an anchor's drift is the last one that was measured. Only edits in force
 count: what was reverted moves nothing.
 """
 
@@ -16,7 +16,7 @@ from more_cli.store.state import StateMeta
 from more_cli.text import counted, nats, shorten
 
 NAMED = 2
-"""Most anchors that a sentence names."""
+"""Largest number of anchors that a sentence names."""
 
 
 class DriftAfter(NamedTuple):

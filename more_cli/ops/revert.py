@@ -188,7 +188,7 @@ def _check_images(ledger: Ledger, places: Iterable[int]) -> None:
 
 
 def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
-    """Open the draft: the state without the edits, as far as an earlier try got."""
+    """Open the draft: the state without the edits; an interrupted revert continues from its own draft."""
     target, ledger = session.target, session.ledger
     draft = Draft(target.model, draft_path(target.folder, ledger.head, plan.gone))
     with Ledger(draft.folder, name=draft.ledger_name) as own:

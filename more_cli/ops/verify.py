@@ -45,7 +45,7 @@ from more_cli.store.target import Target
 from more_cli.text import counted, shorten
 
 SHOWN = 5
-"""Most problems that the line of one check lists."""
+"""Largest number of problems that the line of one check lists."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _RESTORE = "restore it from a backup"
 Value = TypeVar("Value")

@@ -16,7 +16,7 @@ from more_cli.text import canonical_json, counted, shorten
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
 SHOWN = 5
-"""Most failed edits that one sentence names."""
+"""Largest number of failed edits that one sentence names."""
 
 
 class Status(StrEnum):
@@ -186,7 +186,7 @@ class Entry(_Strict):
 
     @property
     def drift(self) -> float | None:
-        """Largest drift of the watched anchors that were looked at afterwards, nats per token; None if none was."""
+        """Largest drift of the watched anchors that were scored afterwards, nats per token; None if none was."""
         return max((drift for _, drift in self.drifts), default=None)
 
     @property

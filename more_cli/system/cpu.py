@@ -1,4 +1,4 @@
-"""The processor, as far as it decides the bytes of a result."""
+"""The processor's name: another processor may round differently, which changes the bytes of a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an edit did not take, in words, and what may help: its `reason` in the ledger."""
+"""Why an edit was refused or not learnt, in words, and what may help: its `reason` in the ledger."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from more_cli.recipe.schema import Recipe
 from more_cli.text import counted, shorten
 
 UNSURE = 0.7
-"""NLL of a target, nats per token, below which the model nearly said it before: ln 2, one token in two."""
+"""NLL of a target, nats per token, below which the base nearly gives it: ln 2, a probability of one half per token."""
 FAR = 8.0
-"""NLL of a target, nats per token, above which nothing like it was ever likely here."""
+"""NLL of a target, nats per token, above which the base finds nothing like it likely."""
 MOVED = 0.1
-"""Drift of an anchor, nats per token, from which it counts as pulling against an edit."""
+"""Drift of an anchor, nats per token, from which it counts as opposed to an edit."""
 NAMED = 3
-"""Most edits or anchors that are named."""
+"""Largest number of edits or anchors that are named."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What is known about an edit that did not take."""
+    """What is known about an edit that was refused or not learnt."""
 
     recipe: Recipe
     first: EditScore

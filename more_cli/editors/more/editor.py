@@ -181,7 +181,7 @@ class MoreEditor(Editor):
 
     @property
     def directions(self) -> Tensor | None:
-        """What says which watched anchors are near an edit, to be given to a later `hold`; None if none is watched."""
+        """Directions of the watched anchors' keys, which a later `hold` can take; None if no anchor is watched."""
         return self._watched.directions if self._watched else None
 
     def settle(self, anchors: Sequence[Anchor]) -> None:
@@ -203,7 +203,7 @@ class MoreEditor(Editor):
         return torch.stack([direction(key, self.sites) for key in keys])
 
     def _keys(self, anchors: Sequence[Anchor]) -> list[dict[str, Tensor]]:
-        """Return the keys of anchors by site, one pass each, so that they do not depend on what else is in a batch."""
+        """Return the keys of each anchor by site; one pass each, so keys do not depend on the rest of a batch."""
         runtime, sites = self._working.runtime, self.sites
         keys = []
         for anchor in anchors:

@@ -7,7 +7,7 @@ Pass k of edit t; the recipe switches every part:
 3. Stop when nothing fails; after enough draws, when t holds; at the latest after `max_steps` writes.
 4. One write on t and the failing edits, together with k_a anchors: L = mean loss + KL(base || edited),
    B <- B - eta G P (Eq. closedform), halved until the mean loss of these edits decreases.
-5. Look at the watched anchors nearest to t's key. If it moved one too far, write it again with shorter steps.
+5. Score the watched anchors nearest to t's key. If t moved one too far, write t again with shorter steps.
 6. At the end P absorbs t's key (Eq. sm-update), once; by default a key of each of its tokens.
 
 Without rehearsal and anchors this is the paper's loop. Not in the paper: the check before a write, shorter steps, past
@@ -31,7 +31,7 @@ from more_cli.editors.past import LastScore, Past
 from more_cli.recipe.tables import Joint
 
 REWRITES = 2
-"""Times that an edit which broke the harm budget is written again, each time with half the step."""
+"""Number of times that an edit beyond the harm budget is written again, each time with half the step."""
 FEW = 1 / 3
 """Largest share of a batch that is written one by one after the joint writes; if more is left, the joint writes are
 undone. On three small models a share of a quarter did no harm. Of corrections about new objects most are left, and

@@ -17,7 +17,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.recipe.tables import Rehearsal
 
 CACHE_BYTES = 256 << 20
-"""Most bytes of past edits kept as tokens and pixels."""
+"""Largest number of bytes of past edits that are kept as tokens and pixels."""
 
 
 def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:

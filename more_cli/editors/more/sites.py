@@ -30,9 +30,9 @@ from more_cli.recipe.tables import Statistics
 from more_cli.store.state import SiteRecord, State
 
 RIDGE_KEYS = 16
-"""Number of a site's first keys whose mean |z|^2 a relative lambda follows without anchors; then it stays fixed."""
+"""Without anchors, a relative lambda follows the mean |z|^2 of this many first keys of a site, and is then fixed."""
 PRINCIPAL_TOKENS = 32
-"""Most tokens of an anchor at one site, evenly spaced: an image has hundreds that are alike."""
+"""Largest number of tokens of an anchor at one site, evenly spaced: an image has hundreds that are alike."""
 
 
 def new_record(site: Site, recipe: Recipe) -> SiteRecord:
@@ -116,7 +116,7 @@ class Step(Weights):
     """What one write changes at one site."""
 
     slope: float = 0.0
-    """<G, Delta B>, the first-order change of the loss; 0 where no recipe asks for it."""
+    """<G, Delta B>, the first-order change of the loss; 0 if the recipe does not need it."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class WrittenSite:
 
     @property
     def layer(self) -> str:
-        """The group that `top_k` chooses: one layer's modules together, the projector as one."""
+        """The group that `top_k` counts: all modules of one layer, or the projector."""
         return self.record.group if self.record.group == "projector" else self.record.name.rpartition(".")[0]
 
     @property
@@ -148,7 +148,7 @@ class WrittenSite:
         self.branch.B = torch.zeros_like(self.branch.B)
 
     def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
-        """Return the step that changes B by this, of this norm and slope, shortened where |Delta B A|_F is too long."""
+        """Return the step that changes B by `change`, shortened if |Delta B A|_F is above `limit`; `norm` is |change|_F."""
         limit /= self.stretch
         return Step(capped(change, limit, norm), slope=slope * min(1.0, limit / norm) if norm else 0.0)
 
@@ -191,7 +191,7 @@ class TrainedBasisSite(WrittenSite):
         self.branch.basis = self.drawn
 
     def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
-        """Return the step that changes B by this and A along its gradient; either changes B A by the limit at most."""
+        """Return the step that changes B by `change` and A along its gradient; each changes B A by at most `limit`."""
         by_A = limit / max(float(torch.linalg.vector_norm(self.branch.B)), 1e-12)
         self.stretch = basis.stretch(self.branch.basis)
         change_of_A = -self.rate * self.branch.basis_gradient()
@@ -206,7 +206,7 @@ class TrainedBasisSite(WrittenSite):
         if self.orthonormal:
             L, Q = basis.orthonormal_again(A.double())
             B, A = (B.double() @ L).to(B), Q.to(A)  # B A = (B L) Q: the model stays the same
-        # Row by row, as they are stored: after a restart a product must round as it does now.
+        # Row-major, as they are stored: a product must round the same after a restart.
         self.branch.B, self.branch.basis = B.contiguous(), A.contiguous()
 
 
@@ -501,7 +501,7 @@ def key_sources(records: Sequence[SiteRecord], statistics: Statistics) -> dict[s
 
 
 def stacked(keys: Sequence[Tensor]) -> Tensor:
-    """Return keys (r,) or (n, r) of one or several sites as rows (n, R), with zeros behind the shorter ones."""
+    """Return keys (r,) or (n, r) of one or several sites as rows (n, R), the shorter ones filled up with zeros."""
     width = max(key.shape[-1] for key in keys)
     rows = [fitted(key.reshape(-1, key.shape[-1]).to(keys[0].device), width) for key in keys]
     return rows[0] if len(rows) == 1 else torch.cat([row.double() for row in rows])

@@ -18,7 +18,7 @@ from more_cli.text import counted, shorten
 TOLERANCE = 0.1
 """Share of the budget by which an edit may move an anchor that was beyond the budget before."""
 NAMED = 2
-"""Most anchors that a refusal names."""
+"""Largest number of anchors that a refusal names."""
 
 
 def split(anchors: Sequence[Anchor], every: int, seed: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
@@ -30,7 +30,7 @@ def split(anchors: Sequence[Anchor], every: int, seed: int) -> tuple[dict[int, A
 
 @dataclass(frozen=True)
 class Watched:
-    """The watched anchors, with a direction each that says which edits are near."""
+    """The watched anchors, each with the direction of its keys: an edit with a similar direction is near it."""
 
     anchors: Mapping[int, Anchor]
     """By place in the set of anchors."""
@@ -68,7 +68,7 @@ def direction(keys: Mapping[str, Tensor], sites: Sites) -> Tensor:
             rank = site.record.rank
             mean = site.P.new_zeros(rank) if key is None else key.reshape(-1, rank).mean(dim=0).double()
             parts.append(torch.nn.functional.normalize(mean, dim=0))
-    # Side by side on one device first, so that they come from there at once.
+    # Joined on one device first, so that one transfer fetches them.
     return torch.cat([part.to(parts[0].device) for part in parts]).cpu() if parts else torch.zeros(0).double()
 
 
@@ -79,7 +79,7 @@ class Watch:
     watched: Watched
     passes: Passes
     places: Sequence[int]
-    """Those that are looked at after the edit."""
+    """Those that are scored after the edit."""
     moved: dict[int, Moved] = field(default_factory=dict)
     """How far they have moved after the edit, by place."""
     harmed: list[Moved] = field(default_factory=list)
@@ -95,11 +95,11 @@ class Watch:
 
     @property
     def drifts(self) -> dict[int, float]:
-        """How far each anchor that was looked at has moved, nats per token, by place."""
+        """How far each anchor that was scored has moved, nats per token, by place."""
         return {place: round(moved.drift, 4) for place, moved in self.moved.items()}
 
     def harm(self) -> bool:
-        """Look at the anchors, and return whether the edit moved any of them beyond the budget."""
+        """Score the anchors, and return whether the edit moved any of them beyond the budget."""
         if not self.passes.tally.written:
             return False
         budget = self.passes.recipe.anchors.max_drift
