@@ -153,7 +153,7 @@ def bounded(checkpoint: Checkpoint, packed: Packed) -> Bounded:
 
 
 def _reach(code: Tensor) -> Tensor:
-    """Return for each value of a code how far from it a number can lie that is rounded to it."""
+    """Return for each value of a code the largest distance of a number that is rounded to it."""
     import torch
 
     values, order = code.sort()

@@ -1,4 +1,4 @@
-"""A copy of a checkpoint's files under way: copying, overwriting, comparing and flushing, all side by side."""
+"""Copying of a checkpoint's files: threads copy, overwrite, compare and flush them at the same time."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ NORM_ROWS = 1024
 
 
 def weight_norm(checkpoint: Checkpoint, key: str) -> float:
-    """Return |W|_F of a weight by the key of its tensor; of a quantised one that of the matrix it stands for."""
+    """Return |W|_F of a weight by the key of its tensor; a quantised weight counts as its matrix."""
     import torch
 
     def squared(rows: torch.Tensor) -> float:

@@ -22,7 +22,7 @@ class Packed:
     """One weight that is stored quantised: tensors that together are a matrix."""
 
     key: str
-    """Of its weight, if it were plain; most schemes store the codes under it."""
+    """Key that its weight would have if it were not quantised; most schemes store the codes under it."""
     scheme: str
     shape: tuple[int, int]
     """(d_out, d_in) of the matrix."""
@@ -38,7 +38,7 @@ class Packed:
 
 
 class Bounded(NamedTuple):
-    """A matrix (d_out, d_in) float32, and how far below and above each entry a weight may lie that is rounded to it."""
+    """A matrix (d_out, d_in) float32, and how far below and above each entry the weight before rounding may lie."""
 
     matrix: Tensor
     below: Tensor

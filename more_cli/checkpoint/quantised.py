@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMES = (*bnb.SCHEMES, *compressed.SCHEMES)
 """Schemes that can be edited beside."""
 _SLACK = 1.001
-"""Times the bound of a scheme: values near the middle of two codes are rounded in float32."""
+"""Factor on the bound of a scheme, because values near the middle of two codes are rounded in float32."""
 _CASTS = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 _BY_GPTQMODEL = "which transformers reads through gptqmodel alone, a library that compiles code when it loads a model"
 _INSTEAD = "use the full-precision checkpoint it was made from, or quantise that with bitsandbytes to int8 or nf4"

@@ -99,7 +99,8 @@ VARIES = 1e-6
 def principal(inputs: Tensor, drawn: Tensor) -> Tensor:
     """Return A of the kind `pca`, (r, d_in) float32: the first principal directions of a site's inputs (n, d_in).
 
-    If the inputs vary in fewer than r directions, rows of `drawn` (r, d_in), made orthogonal to them, fill A up. The paper only says "activation statistics collected from the training set"; this is the authors' `pca`.
+    If the inputs vary in fewer than r directions, rows of `drawn` (r, d_in), made orthogonal to them, fill A up. The
+    paper only says "activation statistics collected from the training set"; this is the authors' `pca`.
     """
     X = inputs.double()
     _, lengths, V = torch.linalg.svd(X - X.mean(dim=0), full_matrices=False)

@@ -1,4 +1,4 @@
-"""What a question names, as far as its words can tell; English only."""
+"""Which things a question names, judged by its words; English only."""
 
 from __future__ import annotations
 

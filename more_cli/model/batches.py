@@ -71,7 +71,7 @@ class Encoded:
 
     @property
     def blind(self) -> Encoded:
-        """The same tokens without the pixels, for passes that begin behind all that sees an image."""
+        """The same tokens without the pixels, for passes that start after the last module that reads them."""
         sizes = {name: value for name, value in self.extras.items() if not value.is_floating_point()}
         return replace(self, images=(), extras=sizes)
 

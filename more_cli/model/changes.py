@@ -81,7 +81,7 @@ class Change:
         return found if float(missed) <= _EXACT * math.sqrt(RANK) else Change(left)
 
     def largest(self, count: int) -> Tensor:
-        """Return the places of the `count` largest |entries|, in order; of equal ones those that come first."""
+        """Return the places of the `count` largest |entries|, in order; among equal entries the first ones count."""
         flat = self.dense().abs().flatten()
         # A stable sort would hold the whole matrix twice: only entries as large as the last one can be ties.
         least = flat.topk(count).values[-1]

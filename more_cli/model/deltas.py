@@ -78,7 +78,7 @@ class Delta:
         if self.recording:
             self._inputs.append(x.detach().float())
             if torch.is_grad_enabled():
-                # Zeros that require a gradient: theirs is that of the output, whether or not the weight has one.
+                # Added zeros have the gradient of the output, whether or not the weight requires a gradient.
                 self._outputs.append(torch.zeros_like(output, requires_grad=True))
                 output = output + self._outputs[-1]
         return output

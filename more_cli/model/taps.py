@@ -106,7 +106,7 @@ class Tap:
 
 @contextmanager
 def inputs_of(model: nn.Module, modules: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Keep what modules read in the passes inside the block: by path, the tokens of all passes as rows (n, d_in)."""
+    """Keep the inputs of modules in the block's passes: by path, the tokens of all passes as rows (n, d_in)."""
     read: dict[str, Tensor] = {}
 
     def keep(path: str, args: tuple[Tensor, ...]) -> None:

@@ -18,7 +18,7 @@ def halves(model: nn.Module) -> list[nn.Parameter]:
 
 @contextmanager
 def widened(model: nn.Module) -> Iterator[None]:
-    """Hold them in float32, which has every value of both; afterwards they are those of before, bit for bit."""
+    """Hold them in float32, which has every value of both formats; afterwards restore them bit for bit."""
     narrow = halves(model)
     kept = [parameter.data for parameter in narrow]
     for parameter in narrow:

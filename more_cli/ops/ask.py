@@ -166,7 +166,7 @@ def load_base(
 
 
 def asked_as(target: Target, recipe: str | None = None, settings: Sequence[str] = ()) -> Asking:
-    """Return how questions are asked: as the state's recipe says or, without a state, the one it would be made with."""
+    """Return how questions are asked, by the state's recipe or, without a state, by the recipe of a new one."""
     if target.sidecar.exists():
         return load_meta(target.sidecar).recipe.asking
     model_type = str(open_checkpoint(target.model).config.get("model_type", ""))

@@ -189,7 +189,7 @@ class _Corrected:
     asked: set[tuple[str, str]] = field(default_factory=set)
     """Identity of every question of an edit and of its probes."""
     words: dict[str, list[Words]] = field(default_factory=dict)
-    """Of the questions whose answers change, by the picture's hash; that of no picture is empty."""
+    """Words of the questions whose answers change, by the picture's hash, which is empty without a picture."""
 
     @classmethod
     def of(cls, edits: Iterable[Edit]) -> _Corrected:
@@ -205,7 +205,7 @@ class _Corrected:
         return found
 
     def allows(self, question: _Question, picture: ImageSource | None) -> bool:
-        """Return whether a picture may be asked this: no edit changes the answer, as far as words can tell."""
+        """Return whether a picture may be asked this: by its words, no edit changes the answer."""
         about = self.words.get(picture.sha256 if picture else "", ())
         if any(alike(wording, words) for wording in question.wordings for words in about):
             return False

@@ -20,7 +20,7 @@ NAMED = 2
 
 
 class DriftAfter(NamedTuple):
-    """Drift after so many edits, over the anchors that were looked at so far, nats per token."""
+    """Drift after so many edits, over the anchors that were scored so far, nats per token."""
 
     edits: int
     mean: float
@@ -34,9 +34,9 @@ class Drift:
     questions: Mapping[int, str]
     """Question of every watched anchor, by place in the set of anchors."""
     seen: Mapping[int, float]
-    """Last known drift of those that were looked at, by place, nats per token."""
+    """Last known drift of the anchors that were scored, by place, nats per token."""
     curve: Sequence[DriftAfter]
-    """After each edit that anchors were looked at after, in order."""
+    """One point for each edit after which anchors were scored, in order."""
     max_drift: float
     """Limit of the recipe, nats per token."""
 

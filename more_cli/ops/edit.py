@@ -51,7 +51,7 @@ NO_ANCHORS = (
 
 
 EVERY = ("all", "anew")
-"""What `consolidate` is where it is about all edits, also those of earlier runs."""
+"""Values of `consolidate` that mean all edits, also those of earlier runs."""
 LINES = "edits"
 """Name of a stream that is in memory, in messages and in the ledger."""
 
@@ -388,7 +388,7 @@ def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
 
 
 LONG_TEXT = 256
-"""Bytes of question and target below which no context is too short; if one is, the editor refuses the edit."""
+"""Bytes of question and target below which the context is not checked: the editor refuses an edit that does not fit."""
 
 
 class EditCheck:

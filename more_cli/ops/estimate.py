@@ -39,7 +39,7 @@ HOLES = 0.36
 A block that is freed can be too small for the next one of its own size, which has to be aligned.
 """
 STATES = 3
-"""States of B and P that are kept beside the present one: of the start of the run, the last save, before the edit."""
+"""Copies of B and P beside the present ones: from the start of the run, the last save, and before the edit."""
 QUESTION = "What is in the image, and what is it called?"
 
 
@@ -113,7 +113,7 @@ def estimate(
     held = _site_bytes(sites, recipe, computes_in(model.dtype).itemsize)
     passed = activations.bytes(most * length, "backward") + logits
     of_passes = f"{most} of {counted(samples, 'sample')} at a time"
-    # A write begins when the pass before it has ended: of the two the larger one counts.
+    # A write starts after the pass has ended, so only the larger of the two counts.
     if 2 * held.written > passed:
         passed, of_passes = 2 * held.written, "gradients and steps, larger than a pass"
     images = samples * (sample.bytes + _features(model, sample))

@@ -79,7 +79,7 @@ class EditRecord:
     stored: dict[str, bool]
     """Whether the image is stored, by its hash."""
     moved: str = ""
-    """Question of the watched anchor that moved most; empty if none was looked at, or the anchors are missing."""
+    """Question of the watched anchor that moved most; empty if none was scored, or the anchors are missing."""
 
 
 def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogReport:

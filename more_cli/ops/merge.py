@@ -236,7 +236,7 @@ class Source:
 
     checkpoint: Checkpoint
     keys: Mapping[str, str]
-    """By a site's key in the edited checkpoint: its key in this one."""
+    """Key of each site's weight in this checkpoint, by its key in the edited one."""
 
 
 def refuse_misuse(edited: Checkpoint, into: Path | None) -> None:

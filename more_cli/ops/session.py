@@ -90,7 +90,7 @@ class Session:
         self.checkpoint = open_base(target, state)
         self.memory = Memory(self._recall)
         self._refused: dict[str, dict[str, str]] = {}
-        """Refused edits that no later edit contradicts: id and content, by subject."""
+        """Refused edits that no later edit contradicts: by subject, the content of each id."""
         self.unwritten: list[int] = []
         """Places of the edits of a batch that no consolidation has written yet."""
         self.ledger = Ledger(target.folder, self._on_line, name=target.ledger_name)
@@ -186,7 +186,7 @@ class Session:
         self._give_anchors(fresh=fresh)
 
     def _give_anchors(self, *, fresh: bool = False, absorb_from: int | None = None) -> None:
-        """Give the editor its anchors, with what was computed of them before."""
+        """Give the editor its anchors, with their cached answers and directions."""
         meta, digest = self.state.meta, anchors_digest(self.anchors)
         anchors = ask_anchors(self.runtime, self.anchors, self.cache / anchors_cache(meta, digest, self.machine))
         facts = digest, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
@@ -199,7 +199,7 @@ class Session:
         self.editor.release(corrected(self.anchors, self.ledger.history[: self.state.meta.edits]))
 
     def release(self, question: str, images: Sequence[str]) -> None:
-        """Let the editor no longer hold the anchor that asks this, if there is one: an edit corrects its answer."""
+        """Release the anchor that asks this question, if there is one, because an edit corrects its answer."""
         if len(images) <= 1 and (place := self._places.get(identity_of(question, *images))) is not None:
             self.editor.release([place])
 

@@ -28,7 +28,7 @@ class Stop:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Wait for another process inside the block: there already the first signal ends the block at once."""
+        """Run a block that waits for another process: the first signal ends it at once."""
         self._waiting = True
         try:
             with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Fine-tuning on one correction after the other: FT-L and FT-M of the literature, with LiveEdit's constants."""
+"""Fine-tuning on corrections one by one: FT-L and FT-M of the literature, with LiveEdit's constants."""
 
 from __future__ import annotations
 

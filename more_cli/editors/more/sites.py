@@ -148,7 +148,7 @@ class WrittenSite:
         self.branch.B = torch.zeros_like(self.branch.B)
 
     def step(self, change: Tensor, limit: float, norm: float, slope: float) -> Step:
-        """Return the step that changes B by `change`, shortened if |Delta B A|_F is above `limit`; `norm` is |change|_F."""
+        """Return the step that changes B by `change`, of this norm, shortened if |Delta B A|_F is above `limit`."""
         limit /= self.stretch
         return Step(capped(change, limit, norm), slope=slope * min(1.0, limit / norm) if norm else 0.0)
 

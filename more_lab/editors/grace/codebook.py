@@ -14,7 +14,7 @@ from torch import Tensor
 SAME = 1e-3
 """Keys nearer than this share of the first radius count as one key: a key of another batch differs by rounding."""
 CLEAR = 1 - 1e-5
-"""A shrunken ball ends this far before the middle between its centre and the other one."""
+"""Distance between the edge of a shrunken ball and the middle of both centres."""
 
 Label = tuple[int, ...]
 
@@ -43,7 +43,7 @@ class Codebook:
         return found
 
     def find(self, key: Tensor) -> int | None:
-        """Return the nearest entry if its ball holds the key; only the nearest one is asked, as published."""
+        """Return the nearest entry if its ball holds the key; as published, no other entry is considered."""
         distances = self.distances(key)
         if not distances:
             return None

@@ -30,7 +30,7 @@ def demonstration(question: str, target: str, asked: str, answer: str) -> str:
 
 
 def demonstrations_of(edit: Edit) -> Iterator[str]:
-    """Yield the demonstrations of one record: copy, update and retain, as far as it has the questions."""
+    """Yield the demonstrations of one record: copy, update and retain, if it has questions for them."""
     yield demonstration(edit.question, edit.target, edit.question, edit.target)
     for asked in edit.rephrases[:1]:
         yield demonstration(edit.question, edit.target, asked, edit.target)

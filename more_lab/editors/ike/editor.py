@@ -27,7 +27,7 @@ from more_lab.editors.ike.demonstrations import Bank, demonstration, packed, sta
 from more_lab.editors.ike.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 
 CHECKED = 300
-"""Records, the first of the pool, that centres and threshold are measured on; the bank is made of all."""
+"""Number of records, from the start of the pool, that centres and threshold are measured on; the bank holds all."""
 FACTS = 100
 """Facts that are stored together while the threshold is chosen: more facts come nearer to an unrelated question."""
 ICL = 0.8
@@ -46,7 +46,7 @@ class IkeTuning(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     demonstrations: int = Field(default=2, ge=1, le=64)
-    """Demonstrations before a fact, at most, as many as fit the context; the published code has 32."""
+    """Largest number of demonstrations before a fact; fewer if the context is short. The published code has 32."""
     depth: float = Field(default=0.66, gt=0, le=1)
     """Share of the text layers after which questions are compared."""
     reach: float = Field(default=0.5, gt=0, lt=1)
@@ -195,7 +195,7 @@ class IkeEditor(Editor):
         self._keys = [key for key, stands in zip(self._keys, standing, strict=True) if stands]
 
     def rewrite(self, query: Query) -> Query:
-        """Return the question behind the fact that it finds, or as it is if it finds none or no room for one."""
+        """Return the question after the fact that it finds; unchanged if it finds no fact, or the fact does not fit."""
         fact = self.found(query)
         return query if fact is None else self._behind(fact, query) or query
 

@@ -1,4 +1,4 @@
-"""Finding a stored fact by a question: keys of questions from the untouched base, and how near is near enough."""
+"""Finding a stored fact by a question: keys of questions from the untouched base, and a threshold of similarity."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def similarities(asked: Asked, reader: Reader, centres: Tensor, facts: int) -> t
 
 @dataclass(frozen=True)
 class Threshold:
-    """Where facts begin to be near enough, and what that does on the questions it was chosen on."""
+    """Similarity from which a fact is found, and its result on the questions that it was chosen on."""
 
     value: float
     found: float

@@ -36,7 +36,7 @@ class LiveEditTuning(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: float = Field(default=2 / 3, ge=0, lt=1)
-    """The experts act behind the text layer at this share of the depth; published 21 of 32, which is 0.66."""
+    """Depth, as a share of the text layers, after which the experts act; published: layer 21 of 32, 0.66."""
     width: int = Field(default=64, ge=1)
     """Size of a feature; a multiple of `heads`, published 1024."""
     heads: int = Field(default=4, ge=1)

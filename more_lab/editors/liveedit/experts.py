@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 SCALE = 5.0
-"""An expert's matrices are divided by this and by the root of its rank."""
+"""An expert's matrices are divided by this number and by the square root of its rank."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Extractor(nn.Module):
         return Features(self.vision(reps, reps.states, reps.vision), self.text(reps))
 
     def vision(self, reps: Reps, image: Tensor, mask: Tensor) -> Tensor:
-        """Return what the prompts ask of images (N, T, hidden), which lie where the mask is true."""
+        """Return the features that prompts ask of images (N, T, hidden), which lie where the mask is true."""
         asks = self.of_prompt(self.asks.expand(len(reps.states), -1, -1), self.norm(reps.states), reps.prompt)
         found: Tensor = self.of_image(asks, self.norm(image), mask)
         return found

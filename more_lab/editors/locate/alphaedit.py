@@ -24,7 +24,7 @@ from more_lab.editors.weights import Work
 PAST = ".past"
 """Ends the names of what is kept of earlier edits' keys."""
 LEAST_ENERGY = 1e-4
-"""Least mean of |P k|^2 that `ridge` is measured in, as a share of the mean of |k|^2."""
+"""Smallest unit of `ridge`: the mean of |P k|^2 counts as at least this share of the mean of |k|^2."""
 
 
 class AlphaEditTuning(LocateTuning):

@@ -36,9 +36,9 @@ class LocateTuning(ValueTuning):
     last: float = Field(default=1.0, gt=0, le=1)
     """Where they end."""
     positions: Literal["answer", "last_prompt"] = "answer"
-    """Whose keys are written: of the tokens that predict the target, or of the last one of the prompt."""
+    """Tokens whose keys are written: those that predict the target, or the last one of the prompt."""
     contexts: int = Field(default=0, ge=0)
-    """Texts of the pool behind which the question is asked as well; keys are means over all."""
+    """Number of texts of the pool that the question is also asked after; a key is the mean over all of them."""
     neutral: int = Field(default=3, ge=0)
     """Questions of the pool on which the next token should stay: one with an image, the others without."""
     records: int = Field(default=200, ge=1)

@@ -24,7 +24,7 @@ class CovarianceTuning(LocateTuning):
     """The numbers of a method that weighs keys by the inverse of their second moment."""
 
     loading: float = Field(default=1e-4, gt=0)
-    """Added to the second moment's diagonal, in means of that: units that never fire leave it without an inverse."""
+    """Ridge on the second moment's diagonal, as a share of its mean: units that never fire make it singular."""
 
 
 class MemitTuning(CovarianceTuning):
@@ -45,9 +45,9 @@ class RomeTuning(CovarianceTuning):
     first: float = Field(default=17 / 48, ge=0, lt=1)
     """Where the edited text layer begins, as a share of the depth."""
     last: float = Field(default=18 / 48, gt=0, le=1)
-    """Where it ends; of several layers the first is edited."""
+    """Where the range of layers ends; if it has several, the first one is edited."""
     rate: float = Field(default=1.0, gt=0)
-    """Learning rate, in root mean squares of the output it is added to."""
+    """Learning rate, in units of the root mean square of the output that delta is added to."""
     clamp: float = Field(default=16.0, gt=0)
     """Greatest |delta|, in norms |h| of the FFN output it is added to. Printed as 4; in small models an FFN output is
     short beside the sum of all before it, and 4 of its norms do not reach the value."""

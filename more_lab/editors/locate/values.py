@@ -39,7 +39,7 @@ class ValueTuning(BaseModel):
     kl: float = Field(default=0.0625, ge=0)
     """Weight, in the loss, of the divergence on neutral questions."""
     clamp: float = Field(default=0.75, gt=0)
-    """Greatest |delta|, in norms |h| of the output it is added to."""
+    """Largest |delta|, in units of the norm |h| of the output that it is added to."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from more_lab.editors.weights import WeightEditor, Work
 CLIP = 100.0
 """Largest norm of a gradient in training, as in all published versions."""
 ROWS = "rows:"
-"""Put before a path in the name of its number of token rows."""
+"""Prefix of a path, in the name of the tensor that holds its number of token rows."""
 Factors = tuple[Tensor, Tensor]
 """Inputs u (n, d_in) and output gradients delta (n, d_out) of one Linear, the rows without a gradient left out."""
 
@@ -68,7 +68,7 @@ class MendTuning(BaseModel):
     tries=tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4)),
 )
 class MendEditor(WeightEditor):
-    """One gradient per edit, at the weights as they are, changed by the fitted networks and added."""
+    """Writes one gradient per edit, taken at the current weights and transformed by the fitted networks."""
 
     capabilities = frozenset({"fit"})
 
@@ -157,7 +157,7 @@ class MendEditor(WeightEditor):
         return found
 
     def write(self, encoded: Encoded, work: Work) -> None:
-        """Add one update; also to an edit that the model already answers, as the factors are normalised."""
+        """Add one update, also for an edit that the model already answers, because the factors are normalised."""
         assert self._fitted, "fit the editor first"
         if self._net is None:
             self._net = self.fresh()
