@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import fingerprint
-from more_cli.errors import StateError
+from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, sha256_file, write_new
 from more_cli.ops.model_card import Relation, hub_id, titled
 from more_cli.store.entry import failed_sentence
@@ -137,7 +137,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         raise StateError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}", _AGAIN) from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise StateError(
-            f"`{path}` is not of the schema {SCHEMA}", "upgrade more-cli, or name a folder that merge or export wrote"
+            f"`{path}` is not of the schema {SCHEMA}",
+            f"upgrade {DISTRIBUTION}, or name a folder that merge or export wrote",
         )
     hashes = (values.get("files"), values.get("base"))
     if not all(isinstance(part, dict) and all(isinstance(item, str) for item in part.values()) for part in hashes):
