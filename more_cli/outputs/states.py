@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
 from more_cli.outputs.scores import Drift, FailedEdit
 from more_cli.store.state import SiteRecord
-from more_cli.system.ssh import Signer
 
 if TYPE_CHECKING:
     from more_cli.ops.init import InitReport
@@ -129,9 +128,11 @@ class _Estimate(Part):
     """bytes of the state on disk"""
 
 
-class _Signature(Part, like=Signer):
+class _Signature(Part):
     name: str | None
+    """name of the signer in the file of `--signers`; `null` without it"""
     key: str
+    """fingerprint of the key, `SHA256:...`"""
     lines: int
     """lines of the ledger that it covers"""
     total: int

@@ -26,9 +26,9 @@ class Signer(NamedTuple):
     """Whose key made a signature."""
 
     key: str
-    """fingerprint of the key, `SHA256:...`"""
+    """Fingerprint of the key, `SHA256:...`."""
     name: str | None = None
-    """the name that the file of `--signers` has for the key; `null` without that file"""
+    """What the file of signers calls the key; None where it was not asked."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.key})" if self.name else self.key
