@@ -7,7 +7,15 @@ is a bug and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
+
+DISTRIBUTION: Final = "more-vlm"
+"""What pip installs; `more-cli` on the package index is another project."""
+
+
+def install_hint(extra: str) -> str:
+    """Return what to type where a package of one of our extras is missing."""
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 class MoreError(Exception):

@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from more_cli.errors import DISTRIBUTION, install_hint
 from more_cli.outputs.evaluations import DemoOutput
 from support.schemas import differences_of
 
@@ -23,7 +26,7 @@ def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
-    (built,) = folder.glob("more_cli-*.whl")
+    (built,) = folder.glob("more_vlm-*.whl")
     return built
 
 
@@ -73,7 +76,7 @@ def test_recipes_samples_and_the_model_are_found(installed: Path, tmp_path: Path
 
 
 def test_entry_points_and_version(installed: Path, tmp_path: Path) -> None:
-    (points,) = installed.glob("more_cli-*.dist-info/entry_points.txt")
+    (points,) = installed.glob("more_vlm-*.dist-info/entry_points.txt")
     assert "more = more_cli.__main__:run" in points.read_text()
     assert "more-cli = more_cli.__main__:run" in points.read_text()
     result = python(installed, tmp_path, "-m", "more_cli", "--version")
@@ -87,3 +90,41 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_pa
     assert json.loads(result.stdout)["schema"] == "more.demo/2"
     assert differences_of(DemoOutput, json.loads(result.stdout)) == []
     assert (tmp_path / "more-demo" / "llava-edited" / "model.safetensors").is_file()
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = "|".join(PROJECT["optional-dependencies"])
+ASKED = re.compile(rf"[\w./-]+\[(?:{EXTRAS})(?:,\w+)*\]")
+"""A requirement that asks for an extra with a name of ours: `name[extra]`."""
+OURS = re.compile(rf"(\.|{DISTRIBUTION})\[")
+OTHERS = {"ray[tune]", "transformers[serving]"}
+
+
+def asked(text: str) -> list[str]:
+    """Return what lines about pip, and strings in lists of requirements, ask extras of."""
+    lines = [line for line in text.splitlines() if "pip install" in line or line.lstrip().startswith(("dev =", '"'))]
+    return ASKED.findall("\n".join(lines))
+
+
+def foreign(text: str) -> list[str]:
+    return [found for found in asked(text) if not OURS.match(found) and found not in OTHERS]
+
+
+def test_no_file_installs_our_extras_from_a_package_of_somebody_else() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
+    suffixes = {".py", ".md", ".ipynb", ".toml", ".yml", ".html", ".j2", ""}
+    names = [name for name in listed.splitlines() if Path(name).suffix in suffixes and name != "tests/test_package.py"]
+    if not names:
+        pytest.skip("not a checkout")
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
+    assert {name: found for name, text in texts.items() if (found := foreign(text))} == {}
+    assert len([found for text in texts.values() for found in asked(text) if found.startswith(DISTRIBUTION)]) > 10
+    assert [
+        name for name, text in texts.items() if re.search(r"upgrade more-cli|dependencies = .*more-cli", text)
+    ] == []
+
+
+def test_a_name_of_somebody_else_would_be_found() -> None:
+    assert foreign('hint: pip install "more-cli[review]"') == ["more-cli[review]"]
+    assert foreign(install_hint("review")) == foreign('pip install -e ".[dev,docs]"') == []

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ capability        eval llava --suite mme
 eval.suite        eval llava --suite e-vqa --limit 2
 compare-editors   compare none ft-m --suite e-vqa --limit 2
 reproduce         reproduce table-1 llava --editor none --checkpoints 1
+sign              sign llava --key key
 merge             merge llava -o llava-edited --verify --sha256
 export            export llava -o llava-adapter
 ask               ask llava --image images/sample-scene11-v0.png 'Is the hourglass small or large?'
@@ -73,6 +75,7 @@ def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any
         *anchors, further = (samples / "anchors.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         Path("anchors.jsonl").write_text("".join(anchors), encoding="utf-8")
         Path("further.jsonl").write_text(further, encoding="utf-8")
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True)
         Path("table.csv").write_text(_TABLE, encoding="utf-8")
         Path("sweep.toml").write_text('editors = ["none"]\nlimits = [2]\n', encoding="utf-8")
         Path("fleet.toml").write_text('[fleet]\nmodels = ["llava"]\nedits = "edits.jsonl"\n', encoding="utf-8")
@@ -127,6 +130,7 @@ _VOLATILE: dict[str, Any] = {
 _SECONDS = {"parts": 0.1, "steps": 0.2}
 _PAIRS = {"shape", "looks"}
 _VERSIONS = {"more": "0.1.0", "torch": "2.13.0"}
+_KEY = re.compile(r"\bSHA256:[\w+/]{43}")
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{8,56}\b")
 _WHOLE = {"counts", "statuses", "estimate", "yardstick", "totals", "verification"}
 
@@ -177,4 +181,4 @@ def _text(value: str, folder: Path) -> str:
 
 
 def _hashes(text: str) -> str:
-    return _HASH.sub(r"\1...", text)
+    return _HASH.sub(r"\1...", _KEY.sub("SHA256:...", text))

@@ -22,7 +22,7 @@ PANELS = {
     "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
     "Measure": ("eval",),
     "Ship": ("merge", "export"),
-    "Audit": ("status", "log", "verify", "gc"),
+    "Audit": ("status", "log", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""
 _PLACES = {"eval": "evaluate:evaluate"} | {name: f"{name}:app" for name in ("recipes", "anchors", "log")}

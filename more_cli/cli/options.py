@@ -16,6 +16,15 @@ Model = Annotated[
     ),
 ]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout.")]
+Signers = Annotated[
+    Path | None,
+    typer.Option(
+        "--signers",
+        metavar="FILE",
+        envvar="MORE_SIGNERS",
+        help="Who may sign: a file of names and public SSH keys, as git's gpg.ssh.allowedSignersFile.",
+    ),
+]
 StateFile = Annotated[
     Path | None,
     typer.Option(

@@ -13,7 +13,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import as_user_error
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.errors import StateError, UsageError
+from more_cli.errors import StateError, UsageError, install_hint
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 
@@ -82,4 +82,4 @@ def _require_extra() -> None:
     """
     for name in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(name) is None:
-            raise UsageError(f"`more review` needs {name}", 'pip install "more-cli[review]"')
+            raise UsageError(f"`more review` needs {name}", install_hint("review"))

@@ -36,6 +36,7 @@ def status(
     tokens: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="With --estimate: tokens of a sequence.")
     ] = None,
+    signers: opt.Signers = None,
     *,
     machine: Machine,
     output: Output,
@@ -52,7 +53,7 @@ def status(
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
 
-    report = run(locate(model, state))
+    report = run(locate(model, state), signers)
     if estimate:
         report = estimated(report, machine, tokens)
     _show_status(output, report)
@@ -87,6 +88,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
             "drift": report.drift.sentence if report.drift else "",
             "ledger": f"{counted(report.behind, 'line')} not in the state yet" if report.behind else "all in the state",
+            "signed": str(report.signed) if report.signed else f"no: {report.unsigned}",
             "size": f"state {report.size.sidecar:,} bytes, ledger and images {report.size.folder:,} bytes",
         }
     )

@@ -25,6 +25,7 @@ def verify(
         bool, typer.Option("--deep", help="Also hash every image and shard, and apply every edit again.")
     ] = False,
     state: opt.StateFile = None,
+    signers: opt.Signers = None,
     *,
     machine: Machine,
     output: Output,
@@ -33,19 +34,20 @@ def verify(
 
     Also checks that they belong together. Runs and reports every check; exits with 5 if one fails. With --deep all
     edits are applied again from an empty state, and the result must equal the state byte for byte. A folder that merge
-    or export wrote is compared with its more.json. Writes nothing.
+    or export wrote is compared with its more.json. With --signers all of it must be signed (`more sign`) by one of
+    them. Writes nothing.
 
     \b
     Examples:
       more verify llava/
       more verify llava/ --deep
-      more verify llava-edited/
+      more verify llava-edited/ --signers signers
     """
     from more_cli.ops.verify import verify as run
 
     target = locate(model, state)
     with output.progress() as progress:
-        report = run(target, machine, deep=deep, progress=progress)
+        report = run(target, machine, deep=deep, signers=signers, progress=progress)
     _show_verify(output, report)
     if report.failed:
         names = ", ".join(check.name for check in report.failed)

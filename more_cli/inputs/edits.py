@@ -175,7 +175,7 @@ class Edit:
     @cached_property
     def subject(self) -> str:
         """SHA-256 of image hashes and question: identifies what the edit is about."""
-        return _hash([[image.sha256 for image in self.images], self.question])
+        return subject_hash([image.sha256 for image in self.images], self.question)
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,11 @@ class EditStream:
 def content_hash(image_hashes: list[str], question: str, target: str) -> str:
     """Return the SHA-256 of image hashes, question and target, 64 hex digits."""
     return _hash([image_hashes, question, target])
+
+
+def subject_hash(image_hashes: list[str], question: str) -> str:
+    """Return the SHA-256 of image hashes and question, 64 hex digits."""
+    return _hash([image_hashes, question])
 
 
 def _hash(value: object) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from more_cli.errors import DataError, UsageError
+from more_cli.errors import DataError, UsageError, install_hint
 from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened
 from more_cli.text import shorten
 
@@ -103,7 +103,7 @@ def _parquet_rows(path: Path) -> Iterator[Record]:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError:
-        raise UsageError("a Parquet file needs pyarrow", 'pip install "more-cli[tables]"') from None
+        raise UsageError("a Parquet file needs pyarrow", install_hint("tables")) from None
     try:
         with parquet.ParquetFile(os.fspath(path)) as file:
             number = 0

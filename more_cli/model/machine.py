@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from more_cli.errors import UsageError
+from more_cli.errors import UsageError, install_hint
 from more_cli.options import MACHINE, option
 from more_cli.system.cgroup import groups
 
@@ -51,7 +51,7 @@ class Machine:
         if self.device_map and self.device != "cpu":
             raise UsageError("`--device-map` and `--device` were both given", "leave one of them out")
         if self.device_map and find_spec("accelerate") is None:
-            raise UsageError("`--device-map` needs accelerate", 'pip install "more-cli[large]"')
+            raise UsageError("`--device-map` needs accelerate", install_hint("large"))
         if self.device == "cpu":  # there without asking torch, which takes a while to import
             return
         import torch

@@ -13,7 +13,7 @@ from typing import Any
 
 from more_cli.checkpoint import bnb, compressed
 from more_cli.checkpoint.reader import Checkpoint
-from more_cli.errors import StateError
+from more_cli.errors import StateError, install_hint
 from more_cli.model.machine import Machine
 
 _FAST = "support_avx512bf16_for_cpu"
@@ -32,7 +32,7 @@ def import_library(checkpoint: Checkpoint) -> None:
     for needed in (library, "accelerate"):
         if find_spec(needed) is None:
             what = f"{checkpoint.path}: quantised to {checkpoint.scheme}, which needs {needed.replace('_', '-')}"
-            raise StateError(what, 'pip install "more-cli[quantised]"')
+            raise StateError(what, install_hint("quantised"))
     if library == "bitsandbytes":
         import_bitsandbytes()
     else:

@@ -43,7 +43,7 @@ def find_backbone(model: PreTrainedModel) -> Backbone:
         if ours and ours != theirs and _applies(model, expected, field.name):
             raise StateError(
                 f"{model.config.model_type}: {field.name} is {theirs}, expected {ours}",
-                "install a transformers release that this version of more-cli was tested with",
+                "install a transformers release that this version of more-vlm was tested with",
             )
     return found
 

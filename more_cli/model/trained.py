@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from more_cli.errors import StateError, UsageError
+from more_cli.errors import StateError, UsageError, install_hint
 from more_cli.model.changes import Change
 from more_cli.model.quantised import import_bitsandbytes
 
@@ -111,7 +111,7 @@ class Adapter(Trained):
     def __init__(self, module: str, parent: nn.Module, rank: int, alpha: float) -> None:
         super().__init__(module)
         if find_spec("peft") is None:
-            raise UsageError("the `lora` editors need PEFT", 'pip install "more-cli[lora]"')
+            raise UsageError("the `lora` editors need PEFT", install_hint("lora"))
         import_bitsandbytes()
         from peft import LoraConfig, inject_adapter_in_model
 

@@ -26,7 +26,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import asked_and_failed, provenance, write_provenance
+from more_cli.ops.provenance import of_edits, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.options import ExportOptions
 from more_cli.progress import Progress, no_progress
@@ -205,7 +205,7 @@ def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], fo
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
     if out.exists() and not force:
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
-    about = canonical_json(provenance(session) | asked_and_failed(session.ledger))
+    about = canonical_json(provenance(session) | of_edits(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
         for block in _delta_bytes(session.state, written, about):
             file.write(block)

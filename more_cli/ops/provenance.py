@@ -15,9 +15,10 @@ import yaml
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import fingerprint
-from more_cli.errors import StateError
+from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
+from more_cli.store.statement import Signed, read_signed, remove_signed
 from more_cli.text import canonical_json, counted, plain, shorten, strict_json
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ def provenance(session: Session) -> dict[str, Any]:
     }
 
 
-def asked_and_failed(ledger: Ledger) -> dict[str, Any]:
-    """Return how many edits were asked for, and those of them that do not stand, as JSON values."""
-    return {"asked": len(ledger.asked()), "failed": [edit._asdict() for edit in ledger.failed()]}
+def of_edits(ledger: Ledger) -> dict[str, Any]:
+    """Return how many edits were asked for, those of them that do not stand, and who signed them, as JSON values."""
+    signed = read_signed(ledger.folder)
+    texts = {"signed": {name: part.decode() for name, part in signed._asdict().items()}} if signed else {}
+    return {"asked": len(ledger.asked()), "failed": [edit._asdict() for edit in ledger.failed()], **texts}
 
 
 def write_provenance(
@@ -77,10 +80,11 @@ def write_provenance(
     made_from = model or session.target.model
     before = made_from / PROVENANCE
     with disk_errors(folder):
-        values = provenance(session) | asked_and_failed(session.ledger) | more
+        values = provenance(session) | of_edits(session.ledger) | more
         values["statuses"] = _counts(session)
         values["files"] = dict(files)
         values["previous"] = sha256_file(before) if before.is_file() else None
+        remove_signed(folder)  # of the base
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
         card = made_from / CARD
         base = hub_id(made_from, open_checkpoint(made_from).config)
@@ -139,7 +143,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         raise StateError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}", _AGAIN) from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise StateError(
-            f"`{path}` is not of the schema {SCHEMA}", "upgrade more-cli, or name a folder that merge or export wrote"
+            f"`{path}` is not of the schema {SCHEMA}",
+            f"upgrade {DISTRIBUTION}, or name a folder that merge or export wrote",
         )
     hashes = (values.get("files"), values.get("base"))
     if not all(isinstance(part, dict) and all(isinstance(item, str) for item in part.values()) for part in hashes):
@@ -148,6 +153,16 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
         raise StateError(f"`{path}` does not list the edited tensors", _AGAIN)
     return values
+
+
+def carried(values: Mapping[str, Any]) -> Signed | None:
+    """Return the state's statement and signature that a `more.json` carries."""
+    texts = values.get("signed")
+    if texts is None:
+        return None
+    if not isinstance(texts, dict) or not all(isinstance(texts.get(name), str) for name in Signed._fields):
+        raise StateError(f"`{PROVENANCE}` does not carry a statement and its signature", _AGAIN)
+    return Signed(*(texts[name].encode() for name in Signed._fields))
 
 
 def _named(fold: Mapping[str, Any]) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
+from more_cli.errors import MoreError
 from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.sign import Signature, state_signature
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
@@ -17,6 +20,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
+from more_cli.system import ssh
 from more_cli.text import counted, nats
 
 if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is needed
@@ -53,6 +57,10 @@ class StatusReport:
     anchors: int = 0
     drift: Drift | None = None
     """Of the watched anchors; None without any."""
+    signed: Signature | None = None
+    """Who signed the state, and how much of its ledger."""
+    unsigned: str = ""
+    """Why it counts as not signed."""
     estimate: Estimate | None = None
     """Memory that editing needs, if requested."""
 
@@ -148,12 +156,17 @@ def estimated(report: StatusReport, machine: Machine, tokens: int | None = None)
     return replace(report, estimate=needed)
 
 
-def status(target: Target) -> StatusReport:
+def status(target: Target, signers: Path | None = None) -> StatusReport:
     """Describe a state, or without one the plan for it; loads no weights.
+
+    With a file of `signers` only their signatures count.
 
     Raises:
         StateError: not a checkpoint, or a state that does not fit it.
+        UsageError: there is no such file, or no `ssh-keygen`.
     """
+    if signers:
+        ssh.require(signers)
     if not target.sidecar.exists():
         from more_cli.ops.init import plan
 
@@ -165,6 +178,7 @@ def status(target: Target) -> StatusReport:
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
     anchors = anchors_of(target.folder, meta)
+    signed, unsigned = _signature(target, meta, ledger, signers)
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -179,4 +193,15 @@ def status(target: Target) -> StatusReport:
             target.sidecar.stat().st_size,
             sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
         ),
+        signed=signed,
+        unsigned=unsigned,
     )
+
+
+def _signature(target: Target, meta: StateMeta, ledger: Ledger, signers: Path | None) -> tuple[Signature | None, str]:
+    """Return who signed a state, or why it counts as not signed."""
+    try:
+        found = state_signature(target, meta, ledger, signers)
+    except MoreError as error:
+        return None, error.message
+    return found, "" if found else f"nobody has signed it (`more sign {target.typed} --key KEY`)"

@@ -7,6 +7,7 @@ of the edits: it applies all of them again.
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from more_cli.ops.base import open_base
 from more_cli.ops.export import ADAPTER
 from more_cli.ops.provenance import (
     PROVENANCE,
+    carried,
     compare_copies,
     compare_files,
     compare_tensors,
@@ -35,6 +37,7 @@ from more_cli.ops.provenance import (
     tensor_hashes,
 )
 from more_cli.ops.session import Session, take_over, versions
+from more_cli.ops.sign import carried_signature, folder_signature, state_signature
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import Entry
@@ -42,6 +45,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
+from more_cli.system import ssh
 from more_cli.text import counted, shorten
 
 SHOWN = 5
@@ -94,7 +98,7 @@ class VerifyReport:
         """
         try:
             detail, value = check()
-        except _Unavailable as reason:
+        except (_Unavailable, ssh.Missing) as reason:
             self.checks.append(Check(name, "skipped", str(reason)))
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
@@ -111,28 +115,40 @@ class Named(NamedTuple):
     path: str | None = None
 
 
-def verify(target: Target, machine: Machine, *, deep: bool = False, progress: Progress = no_progress) -> VerifyReport:
+def verify(
+    target: Target,
+    machine: Machine,
+    *,
+    deep: bool = False,
+    signers: Path | None = None,
+    progress: Progress = no_progress,
+) -> VerifyReport:
     """Check a state and the files beside it; writes nothing.
 
     With `deep` every stored image and shard is read whole, and every edit is applied again from an empty state.
 
     A folder that `merge` or `export` wrote is compared with its `more.json`, also when it has no state of its own.
 
+    With a file of `signers` one of them must have signed all of it.
+
     Raises:
         StateError: there is neither a state, nor a ledger, nor a `more.json`.
+        UsageError: there is no file of signers, or no `ssh-keygen` to compare with it.
     """
+    if signers:
+        ssh.require(signers)
     report = VerifyReport(target, deep)
     written = (target.model / PROVENANCE).is_file()
     if written:
-        _verify_output(report)
+        _verify_output(report, signers, progress)
     if target.sidecar.exists() or target.folder.exists():
-        _verify_state(report, machine, progress)
+        _verify_state(report, machine, signers, progress)
     elif not written:
         load_state(target.sidecar)  # raises: there is none
     return report
 
 
-def _verify_output(report: VerifyReport) -> None:
+def _verify_output(report: VerifyReport, signers: Path | None, progress: Progress) -> None:
     """Compare a merged checkpoint or an adapter with its `more.json`."""
     folder = report.target.model
     origin = report.run("origin", lambda: _origin(folder))
@@ -141,14 +157,16 @@ def _verify_output(report: VerifyReport) -> None:
         report.run("copies", lambda: _copies(folder, origin()))
         if report.deep:
             report.run("tensors", lambda: _tensors(folder, origin()))
+    report.run("signed", lambda: _signed_folder(folder, origin(), signers, report.deep, progress))
 
 
-def _verify_state(report: VerifyReport, machine: Machine, progress: Progress) -> None:
+def _verify_state(report: VerifyReport, machine: Machine, signers: Path | None, progress: Progress) -> None:
     """Check a state, its ledger and images, and the base it was made for."""
     target, deep, named = report.target, report.deep, dict[str, Named]()
     state = report.run("state", lambda: _state(target))
     ledger = report.run("ledger", lambda: _ledger(target, named))
     report.run("digest", lambda: _digest(target, state(), ledger()))
+    report.run("signed", lambda: _signed_state(target, state(), ledger(), signers))
     report.run("anchors", lambda: _anchors(target, state(), ledger(), named))
     report.run("images", lambda: _images(target.folder / "images", named, deep, progress))
     base = report.run("base", lambda: _base(target, state()))
@@ -196,6 +214,7 @@ def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
                 named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
 
     ledger = Ledger(target.folder, note)
+    ledger.check_contents()
     torn = f"; {ledger.torn} bytes of an unfinished line, which the next edit removes" if ledger.torn else ""
     return f"{len(ledger.entries):,} lines, each with the hash of the one before, head {ledger.head[:16]}{torn}", ledger
 
@@ -207,6 +226,36 @@ def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
     more = f"; the next command replays {behind:,} more" if behind else ""
     of = " that are in force" if ledger.has_reverts else ""
     return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
+
+
+def _signed_state(target: Target, state: State, ledger: Ledger, signers: Path | None) -> tuple[str, None]:
+    found, command = state_signature(target, state.meta, ledger, signers), f"more sign {target.typed} --key KEY"
+    if found is None:
+        return _not_signed(f"`{target.sidecar}` is not signed", command, demanded=signers is not None)
+    if signers and found.rest:
+        what = f"`{target.sidecar}` is signed {found}"
+        raise StateError(what, f"check these lines with `more log {target.typed}`, then sign again: {command}")
+    return str(found), None
+
+
+def _signed_folder(
+    folder: Path, values: Mapping[str, Any], signers: Path | None, deep: bool, progress: Progress
+) -> tuple[str, None]:
+    state, deep = carried(values), deep or signers is not None
+    edits = carried_signature(state, values, signers) if state else ""
+    signer = folder_signature(folder, signers, deep=deep, progress=progress)
+    if signer is None:
+        command = f"more sign {shlex.quote(str(folder))} --key KEY"
+        what = f"the files of `{folder}` are not signed" + (f", only {edits}" if edits else "")
+        return _not_signed(what, command, demanded=signers is not None)
+    compared = "all files" if deep else "all files (--deep compares their bytes)"
+    return "; ".join(filter(None, (f"{compared}, by {signer}", edits))), None
+
+
+def _not_signed(what: str, command: str, *, demanded: bool) -> NoReturn:
+    if demanded:
+        raise StateError(what, command)
+    raise _Unavailable(f"{what}: `{command}`")
 
 
 def _anchors(target: Target, state: State, ledger: Ledger, named: dict[str, Named]) -> tuple[str, None]:

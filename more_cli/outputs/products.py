@@ -121,6 +121,13 @@ class _WrittenFold(Part):
     """SHA-256 of the tensor that was written"""
 
 
+class _Carried(Part):
+    statement: str
+    """the statement, byte for byte"""
+    signature: str
+    """its signature, as `ssh-keygen -Y verify` takes it"""
+
+
 class ProvenanceFile(
     Source,
     Printed,
@@ -137,6 +144,8 @@ class ProvenanceFile(
     """edits by status"""
     previous: str | None
     """SHA-256 of the `more.json` of the base, if it was itself written by `more`"""
+    signed: _Carried = LEFT_OUT
+    """of a signed state: its statement and signature; the ledger may have grown since"""
     folds: list[_WrittenFold] = LEFT_OUT
     """merge only: the weights that changed"""
     linked: list[str] = LEFT_OUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
@@ -10,6 +11,7 @@ from more_cli.store.state import SiteRecord
 
 if TYPE_CHECKING:
     from more_cli.ops.init import InitReport
+    from more_cli.ops.sign import SignReport
     from more_cli.ops.status import StatusReport
 
 
@@ -126,6 +128,17 @@ class _Estimate(Part):
     """bytes of the state on disk"""
 
 
+class _Signature(Part):
+    name: str | None
+    """name of the signer in the file of `--signers`; `null` without it"""
+    key: str
+    """fingerprint of the key, `SHA256:...`"""
+    lines: int
+    """lines of the ledger that it covers"""
+    total: int
+    """lines that there are"""
+
+
 class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL] --json"):
     """A state or, if there is none, what `init` would choose."""
 
@@ -161,13 +174,17 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """size of the state"""
     ledger_bytes: int
     """size of the folder of ledger and images"""
+    signed: _Signature | None
+    """who signed the state; `null` where nobody did, or where the signature does not count"""
+    unsigned: str
+    """why it counts as not signed; empty if it is"""
     estimate: _Estimate | None
     """with `--estimate`: memory of an edit"""
 
     @classmethod
     def of_report(cls, report: StatusReport) -> StatusOutput:
         """Make it of the report of `status`."""
-        state, plan, memory = report.state, report.plan, report.estimate
+        state, plan, memory, signed = report.state, report.plan, report.estimate, report.signed
         return cls.of(
             report,
             model=report.target.model,
@@ -180,6 +197,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             key_method=plan.key_method if plan else None,
             sidecar_bytes=report.size.sidecar,
             ledger_bytes=report.size.folder,
+            signed=signed and _Signature.of(signed, **signed.signer._asdict()),
             estimate=memory and _Estimate.of(memory, parts={part.name: part.bytes for part in memory.parts}),
         )
 
@@ -205,6 +223,32 @@ class VerifyOutput(Printed, schema="more.verify/1", command="more verify [MODEL]
     deep: bool
     """whether `--deep` was given"""
     checks: list[_Check]
+
+
+class _SignedPart(Part):
+    subject: FilePath
+    """the state, or the folder that merge or export wrote"""
+    statement: FilePath
+    """the in-toto statement, which is what was signed"""
+    signature: FilePath
+    """its signature, as `ssh-keygen -Y verify` takes it"""
+    files: int
+    """files that the statement names"""
+    lines: int | None
+    """lines of the ledger; `null` of a folder"""
+
+
+class SignOutput(Printed, schema="more.sign/1", command="more sign [MODEL] --key KEY --json"):
+    """What was signed."""
+
+    key: str
+    """fingerprint of the key, `SHA256:...`"""
+    signed: list[_SignedPart]
+
+    @classmethod
+    def of_reports(cls, reports: Sequence[SignReport]) -> SignOutput:
+        """Make it of the reports of `sign`."""
+        return cls(key=reports[0].signer.key, signed=[_SignedPart.of(report) for report in reports])
 
 
 class AnchorsOutput(Printed, schema="more.anchors/1", command="more anchors add MODEL FILE --json"):

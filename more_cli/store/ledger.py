@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self, overload
 from more_cli.clock import timed
 from more_cli.errors import StateError
 from more_cli.files import append_line, cut, disk_errors, sha256_bytes, sync_folder
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
 from more_cli.store.entry import (
     FAILED,
@@ -184,6 +184,24 @@ class Ledger:
     def anchors_at(self, place: int) -> str | None:
         """Return the digest of the last anchors that a line up to this place of the history added; None for none."""
         return next((digest for at, digest in reversed(self._anchors.items()) if at <= place), None)
+
+    def head_at(self, lines: int) -> str | None:
+        """Return the hash of the last of the first `lines` lines; None where there are fewer."""
+        if lines < len(self.entries):
+            return self.entries[lines].prev
+        return self.head if lines == len(self.entries) else None
+
+    def check_contents(self) -> None:
+        """Compare what every edit says with its hashes, by which a state knows it.
+
+        Raises:
+            StateError: question, target or images of a line are others.
+        """
+        for entry in self.entries:
+            made = content_hash(entry.images, entry.question, entry.target), subject_hash(entry.images, entry.question)
+            if entry.kind == "edit" and (entry.content, entry.subject) != made:
+                text = "was changed: its question, target or images do not match their hash"
+                raise damaged(self.path, entry.seq, text)
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of every id as of the last line.

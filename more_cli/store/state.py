@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.checkpoint.headers import TensorEntry
-from more_cli.errors import StateError
+from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, replacing
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import plain_problem
@@ -260,7 +260,7 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
         raise StateError(f"`{path}` is not a state of `more`", "name the file that `more init` wrote") from None
     if isinstance(version, int) and version > SCHEMA:
         raise StateError(
-            f"`{path}` has schema {version}, this version of `more` reads up to {SCHEMA}", "upgrade more-cli"
+            f"`{path}` has schema {version}, this version of `more` reads up to {SCHEMA}", f"upgrade {DISTRIBUTION}"
         )
     try:
         return StateMeta.model_validate(values)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from more_cli.errors import MoreError, UsageError
+from more_cli.errors import DISTRIBUTION, MoreError, UsageError
 
 Group = Literal["more.editors", "more.commands"]
-OWN: Final = "more-cli"
-"""The package of the tool and its laboratory."""
 
 
 @cache
@@ -30,7 +28,7 @@ def find(group: Group, name: str) -> EntryPoint:
     """
     point, *others = installed(group)[name]
     if others:
-        owners = sorted(map(owner_of, (point, *others)), key=lambda owner: (owner != OWN, owner))
+        owners = sorted(map(owner_of, (point, *others)), key=lambda owner: (owner != DISTRIBUTION, owner))
         listed = " and ".join(f"`{owner}`" for owner in owners)
         raise UsageError(f"{listed} both bring `{name}` ({group})", f"uninstall `{owners[-1]}`, or rename it there")
     return point
@@ -44,7 +42,7 @@ def owner_of(point: EntryPoint) -> str:
 def version_of(group: Group, name: str) -> dict[str, str]:
     """Return name and version of the package that brings something, if it is another one than this."""
     points = installed(group).get(name, ())
-    return {point.dist.name: point.dist.version for point in points if point.dist and point.dist.name != OWN}
+    return {point.dist.name: point.dist.version for point in points if point.dist and point.dist.name != DISTRIBUTION}
 
 
 def load(point: EntryPoint) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from more_cli.errors import UsageError
+from more_cli.errors import UsageError, install_hint
 from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.progress import Progress, no_progress
@@ -64,7 +64,7 @@ def analyse(
     """
     started, wanted = time.monotonic(), chosen(name)
     if figures and find_spec("matplotlib") is None:
-        raise UsageError("figures need matplotlib", 'pip install "more-cli[plots]", or add --no-figures')
+        raise UsageError("figures need matplotlib", f"{install_hint('plots')}, or add --no-figures")
     report = AnalysisReport(read_runs(folders))
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.core.basis import draw_basis
-from more_cli.errors import UsageError
+from more_cli.errors import UsageError, install_hint
 from more_cli.model.batches import Batch
 from more_cli.model.branches import computes_beside
 from more_cli.model.keymap import quiet
@@ -123,7 +123,7 @@ class Peer:
             UsageError: it is not.
         """
         if find_spec("peft") is None:
-            raise UsageError("`--peers` needs PEFT", 'pip install "more-cli[lora]"')
+            raise UsageError("`--peers` needs PEFT", install_hint("lora"))
 
     def seconds(self, batches: Sequence[Batch]) -> list[float]:
         """Return the seconds of one step on each of these batches."""

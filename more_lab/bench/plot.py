@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from more_cli.errors import UsageError
+from more_cli.errors import UsageError, install_hint
 from more_lab.bench.run import BenchReport
 from more_lab.experiments.scaling import WINDOW, rolling
 from more_lab.figures import STAMPS, save_figure
@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
     if find_spec("matplotlib") is None:
-        raise UsageError("`--plot` needs matplotlib", 'pip install "more-cli[plots]"')
+        raise UsageError("`--plot` needs matplotlib", install_hint("plots"))
 
 
 def draw_plot(report: BenchReport, path: Path) -> None:

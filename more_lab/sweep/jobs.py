@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from more_cli.errors import MoreError, UsageError
+from more_cli.errors import MoreError, UsageError, install_hint
 from more_cli.progress import Progress, no_progress
 
 TRIES = 3
@@ -161,7 +161,7 @@ def on_ray(address: str, gpus: float) -> Runner:
     try:
         import ray.exceptions
     except ImportError:  # also where a folder `ray` without code hides it
-        raise UsageError("`--address` needs Ray", 'pip install "more-cli[cluster]"') from None
+        raise UsageError("`--address` needs Ray", install_hint("cluster")) from None
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -198,7 +198,7 @@ def test_without_bitsandbytes_loading_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setattr(loading, "find_spec", lambda _: None)
     with pytest.raises(StateError, match="quantised to int8, which needs bitsandbytes") as failed:
         loading.import_library(open_checkpoint(model))
-    assert failed.value.hint == 'pip install "more-cli[quantised]"'
+    assert failed.value.hint == 'pip install "more-vlm[quantised]"'
 
 
 def test_without_compressed_tensors_loading_says_what_to_install(
@@ -212,7 +212,7 @@ def test_without_compressed_tensors_loading_says_what_to_install(
     what = "quantised to int4 .compressed-tensors., which needs compressed-tensors"
     with pytest.raises(StateError, match=what) as failed:
         loading.import_library(open_checkpoint(model))
-    assert failed.value.hint == 'pip install "more-cli[quantised]"'
+    assert failed.value.hint == 'pip install "more-vlm[quantised]"'
 
 
 LINEAR = "language_model.model.layers.0.mlp.down_proj"

@@ -146,7 +146,7 @@ def test_commands_are_grouped_by_what_one_wants() -> None:
     assert groups["Correct"] == ["convert", "init", "edit", "anchors", "revert", "review"]
     assert groups["Measure"] == ["eval"]
     assert groups["Ship"] == ["merge", "export"]
-    assert groups["Audit"] == ["status", "log", "verify", "gc"]
+    assert groups["Audit"] == ["status", "log", "verify", "sign", "gc"]
     assert groups["Laboratory"] == ["analyze", "bench", "compare", "reproduce", "run", "suites", "sweep"]
     assert list(groups) == ["Start", "Correct", "Measure", "Ship", "Audit", "Laboratory", "Options"]
 

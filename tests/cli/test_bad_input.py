@@ -516,7 +516,7 @@ def sidecar_of_something_else(world):
     return "eval", world.model
 
 
-@case(5, "has schema 99", "upgrade more-cli")
+@case(5, "has schema 99", "upgrade more-vlm")
 def newer_schema(world):
     run("init", world.model)
     with safe_open(world.sidecar, "pt") as file:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def test_a_command_fails_in_any_test_if_its_output_is_not_as_documented() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
 def test_a_real_run_prints_every_schema_and_the_keys_of_the_examples(tmp_path: Path) -> None:
     seen = set()
     for name, value in examples.run(tmp_path, demo=False):

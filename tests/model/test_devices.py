@@ -94,7 +94,7 @@ def test_without_accelerate_its_extra_is_named(monkeypatch) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as error:
         Machine(device_map="auto")
-    assert error.value.hint == 'pip install "more-cli[large]"'
+    assert error.value.hint == 'pip install "more-vlm[large]"'
 
 
 def account(root: Path, **files: str) -> Path:

@@ -394,4 +394,4 @@ def test_what_was_converted_passes_a_dry_run(folder: Path) -> None:
 def test_without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     Path("a.parquet").write_bytes(b"PAR1")
-    assert_refused(run("convert", "a.parquet", "-o", "b.jsonl"), 2, 'hint: pip install "more-cli[tables]"')
+    assert_refused(run("convert", "a.parquet", "-o", "b.jsonl"), 2, 'hint: pip install "more-vlm[tables]"')

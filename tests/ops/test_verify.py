@@ -15,13 +15,16 @@ import torch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.core import recursion
 from more_cli.files import sha256_bytes
+from more_cli.inputs.edits import content_hash
 from more_cli.ops import verify as verifying
-from more_cli.store.entry import parse_entry, with_checksum
+from more_cli.store.entry import parse_entry
 from more_cli.store.state import State, load_state, save_state
+from support.forging import forge
 from support.helpers import LEARNING, QUESTION, Result, World, forks, line, run, tree
 
-QUICK = ["state", "ledger", "digest", "anchors", "images", "base", "basis", "P"]
+QUICK = ["state", "ledger", "digest", "signed", "anchors", "images", "base", "basis", "P"]
 DEEP = [*QUICK, "shards", "replay"]
+UNSIGNED = {"signed": "skipped"}
 ANCHORS = [{"image": "img/purple.png", "question": "what is in the image ?"}, {"question": "a photo of"}]
 OPTIONS = (*LEARNING, "--set", "rehearsal.size=2", "--set", "criterion=margin")
 
@@ -63,7 +66,7 @@ def test_a_sound_state_passes_every_check_and_nothing_is_written(world: World) -
     before = tree(world.root)
     result = verify(world, "--json")
     assert (result.code, result.json["schema"], result.json["ok"]) == (0, "more.verify/1", True)
-    assert verdicts(result) == dict.fromkeys(QUICK, "ok")
+    assert verdicts(result) == dict.fromkeys(QUICK, "ok") | UNSIGNED
     assert tree(world.root) == before
 
 
@@ -71,7 +74,7 @@ def test_a_deep_check_applies_every_edit_again_to_the_same_bytes(world: World) -
     shutil.rmtree(world.folder / "cache")  # the base is asked again about the anchors
     before = tree(world.root)
     result = verify(world, "--deep", "--json")
-    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok"))
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok") | UNSIGNED)
     assert details(result)["replay"] == "4 lines applied again from an empty state give the same bytes"
     assert sha256_bytes((world.model / "model.safetensors").read_bytes()) in details(result)["shards"]
     assert tree(world.root) == before
@@ -79,7 +82,7 @@ def test_a_deep_check_applies_every_edit_again_to_the_same_bytes(world: World) -
 
 def test_text_output_has_one_line_per_check(world: World) -> None:
     shown = verify(world)
-    assert [text.split()[:2] for text in shown.out.splitlines()] == [["ok", name] for name in QUICK]
+    assert [text.split()[:2] for text in shown.out.splitlines()] == [[UNSIGNED.get(name, "ok"), name] for name in QUICK]
     assert verify(world, "-q").out == ""
 
 
@@ -89,7 +92,7 @@ def test_a_state_behind_its_ledger_and_a_torn_line_are_no_faults(world: World) -
     with open(world.folder / "ledger.jsonl", "ab") as ledger:
         ledger.write(b'{"torn')
     result = verify(world, "--deep", "--json")
-    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok"))
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(DEEP, "ok") | UNSIGNED)
     assert "the next command replays 4 more" in details(result)["digest"]
     assert "6 bytes of an unfinished line" in details(result)["ledger"]
 
@@ -175,10 +178,19 @@ def lines_are_missing_at_the_end(world: World) -> None:
 
 @damage("digest", "disagree about the first 4 edits")
 def the_last_line_was_changed_and_is_well_formed(world: World) -> None:
+    forge(world.folder / "ledger.jsonl", 4, target="b", hashed=True)
+
+
+@damage("ledger", "ledger.jsonl:2: line was changed: its question, target or images do not match their hash")
+def a_target_was_changed_and_the_chain_made_again(world: World) -> None:
+    forge(world.folder / "ledger.jsonl", 2, target="b")
+
+
+@damage("ledger", "ledger.jsonl:1: line was changed: its question, target or images do not match their hash")
+def a_question_was_changed_with_its_content_but_not_its_subject(world: World) -> None:
     path = world.folder / "ledger.jsonl"
-    *lines, last = path.read_bytes().splitlines(keepends=True)
-    _, changed = with_checksum(parse_entry(last, path, 1).model_copy(update={"content": "0" * 64}))
-    path.write_bytes(b"".join([*lines, changed]))
+    first = parse_entry(path.read_bytes().splitlines(keepends=True)[0], path, 1)
+    forge(path, 1, question="is it ?", content=content_hash(first.images, "is it ?", first.target))
 
 
 @damage("digest", "disagree about the first 4 edits")
@@ -348,7 +360,7 @@ def test_a_key_of_every_token_is_resumed_and_replayed_to_the_same_bytes(tmp_path
 
 # --- merged folders and adapters ---
 
-WRITTEN = ["origin", "files", "copies", "tensors"]
+WRITTEN = ["origin", "files", "copies", "tensors", "signed"]
 
 
 @pytest.fixture
@@ -360,7 +372,7 @@ def merged(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_unchanged_merged_folder_passes(merged: Path) -> None:
     result = run("verify", merged, "--deep", "--json")
-    assert (result.code, verdicts(result), result.err) == (0, dict.fromkeys(WRITTEN, "ok"), "")
+    assert (result.code, verdicts(result), result.err) == (0, dict.fromkeys(WRITTEN, "ok") | UNSIGNED, "")
     assert details(result)["files"] == "1 file, with the recorded hashes"
     assert details(result)["tensors"] == "5 edited tensors, with the recorded hashes"
     assert details(result)["origin"].startswith("4 ledger lines up to ")
@@ -386,7 +398,7 @@ def test_a_merged_folder_that_was_changed(
     result = run("verify", merged, "--deep", "--json")
     assert (result.code, [name for name, verdict in verdicts(result).items() if verdict == "FAILED"]) == (5, failing)
     assert any(said in details(result)[name] for name in failing), details(result)
-    assert result.err.startswith(f"error: `{merged}` failed {len(failing)} of 4 checks")
+    assert result.err.startswith(f"error: `{merged}` failed {len(failing)} of 5 checks")
 
 
 def test_only_deep_reads_the_weights(merged: Path) -> None:
@@ -405,7 +417,7 @@ def test_without_hashes_of_shards_the_edited_tensors_are_compared(world: World) 
     out = world.root / "out"
     run("merge", world.model, "-o", out)
     result = run("verify", out, "--deep", "--json")
-    assert (result.code, verdicts(result)) == (0, {**dict.fromkeys(WRITTEN, "ok"), "files": "skipped"})
+    assert (result.code, verdicts(result)) == (0, {**dict.fromkeys(WRITTEN, "ok"), **UNSIGNED, "files": "skipped"})
     assert "`more merge --sha256`" in details(result)["files"]
     key = json.loads((out / "more.json").read_text())["folds"][-1]["disk_key"]
     flip(out / "model.safetensors", open_checkpoint(out).tensors[key].start)
@@ -417,7 +429,7 @@ def test_without_hashes_of_shards_the_edited_tensors_are_compared(world: World) 
 def test_an_adapter_is_checked_too(world: World, tmp_path: Path) -> None:
     assert run("export", world.model, "-o", tmp_path / "adapter").code == 0
     result = run("verify", tmp_path / "adapter", "--deep", "--json")
-    assert (result.code, verdicts(result)) == (0, dict.fromkeys(WRITTEN[:2], "ok"))
+    assert (result.code, verdicts(result)) == (0, dict.fromkeys(WRITTEN[:2], "ok") | UNSIGNED)
     edited(tmp_path / "adapter" / "adapter_config.json", b'"r"', b'"s"')
     assert run("verify", tmp_path / "adapter", "--deep").code == 5
     (tmp_path / "adapter" / "adapter_config.json").unlink()

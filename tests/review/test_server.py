@@ -113,7 +113,7 @@ def test_a_missing_extra_is_named(world: World, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     refused = run("review", world.model)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == 'error: `more review` needs uvicorn\nhint: pip install "more-cli[review]"\n'
+    assert refused.err == 'error: `more review` needs uvicorn\nhint: pip install "more-vlm[review]"\n'
 
 
 def test_it_starts_without_torch() -> None:

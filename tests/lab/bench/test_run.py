@@ -114,7 +114,7 @@ def test_what_cannot_be_drawn_or_compared_is_refused_at_once(world: World, tmp_p
     monkeypatch.setattr(floor, "find_spec", lambda name: None)
     result = run("bench", world.model, "--peers")
     assert result.code == 2
-    assert "more-cli[lora]" in result.err
+    assert "more-vlm[lora]" in result.err
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

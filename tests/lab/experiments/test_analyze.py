@@ -282,7 +282,7 @@ def test_without_matplotlib_only_tables_are_made(world: World, monkeypatch: pyte
     monkeypatch.setattr("more_lab.analyses.run.find_spec", none)
     result = analyze(world, "cosine", "more", out="none")
     assert (result.code, result.out) == (2, "")
-    hint = 'hint: pip install "more-cli[plots]", or add --no-figures\n'
+    hint = 'hint: pip install "more-vlm[plots]", or add --no-figures\n'
     assert result.err == f"error: figures need matplotlib\n{hint}"
     assert not (world.root / "none").exists()
     assert analyze(world, "cosine", "more", out="none", options=("--no-figures",)).code == 0

@@ -242,7 +242,7 @@ def test_a_ray_cluster_gives_the_same_bytes(world: World) -> None:
 def test_without_ray_a_cluster_is_refused_with_what_to_type(world: World) -> None:
     refused = sweep(world, GRID, "nowhere", "--address", "auto")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == 'error: `--address` needs Ray\nhint: pip install "more-cli[cluster]"\n'
+    assert refused.err == 'error: `--address` needs Ray\nhint: pip install "more-vlm[cluster]"\n'
 
 
 def test_as_json_a_plan_and_a_result_name_every_trial(world: World) -> None:

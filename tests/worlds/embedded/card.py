@@ -15,7 +15,7 @@ HEAD = """\
 ---
 library_name: transformers
 pipeline_tag: image-text-to-text
-tags: [synthetic, tiny, more-cli]
+tags: [synthetic, tiny, more-vlm]
 ---
 # A very small {title} that knows a synthetic world
 
