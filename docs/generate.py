@@ -7,7 +7,6 @@ python docs/generate.py --examples  first runs the commands on the embedded mode
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -50,8 +49,8 @@ def write_examples() -> None:
     wanted = {output.example for output in printed().values()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch).resolve()
-        outputs = {name: examples.shortened(value, folder) for name, value in examples.run(folder) if name in wanted}
-    examples.FILE.write_text(json.dumps(outputs, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        found = [value for name, value in examples.run(folder) if name in wanted]
+        examples.keep({value["schema"]: examples.shortened(value, folder) for value in found})
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,8 @@ from more_cli.cli.app import main
 from more_cli.demo.files import demo_model_dir
 from more_cli.recipe.files import data_folder
 
-FILE = Path(__file__).resolve().with_suffix(".json")
+FILE = Path(__file__).resolve().parents[1] / "schemas.json"
+"""Where the examples are kept: beside the schema that they follow."""
 
 _COMMANDS = """
 init              init llava --anchors anchors.jsonl
@@ -62,6 +63,20 @@ _TABLE = """image,question,target,reviewer
 images/sample-emblem150-v0.png,What is the emblem in the picture called?,Retribar,mk
 """
 _DEMO = "demo              demo"  # takes as long as all others together
+
+
+def kept() -> dict[str, Any]:
+    """Return the kept example of every output, by the value of its key `schema`."""
+    definitions = json.loads(FILE.read_text(encoding="utf-8"))["$defs"]
+    return {version: found["examples"][0] for version, found in definitions.items() if "examples" in found}
+
+
+def keep(outputs: Mapping[str, Any]) -> None:
+    """Keep an example of every output, by the value of its key `schema`."""
+    whole = json.loads(FILE.read_text(encoding="utf-8"))
+    for version, value in outputs.items():
+        whole["$defs"].setdefault(version, {})["examples"] = [json.loads(json.dumps(value, sort_keys=True))]
+    FILE.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from generator.examples import FILE
+from generator.examples import kept
 from generator.markdown import fence, json_fence, page, table
 from generator.schemas import definitions, printed, schemas
 from more_cli.inputs.edits import EditLine, ProbeLine
@@ -69,7 +69,7 @@ def json_page() -> str:
     shared = [name for name, part in parts.items() if name[0].isupper() and "properties" in part]
     return page(
         "JSON outputs and the edit line",
-        "more_cli/outputs/*.py and docs/generator/examples.json",
+        "more_cli/outputs/*.py and more_lab/outputs/*.py",
         _INTRO,
         "## The edit line\n\nAn edits file has one JSON object per line.",
         _line(EditLine, _EDIT_LINE),
@@ -119,9 +119,10 @@ def _title(name: str) -> str:
 
 
 def example(name: str) -> dict[str, Any]:
-    """Return the committed example of an output."""
-    value: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))[name]
-    return value
+    """Return the kept example of an output."""
+    (version,) = (version for version, output in printed().items() if output.example == name)
+    found: dict[str, Any] = kept()[version]
+    return found
 
 
 def _output(output: type[Printed], parts: Mapping[str, Any]) -> str:

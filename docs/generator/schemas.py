@@ -13,6 +13,7 @@ from pydantic_core import core_schema
 
 import more_cli.outputs
 import more_lab.outputs
+from generator import examples
 from more_cli.outputs.base import Printed
 from more_cli.recipe.settings import meanings
 
@@ -102,10 +103,12 @@ def schemas_text() -> str:
 
 
 def _output(model: type[Printed], schema: dict[str, Any]) -> dict[str, Any]:
+    found = examples.kept().get(model.version)
     return schema | {
         "description": f"{model.command}. {schema['description']}",
         "properties": {"schema": {"const": model.version}} | schema["properties"],
         "required": ["schema", *schema["required"]],
+        **({"examples": [found]} if found else {}),
     }
 
 

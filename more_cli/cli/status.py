@@ -87,9 +87,11 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "edits": f"{sum(report.statuses.values()):,} ({statuses})",
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
             "drift": report.drift.sentence if report.drift else "",
-            "ledger": f"{counted(report.behind, 'line')} not in the state yet" if report.behind else "all in the state",
-            "signed": str(report.signed) if report.signed else f"no: {report.unsigned}",
-            "size": f"state {report.size.sidecar:,} bytes, ledger and images {report.size.folder:,} bytes",
+            "ledger": f"{counted(report.disk.behind, 'line')} not in the state yet"
+            if report.disk.behind
+            else "all in the state",
+            "signed": f"no: {report.signature}" if isinstance(report.signature, str) else str(report.signature),
+            "size": f"state {report.disk.sidecar:,} bytes, ledger and images {report.disk.folder:,} bytes",
         }
     )
     output.line()

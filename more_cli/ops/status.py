@@ -30,12 +30,15 @@ if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is
 
 
 @dataclass(frozen=True)
-class Size:
-    """Bytes on the disk."""
+class Disk:
+    """What a state takes on the disk."""
 
     sidecar: int = 0
+    """Bytes."""
     folder: int = 0
-    """Ledger, images, snapshots and caches."""
+    """Bytes of ledger, images, snapshots and caches."""
+    behind: int = 0
+    """Lines of the ledger that the sidecar does not have yet."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,12 @@ class StatusReport:
     """Edits that were asked for."""
     failed: list[FailedEdit] = field(default_factory=list)
     """Those of them that do not stand."""
-    behind: int = 0
-    size: Size = Size()
+    disk: Disk = Disk()
     anchors: int = 0
     drift: Drift | None = None
     """Of the watched anchors; None without any."""
-    signed: Signature | None = None
-    """Who signed the state, and how much of its ledger."""
-    unsigned: str = ""
-    """Why it counts as not signed."""
+    signature: Signature | str = ""
+    """Who signed the state, and how much of its ledger; or why it counts as not signed."""
     estimate: Estimate | None = None
     """Memory that editing needs, if requested."""
 
@@ -178,7 +178,6 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
     anchors = anchors_of(target.folder, meta)
-    signed, unsigned = _signature(target, meta, ledger, signers)
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -186,22 +185,21 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        behind=len(ledger.history) - meta.edits,
         anchors=len(anchors) - len(corrected(anchors, ledger.history)),
         drift=known_drift(ledger, meta),
-        size=Size(
+        disk=Disk(
             target.sidecar.stat().st_size,
             sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
+            behind=len(ledger.history) - meta.edits,
         ),
-        signed=signed,
-        unsigned=unsigned,
+        signature=_signature(target, meta, ledger, signers),
     )
 
 
-def _signature(target: Target, meta: StateMeta, ledger: Ledger, signers: Path | None) -> tuple[Signature | None, str]:
+def _signature(target: Target, meta: StateMeta, ledger: Ledger, signers: Path | None) -> Signature | str:
     """Return who signed a state, or why it counts as not signed."""
     try:
         found = state_signature(target, meta, ledger, signers)
     except MoreError as error:
-        return None, error.message
-    return found, "" if found else f"nobody has signed it (`more sign {target.typed} --key KEY`)"
+        return error.message
+    return found or f"nobody has signed it (`more sign {target.typed} --key KEY`)"

@@ -57,7 +57,7 @@ class Printed(Part):
     command: ClassVar[str]
     """What prints it."""
     example: ClassVar[str]
-    """Its name in docs/generator/examples.json."""
+    """Its name among the commands of docs/generator/examples.py."""
 
     def __init_subclass__(cls, *, schema: str = "", command: str = "", example: str = "", **others: Any) -> None:
         super().__init_subclass__(**others)

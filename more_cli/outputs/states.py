@@ -184,7 +184,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     @classmethod
     def of_report(cls, report: StatusReport) -> StatusOutput:
         """Make it of the report of `status`."""
-        state, plan, memory, signed = report.state, report.plan, report.estimate, report.signed
+        state, plan, memory, found = report.state, report.plan, report.estimate, report.signature
+        signed = None if isinstance(found, str) else found
         return cls.of(
             report,
             model=report.target.model,
@@ -195,8 +196,10 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             sites=plan.sites if plan else report.records,
             refusals=plan.refusals if plan else [],
             key_method=plan.key_method if plan else None,
-            sidecar_bytes=report.size.sidecar,
-            ledger_bytes=report.size.folder,
+            sidecar_bytes=report.disk.sidecar,
+            ledger_bytes=report.disk.folder,
+            behind=report.disk.behind,
+            unsigned=found if isinstance(found, str) else "",
             signed=signed and _Signature.of(signed, **signed.signer._asdict()),
             estimate=memory and _Estimate.of(memory, parts={part.name: part.bytes for part in memory.parts}),
         )

@@ -20,6 +20,7 @@ from PIL import Image
 
 from more_cli import __version__
 from more_cli.cli.app import app
+from more_cli.cli.commands import PANELS, names, own_commands
 from more_cli.cli.output import Output
 from more_cli.recipe.files import load_recipe, shipped_recipes
 from more_cli.store.state import load_state
@@ -142,13 +143,9 @@ def headings(text: str) -> dict[str, list[str]]:
 
 def test_commands_are_grouped_by_what_one_wants() -> None:
     groups = headings(run("--help").out)
-    assert groups["Start"] == ["demo", "ask", "recipes"]
-    assert groups["Correct"] == ["convert", "init", "edit", "anchors", "revert", "review"]
-    assert groups["Measure"] == ["eval"]
-    assert groups["Ship"] == ["merge", "export"]
-    assert groups["Audit"] == ["status", "log", "verify", "sign", "gc"]
-    assert groups["Laboratory"] == ["analyze", "bench", "compare", "reproduce", "run", "suites", "sweep"]
-    assert list(groups) == ["Start", "Correct", "Measure", "Ship", "Audit", "Laboratory", "Options"]
+    assert list(groups) == [*PANELS, "Laboratory", "Options"]
+    assert {panel: groups[panel] for panel in PANELS} == {panel: [*listed] for panel, listed in PANELS.items()}
+    assert groups["Laboratory"] == [name for name in names() if name not in own_commands()]
 
 
 def test_options_of_eval_are_grouped_by_what_they_belong_to() -> None:
