@@ -77,6 +77,7 @@ def _show_status(output: Output, report: StatusReport) -> None:
 def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
     from more_cli.store.entry import failed_sentence
 
+    disk = report.disk
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items()) or "none yet"
     output.fields(
         {
@@ -91,7 +92,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             if report.disk.behind
             else "all in the state",
             "signed": f"no: {report.signature}" if isinstance(report.signature, str) else str(report.signature),
-            "size": f"state {report.disk.sidecar:,} bytes, ledger and images {report.disk.folder:,} bytes",
+            "size": f"state {disk.sidecar:,} bytes, ledger and images {disk.folder:,} bytes",
         }
     )
     output.line()
