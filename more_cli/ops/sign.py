@@ -86,7 +86,8 @@ class Signature:
 
     def __str__(self) -> str:
         if not self.rest:
-            return f"all {counted(self.lines, 'line')}, by {self.signer}"
+            all_lines = {0: "no lines yet", 1: "its only line"}.get(self.lines, f"all {self.lines:,} lines")
+            return f"{all_lines}, by {self.signer}"
         verb = "is" if self.total - self.lines == 1 else "are"
         return f"up to line {self.lines} of {self.total}, by {self.signer}; {self.rest} {verb} not"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from more_cli import files
 from more_cli.store.state import load_state, save_state
 from more_cli.store.statement import NAME, SIGNATURE
 from more_cli.system import ssh
@@ -189,6 +192,34 @@ def test_unsigned(world: World) -> None:
     assert signed(run("verify", world.model, "--json"))[:2] == (0, "skipped")
     assert signed(verify(world)) == (5, "FAILED", f"`{world.sidecar}` is not signed")
     assert f"hint: more sign {world.model} --key KEY" in verify(world).err
+
+
+def test_a_state_without_edits(tmp_path: Path) -> None:
+    world = World(tmp_path, text_layers=1)
+    world.edits(1)
+    (world.root / "signers").write_text(make_key(world.root / "alice", "alice"))
+    assert run("init", world.model, *LEARNING).code == 0
+    assert run("sign", world.model, "--key", world.root / "alice").code == 0
+    assert signed(verify(world))[2].startswith("no lines yet, by alice")
+    assert world.edit().code in (0, 3)
+    assert "up to line 0 of 1" in signed(verify(world))[2]
+    assert run("sign", world.model, "--key", world.root / "alice").code == 0
+    assert signed(verify(world))[2].startswith("its only line, by alice")
+
+
+def test_a_full_disk_leaves_it_unsigned_and_never_wrongly_signed(world: World) -> None:
+    def rename(old: Path, new: Path) -> None:
+        if new.name == SIGNATURE:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.replace(old, new)
+
+    assert world.edit().code in (0, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_rename", rename)
+        assert run("sign", world.model, "--key", world.root / "alice").code == 7
+    assert signed(verify(world)) == (5, "FAILED", f"`{world.folder / SIGNATURE}` is missing")
+    assert run("sign", world.model, "--key", world.root / "alice").code == 0
+    assert signed(verify(world))[:2] == (0, "ok")
 
 
 def test_half_of_a_signature(world: World) -> None:
