@@ -14,8 +14,8 @@ TESTS = Path(__file__).resolve().parents[1]
 LAB = {"lab", "worlds", "bench"}
 """Folders of the laboratory's tests."""
 FAST = (
-    *("core", "recipe", "inputs", "store", "evaluation", "suites", "render", "runner", "system"),
-    *("checkpoint/test_opening.py", "editors/more/test_editor.py"),
+    *("core", "recipe", "inputs", "store", "evaluation", "suites", "render", "system"),
+    *("checkpoint/test_opening.py", "editors/more/test_editor.py", "runner/test_eval_suite.py"),
     *("cli/test_app.py", "cli/test_completion.py", "cli/test_output.py", "cli/test_refusals.py"),
     *("test_files.py", "test_layers.py", "test_text.py", "test_tiers.py"),
 )
