@@ -33,7 +33,7 @@ from more_cli.ops.anchors import (
 from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, without_corrected_answers
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import anchors_cache, free_of_adapters, take_over
+from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe, pick_recipe
@@ -265,8 +265,8 @@ def _prepare(
     editor = MoreEditor.fresh(meta.recipe, chosen.sites)
     if anchors:
         with editor.attach(runtime):
-            editor.settle(anchors)
-    take_over(state, editor)
+            editor.start_from(anchors)
+    update_state(state, editor)
     return questions
 
 
@@ -280,7 +280,7 @@ def _fresh(chosen: Plan) -> State:
         digest=START,
     )
     state = State(meta)
-    take_over(state, editor)
+    update_state(state, editor)
     return state
 
 

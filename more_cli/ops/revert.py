@@ -203,7 +203,7 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
     plan, own = report.plan, draft.ledger
     total = plan.kept + len(plan.again)
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
-    if draft.state.meta.edits == total and not draft.unsettled:
+    if draft.state.meta.edits == total and not draft.lacks_anchor_keys:
         return
     due = Every(SAVE_EVERY, SAVE_SECONDS)
     with draft.attached(writing=True, replay=False):

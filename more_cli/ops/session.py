@@ -126,7 +126,7 @@ class Session:
         return len(self.ledger.history) - self.state.meta.edits
 
     @property
-    def unsettled(self) -> bool:
+    def lacks_anchor_keys(self) -> bool:
         """Whether P still has to absorb the keys of the anchors."""
         return bool(self.anchors) and self.editor.untouched
 
@@ -161,7 +161,7 @@ class Session:
         if self.behind:
             with self.attached():
                 pass
-            take_over(self.state, self.editor)
+            update_state(self.state, self.editor)
         return self.state
 
     def unload(self) -> None:
@@ -175,13 +175,13 @@ class Session:
         `writing` says that edits follow, so anchors are made ready. Without `replay` the state stays as it is.
         """
         with self.editor.attach(self.runtime):
-            if self.anchors and (writing or self.behind or self.unsettled):
+            if self.anchors and (writing or self.behind or self.lacks_anchor_keys):
                 self._hold()
             yield self.replay() if replay else 0
 
     def _hold(self) -> None:
         """Let the editor hold the anchors; on a state without keys, P absorbs theirs first."""
-        if fresh := self.unsettled:
+        if fresh := self.lacks_anchor_keys:
             self._saved = ""
         self._give_anchors(fresh=fresh)
 
@@ -207,7 +207,7 @@ class Session:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
         known = len(self.anchors)
         self._use(load_anchors(self.target.folder, digest))
-        if self.unsettled:
+        if self.lacks_anchor_keys:
             self._hold()
         else:
             self._give_anchors(absorb_from=known)
@@ -288,7 +288,7 @@ class Session:
         """Write the sidecar, unless it is up to date."""
         if self.state.meta.digest == self._saved:
             return
-        take_over(self.state, self.editor)
+        update_state(self.state, self.editor)
         save_state(self.target.sidecar, self.state)
         self.outdated = False
         self._saved = self.state.meta.digest
@@ -351,7 +351,7 @@ def anchors_cache(meta: StateMeta, anchors: str | None, machine: Machine) -> str
     return cache_name(anchors, meta.base, meta.template, meta.recipe.asking, versions(machine))
 
 
-def take_over(state: State, editor: MoreEditor) -> None:
+def update_state(state: State, editor: MoreEditor) -> None:
     """Take the editor's tensors and site descriptions into the state."""
     tensors = editor.state_dict()
     state.meta.sites = editor.records

@@ -36,7 +36,7 @@ from more_cli.ops.provenance import (
     read_provenance,
     tensor_hashes,
 )
-from more_cli.ops.session import Session, take_over, versions
+from more_cli.ops.session import Session, update_state, versions
 from more_cli.ops.sign import carried_signature, folder_signature, state_signature
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
@@ -389,7 +389,7 @@ def _applied_again(target: Target, state: State, machine: Machine, progress: Pro
         session.cache = Path(folder)
         with session.attached(replay=False):
             session.replay(until=state.meta.edits)
-    take_over(session.state, session.editor)
+    update_state(session.state, session.editor)
     return session.state
 
 

@@ -67,7 +67,7 @@ class SiteRecord(BaseModel):
     keys: int = Field(default=0, ge=0)
     """keys that P has absorbed"""
     energy: float = Field(default=0.0, ge=0)
-    """sum of squared lengths of the keys that settle a relative lambda"""
+    """sum of squared lengths of the keys that a relative lambda is fixed from"""
 
 
 class StateMeta(BaseModel):

@@ -172,7 +172,7 @@ class Measured:
             self.left_out |= dict.fromkeys(("edit", "edits_per_minute", "eval"), "no time left")
             return
         anchors = [make_anchor(runtime, request.query, request.target) for request in requests[self.edits :]]
-        editor.settle(anchors)
+        editor.start_from(anchors)
         editor.hold(anchors)
         requests = requests[: self.edits]
         memory = Memory(lambda number: requests[number - 1])

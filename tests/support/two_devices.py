@@ -55,7 +55,7 @@ def edited(runtime: Runtime, checkpoint: Checkpoint, folder: Path) -> tuple[dict
     memory = Memory(lambda number: requests[number - 1])
     with editor.attach(runtime):
         anchors = [make_anchor(runtime, query("green"), "a red")]
-        editor.settle(anchors)
+        editor.start_from(anchors)
         editor.hold(anchors)
         for number, request in enumerate(requests, 1):
             outcome = editor.edit(request, memory.context(number, request.id, request.target))

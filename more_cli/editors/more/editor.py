@@ -156,15 +156,15 @@ class MoreEditor(Editor):
         absorb_from: int | None = None,
         directions: Tensor | None = None,
     ) -> None:
-        """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor settles by them.
+        """Hold these inputs to the base's behaviour in every write from now on; a `fresh` editor starts from them.
 
-        An editor with edits absorbs the keys of those that were added, the ones from place `absorb_from` on. Where
-        the recipe says so, some are watched and not held: no write trains on them, though P knows their keys.
-        `directions` are those that this editor found for the same anchors before.
+        An editor with edits absorbs the keys of the anchors that were added, from place `absorb_from` on. If the recipe
+        says so, some anchors are watched and not held: no write trains on them, though P knows their keys.
+        `directions` are those that the property gave for the same anchors before.
         """
         held, watched = split(anchors, self.recipe.anchors.watched, self.recipe.rehearsal.seed)
         if fresh:
-            self.settle(anchors)
+            self.start_from(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
         self._held, self._watched = held, None
@@ -184,10 +184,10 @@ class MoreEditor(Editor):
         """Directions of the watched anchors' keys, which a later `hold` can take; None if no anchor is watched."""
         return self._watched.directions if self._watched else None
 
-    def settle(self, anchors: Sequence[Anchor]) -> None:
+    def start_from(self, anchors: Sequence[Anchor]) -> None:
         """Fix every relative lambda from the anchors' keys and, if the recipe says so, let P absorb these keys.
 
-        A basis that is computed from data is computed before, from the anchors' inputs.
+        If the basis comes from data, it is computed first, from the anchors' inputs.
         """
         if self.recipe.basis == "pca":
             self._A = principal_bases(self._working.runtime, self.sites, anchors)

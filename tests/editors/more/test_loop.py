@@ -261,7 +261,7 @@ def test_anchor_keys_enter_p_and_settle_lambda(runtime, sites, tmp_path) -> None
         anchors = [
             make_anchor(runtime, Query((picture(tmp_path, colour),), "a photo of"), None) for colour in COLOURS[:3]
         ]
-        editor.settle(anchors)
+        editor.start_from(anchors)
         keys = []
         for anchor in anchors:
             batch = runtime.batch([anchor.encoded])

@@ -72,7 +72,7 @@ def test_sites_that_share_have_one_lambda(runtime: Runtime, sites: list[Site], t
     for statistics, count in (("site", len(sites)), ("modality", 2), ("shared", 1)):
         editor = MoreEditor.fresh(recipe(statistics=statistics, anchors={"keys": True}), sites)
         with editor.attach(runtime):
-            editor.settle(anchors(runtime, tmp_path))
+            editor.start_from(anchors(runtime, tmp_path))
         assert len({record.ridge for record in editor.records}) == count
         editor = MoreEditor.fresh(recipe(statistics=statistics, max_steps=1), sites)
         run(editor, runtime, requests(tmp_path, 4) * 4)

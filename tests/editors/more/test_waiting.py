@@ -60,7 +60,7 @@ def questions(runtime: Runtime, sites: list[Site], folder: Path, **values: Any) 
     with editor.attach(runtime):
         if editor.recipe.uses_anchors:
             anchors = [make_anchor(runtime, request.query, "a dog") for _ in range(2)]
-            editor.settle(anchors)
+            editor.start_from(anchors)
             editor.hold(anchors)
         editor.sites.steps(1.0, editor.recipe)  # |W| of every site is read from its file once
         passes = editor._passes_of(request, EditContext())

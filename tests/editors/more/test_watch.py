@@ -65,7 +65,7 @@ def test_watched_anchors_take_no_part_in_writes(runtime, sites, tmp_path) -> Non
         with editor.attach(runtime):
             everything = asked(runtime, tmp_path)
             held, _ = split(everything, 2, editor.recipe.rehearsal.seed)
-            editor.settle(everything)
+            editor.start_from(everything)
             editor.hold(everything if watched else list(held.values()))
             editor.edit(edit, EditContext())
         states.append(editor.state_dict())
