@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from more_cli.demo.files import demo_model_dir
 from more_cli.editors.registry import EDITORS, EditorOptions, editor, editor_names, entry_of, package_of
-from more_cli.errors import MoreError, UsageError
+from more_cli.errors import DISTRIBUTION, MoreError, UsageError
 from more_lab.editors.none import NoEditor
 from support.helpers import run
 from support.packages import EDITOR, Packages, outsiders
@@ -55,7 +55,7 @@ def test_two_packages_with_one_name_are_refused_where_it_is_used_and_nowhere_els
         "uninstall `second`, or rename it there",
     )
     assert refused("lora") == (
-        "`more-cli` and `one-lora` both bring `lora` (more.editors)",
+        f"`{DISTRIBUTION}` and `one-lora` both bring `lora` (more.editors)",
         "uninstall `one-lora`, or rename it there",
     )
     assert entry_of("none").name == "none"
