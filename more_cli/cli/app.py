@@ -92,6 +92,10 @@ class _Commands(Group):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def summaries(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        for name in self.list_commands(ctx):
+            yield name, commands.panel_of(name), commands.help_of(name)
+
     def hint(self, ctx: Any, word: str) -> str:
         hint = super().hint(ctx, word)
         if not os.path.isfile(word) or os.path.dirname(word):

@@ -8,6 +8,7 @@ A package adds a command with an entry point, a function that Typer can read or 
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import Any, Final
 
@@ -58,6 +59,17 @@ def load(name: str) -> Any:
         return plugins.load(plugins.find(GROUP, name))
     module, _, attribute = _PLACES.get(name, f"{name}:{name}").partition(":")
     return getattr(import_module(f"more_cli.cli.{module}"), attribute)
+
+
+def help_of(name: str) -> str:
+    """Return the help of a command, or why it cannot be loaded; Typer need not read its options for that."""
+    try:
+        found = load(name)
+    except MoreError as error:
+        return error.message
+    if not callable(found):
+        return unusable(name, TypeError(f"{found!r} is not a callable object")).message
+    return str(getattr(getattr(found, "info", None), "help", None) or inspect.getdoc(found) or "")
 
 
 def unusable(name: str, error: Exception) -> MoreError:

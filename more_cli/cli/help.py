@@ -5,7 +5,7 @@ Typer has this only with Rich, which takes longer to load than most commands run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import typer.core
@@ -55,12 +55,14 @@ class Group(typer.core.TyperGroup):
         _write_parameters(self.get_params(ctx), formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = []
+        rows = [(panel, (name, _first(text))) for name, panel, text in self.summaries(ctx)]
+        _write_sections(rows, formatter)
+
+    def summaries(self, ctx: Any) -> Iterator[tuple[str, str, str]]:
+        """Yield name, heading and help of every command."""
         for name in self.list_commands(ctx):
             command: Any = self.commands[name]
-            first = " ".join((command.help or "").partition("\n\n")[0].split())
-            rows.append((command.rich_help_panel or "Commands", (name, first)))
-        _write_sections(rows, formatter)
+            yield name, command.rich_help_panel or "Commands", command.help or ""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
@@ -78,6 +80,11 @@ class Group(typer.core.TyperGroup):
     def hint(self, ctx: Any, word: str) -> str:
         """Return what to type instead of a word that is no command."""
         return did_you_mean(word, self.commands) or f"see `{ctx.command_path} --help`"
+
+
+def _first(text: str) -> str:
+    """Return the first paragraph on one line."""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _write_parameters(parameters: Iterable[Any], formatter: Any) -> None:
