@@ -38,6 +38,9 @@ _COUNTING = (
 )
 """What decides how many image tokens a processor puts into a prompt."""
 _PIXELS = "pixel_values"
+_FILE_BYTES = 128 << 20
+"""Largest file of a processor; the largest tokenizers known have 35 MB."""
+_READ_BY_PROCESSORS = "*token*.json", "*processor*.json", "vocab*", "merges*", "*.model", "*.jinja", "chat_template*"
 _OWN_FILES = "put the processor files that the model was trained with beside its config.json"
 
 
@@ -50,6 +53,7 @@ def load_processor(path: Path) -> Any:
     Raises:
         StateError: processor files are missing or do not load.
     """
+    _check_sizes(path)
     try:
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
@@ -60,6 +64,19 @@ def load_processor(path: Path) -> Any:
             package = _PACKAGE.search(reason.lower())
             hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
         raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse files that are too large to be a processor's: they are parsed as a whole, before anything is known.
+
+    Raises:
+        StateError: there is one.
+    """
+    for pattern in _READ_BY_PROCESSORS:
+        for file in path.glob(pattern):
+            if file.stat().st_size > _FILE_BYTES:
+                what = f"has {file.stat().st_size:,} bytes, more than {_FILE_BYTES:,}"
+                raise StateError(f"`{file}` {what}", _OWN_FILES)
 
 
 def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
