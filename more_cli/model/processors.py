@@ -20,7 +20,7 @@ from more_cli.model.batches import Encoded, Query, collate
 from more_cli.model.keymap import quiet
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import stopped_before
-from more_cli.text import counted
+from more_cli.text import counted, reason_of
 
 if TYPE_CHECKING:
     from more_cli.model.prompts import Prompter
@@ -239,7 +239,7 @@ def _processor_class(path: Path) -> type[Any]:
 
 
 def _reason(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (reason_of(error).strip().splitlines() or [type(error).__name__])[0]
     return re.split(r"(?<=\.)\s", line)[0]  # the rest is transformers' advice on what to install
 
 
