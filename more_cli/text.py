@@ -6,6 +6,8 @@ import difflib
 import json
 import math
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -49,8 +51,17 @@ def strict_json(text: str) -> object:
         raise ValueError(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}, {where} {error.colno}") from None
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
+    except ValueError as error:
+        raise ValueError(reason_of(error)) from None
     check_strings(value)
     return value
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an exception says; of a number with too many digits, without Python's advice for programmers."""
+    if "integer string conversion" in str(error):
+        return f"a whole number has more than {sys.get_int_max_str_digits():,} digits"
+    return str(error)
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -61,8 +72,7 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in fields if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"field `{shorten(twice)}` is given twice")
     return fields
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.errors import StateError
-from more_cli.text import unique_fields
+from more_cli.text import reason_of, unique_fields
 
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Dtypes that can be read and patched: name in the header to name in torch."""
@@ -153,7 +153,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: {getattr(error, 'strerror', None) or error}", AGAIN) from error
+        raise StateError(f"{path}: {getattr(error, 'strerror', None) or reason_of(error)}", AGAIN) from error
 
 
 _BYTES = {"F64": 8, "F32": 4}

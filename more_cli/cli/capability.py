@@ -37,8 +37,7 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
     with output.progress() as progress:
         report = run(suite, target, machine, progress)
     report = replace(report, gates=judge(gates, report.gated))
-    _show_capability(output, report)
-    files.write(of_capability(report))
+    files.write(of_capability(report), lambda: _show_capability(output, report))
 
 
 def _show_capability(output: Output, report: CapabilityReport) -> None:

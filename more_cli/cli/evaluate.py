@@ -80,8 +80,7 @@ def evaluate(
         else:
             scored = evaluate_probes(target, probes, files, machine, progress, ask_base=ask_base)
     scored.gates = judge(gates, scored.estimates, of_probes=probes is not None)
-    _show_eval(output, scored)
-    outlets.write(of_state(scored))
+    outlets.write(of_state(scored), lambda: _show_eval(output, scored))
 
 
 def _check_together(on_suite: SuiteOptions, probes: Path | None) -> None:

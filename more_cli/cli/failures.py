@@ -10,7 +10,7 @@ import typer
 
 from more_cli.cli.output import fail
 from more_cli.errors import MoreError, ResourceError, UsageError
-from more_cli.text import did_you_mean
+from more_cli.text import did_you_mean, shorten
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
@@ -68,7 +68,9 @@ def _wrong_value(misuse: Any, parameter: Any) -> str:
 
     problem = misuse.__cause__.errors()[0]
     text = plain_problem(problem)
-    return f"`{name}` {text}, not '{problem['input']}'" if text.startswith("must ") else f"`{name}`: {text}"
+    return (
+        f"`{name}` {text}, not '{shorten(str(problem['input']))}'" if text.startswith("must ") else f"`{name}`: {text}"
+    )
 
 
 def as_user_error(error: Exception) -> MoreError | None:

@@ -5,6 +5,7 @@ Typer has this only with Rich, which takes longer to load than most commands run
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -37,11 +38,16 @@ class Command(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except MISUSE as error:
             misuse: Any = error
             misuse.ctx = misuse.ctx or ctx  # an option without its value does not know its command
             raise
+        for each in self.params:
+            value = ctx.params.get(each.name)
+            if isinstance(value, float) and not math.isfinite(value):  # `1e999` is infinite
+                raise UsageError(f"`{each.opts[0]}` must be a finite number", f"see `{ctx.command_path} --help`")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self.get_params(ctx), formatter)

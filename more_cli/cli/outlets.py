@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,15 +37,18 @@ class Reports:
 
         check_outlets(self.reports)
 
-    def write(self, page: Page) -> None:
-        """Write the files.
+    def write(self, page: Page, show: Callable[[], None]) -> None:
+        """Write the files, then show the result: a reader who has left loses no file, and a full disk no result.
 
         Raises:
             StateError, ResourceError: a file cannot be written.
         """
         from more_cli.render.outlets import write_outlets
 
-        write_outlets(page, self.reports)
+        try:
+            write_outlets(page, self.reports)
+        finally:
+            show()
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ class Outlets(Reports):
 
         return [parse_gate(text, names, strict=self.strict_gates) for text in self.gates]
 
-    def write(self, page: Page) -> None:
-        """Write the files, then check the gates.
+    def write(self, page: Page, show: Callable[[], None]) -> None:
+        """Write the files, show the result, then check the gates.
 
         Raises:
             GateError: one was not.
@@ -94,7 +97,10 @@ class Outlets(Reports):
         from more_cli.evaluation.gates import require
         from more_cli.render.outlets import write_outlets
 
-        write_outlets(page, self.reports, self.junit)
+        try:
+            write_outlets(page, self.reports, self.junit)
+        finally:
+            show()
         require(page.gates)
 
 

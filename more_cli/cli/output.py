@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
@@ -52,7 +52,9 @@ def fail(error: MoreError) -> None:
 
 def _say(text: str, stream: TextIO) -> None:
     word, space, rest = plain(text).partition(" ")
-    print(_styled(word, _STYLES.get(word), stream) + space + rest, file=stream)
+    # A message that nobody reads any more ends no command: only a result does.
+    with suppress(BrokenPipeError) if stream is sys.stderr else nullcontext():
+        print(_styled(word, _STYLES.get(word), stream) + space + rest, file=stream)
 
 
 def _styled(text: str, style: str | None, stream: TextIO) -> str:

@@ -55,7 +55,7 @@ def evaluate_suite(
 def run_and_show(
     output: Output, suite: EditSuite, options: RunOptions, files: Outlets, run: Callable[[Progress], SuiteReport]
 ) -> None:
-    """Run an editor on a suite, show the scores, and write the reports.
+    """Run an editor on a suite, write the reports, and show the scores.
 
     Raises:
         GateError: a gate was missed.
@@ -69,8 +69,7 @@ def run_and_show(
     with output.progress() as progress:
         report = run(progress)
     report.gates = judge(gates, report.gated)
-    _show_suite(output, report)
-    files.write(of_suite(report))
+    files.write(of_suite(report), lambda: _show_suite(output, report))
 
 
 def _show_suite(output: Output, report: SuiteReport) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,10 +127,16 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
         for setting in options.settings:
             apply_setting(values, setting)
         try:
-            return made(numbers.model_validate(values))  # type: ignore[no-any-return]
+            filled = numbers.model_validate(values)
         except ValidationError as error:
             listed = f"its keys are {', '.join(numbers.model_fields)}"
             raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=options.settings) from None
+        for key, value in filled:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(
+                    f"editor `{name}`: `{key}` cannot be `{value}`", f"write a finite number in --set {key}="
+                )
+        return made(filled)  # type: ignore[no-any-return]
 
     return make
 

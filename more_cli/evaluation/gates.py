@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from more_cli.errors import GateError, UsageError
 from more_cli.evaluation.names import EVERYWHERE_METRICS, full_names, is_share
-from more_cli.text import counted
+from more_cli.text import counted, shorten
 
 if TYPE_CHECKING:
     from more_cli.evaluation.metrics import Estimate
@@ -85,22 +85,24 @@ def parse_gate(text: str, names: Sequence[str] = (), *, strict: bool = False) ->
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise UsageError(f"`--gate {text}` is not a metric, one of {' '.join(OPERATORS)}, and a number", _EXAMPLE)
+        raise UsageError(
+            f"`--gate {shorten(text)}` is not a metric, one of {' '.join(OPERATORS)}, and a number", _EXAMPLE
+        )
     name, sign, number = found.groups()
     metric, bound = _split(name)
     names = names or full_names()
     if metric not in names:
-        raise UsageError(f"`--gate {text}`: there is no metric `{metric}`", _nearest(metric, names))
+        raise UsageError(f"`--gate {shorten(text)}`: there is no metric `{shorten(metric)}`", _nearest(metric, names))
     try:
         threshold = float(number)
     except ValueError:
         threshold = math.nan
     if not math.isfinite(threshold):
-        raise UsageError(f"`--gate {text}`: `{number}` is not a number", _FRACTIONS)
+        raise UsageError(f"`--gate {shorten(text)}`: `{shorten(number)}` is not a number", _FRACTIONS)
     low, high = _range(metric)
     if not low <= threshold <= high:
         outside = f"outside {low:g} to {high:g}" if math.isfinite(high) else f"below {low:g}"
-        raise UsageError(f"`--gate {text}`: `{number}` is {outside}", _fraction(threshold, low, high))
+        raise UsageError(f"`--gate {shorten(text)}`: `{shorten(number)}` is {outside}", _fraction(threshold, low, high))
     return Gate(metric, bound, sign, threshold, strict)
 
 

@@ -20,6 +20,8 @@ _PROBES = ("locality", "portability")
 _PARTS = ("question", "answer", "image")
 FIELDS = (*_LISTS, *_TEXTS, *_PROBES, *(f"{probe}.{part}" for probe in _PROBES for part in _PARTS), "tags")
 """What a column can be: a field of an edit line, or a part of a single probe."""
+SHOWN = 20
+"""Columns that a hint names."""
 
 
 @dataclass
@@ -84,7 +86,8 @@ class Columns:
                 tags[column] = _json_value(column, value)
         for name in ("question", "target"):
             if name not in line:
-                others = ", ".join(f"`{shorten(column)}`" for column in row if self._field(column) != name)
+                unnamed = [f"`{shorten(column)}`" for column in row if self._field(column) != name]
+                others = ", ".join(unnamed[:SHOWN]) + f" and {len(unnamed) - SHOWN:,} more" * (len(unnamed) > SHOWN)
                 raise DataError(f"`{name}` is missing", f"--column {name}=COLUMN names its column; there are {others}")
         line |= {"tags": tags} if tags else {}
         try:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 import jsonlines
 
 from more_cli.errors import DataError
-from more_cli.text import shorten, strict_json
+from more_cli.text import reason_of, shorten, strict_json
 
 LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
@@ -149,7 +149,9 @@ def given(values: Iterable[object], name: str) -> Iterator[Record]:
         try:
             record = Record(name, number, strict_json(json.dumps(value, default=os.fspath)))
         except (TypeError, ValueError) as error:
-            record = Record(name, number, problem=Problem(f"{name}:{number}", f"not JSON: {error}", line=number))
+            record = Record(
+                name, number, problem=Problem(f"{name}:{number}", f"not JSON: {reason_of(error)}", line=number)
+            )
         yield record
 
 

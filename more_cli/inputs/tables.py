@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from more_cli.errors import DataError, UsageError, install_hint
 from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened
+from more_cli.system.confined import Exceeded, confined
 from more_cli.text import shorten
 
 PARQUET = b"PAR1"
 """First bytes of a Parquet file."""
 _DELIMITERS = ",;\t"
 _SUFFIXES = {".csv", ".tsv"}
+COLUMNS = 1_000
+"""Most columns of a table."""
 _ROWS = 64
-"""Rows of a Parquet file in memory at a time: they can hold pictures."""
+"""Most rows of a Parquet file in memory at a time: they can hold pictures."""
+_BATCH_BYTES = 128 << 20
+"""Most that these rows may take."""
+_TABLE_BYTES, _RATIO = 1 << 30, 100
+"""All rows of a Parquet file take at most the first, and as many times its own size."""
+_SPLIT = "leave out what no edit needs, or split it into smaller files"
+_SECONDS, _PER_SECOND = 60, 50_000_000
+"""Processor time for checking a Parquet file: the first, and a second for so many bytes of it."""
 
 
 def table_form(path: Path) -> str:
@@ -51,11 +63,12 @@ def _csv_rows(path: Path) -> Iterator[Record]:
     name = str(path)
     csv.field_size_limit(LINE_BYTES)  # by default 128 KiB: less than a picture as a `data:` URI
     with opened(path) as file:
-        reader, first = csv.reader(_text_of(file, path), delimiter=_delimiter(file), strict=True), 1
+        source, first = _Bounded(_text_of(file, path)), 1
+        reader = csv.reader(source, delimiter=_delimiter(file), strict=True)
         try:
             header = _header(path, next(reader, []))
             while True:
-                first = reader.line_num + 1
+                first, source.size = reader.line_num + 1, 0
                 cells = next(reader, None)
                 if cells is None:
                     return
@@ -74,6 +87,27 @@ def _csv_rows(path: Path) -> Iterator[Record]:
             yield Record(name, first, problem=Problem(f"{name}:{first}", text, "a quote may be missing", first))
 
 
+class _Bounded:
+    """The lines of a text; those of one row, of which a quoted cell can have many, are bounded together."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self.size = 0
+        """Characters since the row began."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(LINE_BYTES + 1)
+        self.size += len(line)
+        if not line:
+            raise StopIteration
+        if self.size > LINE_BYTES:
+            raise csv.Error(f"a row of more than {LINE_BYTES >> 20} MiB")
+        return line
+
+
 def _text_of(file: BinaryIO, path: Path) -> io.TextIOWrapper:
     head = file.read(2)
     file.seek(0)
@@ -90,30 +124,103 @@ def _delimiter(file: BinaryIO) -> str:
 
 
 def _header(path: Path, names: list[str]) -> list[str]:
+    _check_columns(f"{path}:1", len(names))
     header = [name.strip() for name in names]
-    for name in header:
-        if not name or header.count(name) > 1:
+    for name, count in Counter(header).items():
+        if not name or count > 1:
             what = f"names column `{shorten(name)}` twice" if name else "has a column without a name"
             raise DataError(f"{path}:1: the header {what}", "name every column in the first line, each once")
     return header
 
 
+def _check_columns(where: str, count: int) -> None:
+    if count > COLUMNS:
+        raise DataError(f"{where}: has {count:,} columns, more than {COLUMNS:,}", "leave out those that no edit needs")
+
+
 def _parquet_rows(path: Path) -> Iterator[Record]:
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise UsageError("a Parquet file needs pyarrow", install_hint("tables")) from None
+    with opened(path) as file:
+        seconds = _SECONDS + os.fstat(file.fileno()).st_size // _PER_SECOND
+    try:  # a few bytes can become any number of them, and what the file says of itself may be wrong
+        found = confined(lambda: _parquet_problem(path), seconds=seconds)
+    except Exceeded as error:
+        raise DataError(f"`{path}`: reading it {error}", _SPLIT) from None
+    if found:
+        raise DataError(*json.loads(found))
+    number = 0
+    for rows in _parquet_batches(path):
+        for value in rows:
+            number += 1
+            yield Record(str(path), number, _cells(value))
+
+
+def _parquet_problem(path: Path) -> str:
+    """Return what is wrong with a Parquet file and a hint, as JSON; empty if all its rows can be read."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # the other ones reserve more than they need
     try:
-        with parquet.ParquetFile(os.fspath(path)) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=_ROWS):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Record(str(path), number, _cells(value))
+        for _ in _parquet_batches(path):
+            pass
+    except DataError as error:
+        return json.dumps([error.message, error.hint])
+    return ""
+
+
+def _parquet_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a Parquet file, some at a time.
+
+    Raises:
+        DataError: it cannot be read, or its rows are too large.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(os.fspath(path), pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            _check_columns(str(path), max(len(names), file.metadata.num_columns))
+            size, left = _rows_at_once(file.metadata), _TABLE_BYTES + _RATIO * path.stat().st_size
+            first = 1
+            for batch in file.iter_batches(batch_size=size, use_threads=False):
+                rows = batch.to_pylist()
+                held, last = _size(rows), first + len(rows) - 1
+                left -= held
+                if held > _BATCH_BYTES:
+                    where = f"{path}:{first}" if last == first else f"{path}:{first}-{last}"
+                    raise DataError(f"{where}: holds {held:,} bytes, more than {_BATCH_BYTES >> 20} MiB", _SPLIT)
+                if left < 0:
+                    raise DataError(f"`{path}`: its rows take more than {_RATIO} times the bytes of the file", _SPLIT)
+                first = last + 1
+                yield rows
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = shorten((str(error).splitlines() or [""])[0], 120)
         raise DataError(f"`{path}` is not a readable Parquet file: {reason}", "write it again") from None
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """Return how many rows are surely small enough, if the file is right about itself: a dictionary may hold one cell
+    as large as its column, of which every row takes a copy."""
+    largest = 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        largest = max([largest, *(group.column(place).total_uncompressed_size for place in range(group.num_columns))])
+    return max(1, min(_ROWS, _BATCH_BYTES // largest))
+
+
+def _size(value: object) -> int:
+    """Return the rough bytes of a cell's value: Arrow counts a text that many rows share only once."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_size(item) for item in value.values())
+    return sum(map(_size, value)) if isinstance(value, list) else 8
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from more_cli.model.batches import Encoded, Query, collate
 from more_cli.model.keymap import quiet
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import stopped_before
-from more_cli.text import counted
+from more_cli.text import counted, reason_of
 
 if TYPE_CHECKING:
     from more_cli.model.prompts import Prompter
@@ -38,6 +38,9 @@ _COUNTING = (
 )
 """What decides how many image tokens a processor puts into a prompt."""
 _PIXELS = "pixel_values"
+_FILE_BYTES = 128 << 20
+"""Largest file of a processor; the largest tokenizers known have 35 MB."""
+_READ_BY_PROCESSORS = "*token*.json", "*processor*.json", "vocab*", "merges*", "*.model", "*.jinja", "chat_template*"
 _OWN_FILES = "put the processor files that the model was trained with beside its config.json"
 
 
@@ -50,6 +53,7 @@ def load_processor(path: Path) -> Any:
     Raises:
         StateError: processor files are missing or do not load.
     """
+    _check_sizes(path)
     try:
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
@@ -60,6 +64,19 @@ def load_processor(path: Path) -> Any:
             package = _PACKAGE.search(reason.lower())
             hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
         raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuse files that are too large to be a processor's: they are parsed as a whole, before anything is known.
+
+    Raises:
+        StateError: there is one.
+    """
+    for pattern in _READ_BY_PROCESSORS:
+        for file in path.glob(pattern):
+            if file.stat().st_size > _FILE_BYTES:
+                what = f"has {file.stat().st_size:,} bytes, more than {_FILE_BYTES:,}"
+                raise StateError(f"`{file}` {what}", _OWN_FILES)
 
 
 def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
@@ -222,7 +239,7 @@ def _processor_class(path: Path) -> type[Any]:
 
 
 def _reason(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = (reason_of(error).strip().splitlines() or [type(error).__name__])[0]
     return re.split(r"(?<=\.)\s", line)[0]  # the rest is transformers' advice on what to install
 
 

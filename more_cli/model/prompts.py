@@ -6,9 +6,11 @@ other tokens, and a label that is off by one trains and scores the wrong positio
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +21,12 @@ from more_cli.errors import DataError, StateError
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
+from more_cli.system.confined import Exceeded, confined
 
 _QUESTION = "\ue000question\ue000"
 _ANSWER = "\ue000answer\ue000"
+_Form = tuple[int, str | None]
+"""Number of images, and the answer if it is part of the chat."""
 _Prompted = tuple[str, Tensor, dict[str, Tensor]]
 OWN, MMEDIT = "own", "mmedit"
 """Wordings of questions: as they are, in the checkpoint's template or phrasing; or as MMEdit's code words them."""
@@ -29,6 +34,9 @@ RECENT = 64 << 20
 """Bytes of recent questions that are kept, mostly pixels."""
 ENTRY = 1 << 10
 """Rough bytes of a question beside its tensors."""
+TEMPLATE_MEMORY, TEMPLATE_SECONDS = 256 << 20, 5
+"""What a chat template may take: bytes and processor time."""
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
 
 
@@ -54,6 +62,7 @@ class Prompter:
         self.decoder_start = decoder_start
         self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
         self._bytes = 0
+        self._rendered: dict[_Form, str] = {}
         self._chat = self._chat_template()
         phrasing = Phrasing("") if self._chat else self.family.phrasing
         if phrasing is None:
@@ -146,7 +155,31 @@ class Prompter:
             images = self._image_token * len(query.images)
             prompt = self._phrasing.prompt.format(images=images, question=_QUESTION)
             return f"{self.system} {prompt}" if self.system else prompt
-        content: list[dict[str, str]] = [{"type": "image"} for _ in query.images]
+        form = len(query.images), answer
+        if form not in self._rendered:
+            self._rendered |= self._chatted([form])
+        return self._rendered[form]
+
+    def _chatted(self, forms: Sequence[_Form]) -> dict[_Form, str]:
+        """Return what the chat template makes of a placeholder for a question, with so many images and this answer.
+
+        A template is a program of the checkpoint, and what it does can depend on anything, also on the date and on
+        chance. So only its texts come into this process, once per form.
+
+        Raises:
+            StateError: it fails, or takes too much time or memory.
+        """
+        try:
+            texts = confined(
+                lambda: json.dumps([self._chat_text(*form) for form in forms]), TEMPLATE_MEMORY, TEMPLATE_SECONDS
+            )
+        except Exceeded as error:
+            hint = "put the chat template that the model was trained with beside its config.json"
+            raise StateError(f"{self._template_file()}: the chat template {error}", hint) from None
+        return dict(zip(forms, json.loads(texts), strict=True))
+
+    def _chat_text(self, images: int, answer: str | None) -> str:
+        content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
         content.append({"type": "text", "text": _QUESTION})
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         if self.system:
@@ -160,13 +193,19 @@ class Prompter:
             )
         )
 
+    def _template_file(self) -> str:
+        """Return the path of the file that holds the chat template, as transformers chooses it."""
+        folder = Path(str(self.tokenizer.name_or_path))
+        files = (folder / name for name in TEMPLATE_FILES)
+        return str(next((file for file in files if file.is_file()), folder))
+
     def _find_separator(self) -> tuple[str, str | None]:
         """Return what the template puts between the generation prompt and the answer, often one space, and the
         control token that it puts behind the answer."""
         if not self._chat:
             return self._phrasing.separator, None
-        query = Query((), "")
-        prompt, whole = self._render(query, None), self._render(query, _ANSWER)
+        self._rendered |= self._chatted([(0, None), (0, _ANSWER), (1, None)])  # in one go: what every command needs
+        prompt, whole = self._rendered[0, None], self._rendered[0, _ANSWER]
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
         if _ANSWER in whole and before.startswith(prompt):

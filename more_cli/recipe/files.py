@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from more_cli.errors import UsageError
 from more_cli.recipe.schema import Recipe
-from more_cli.recipe.settings import apply_setting, refusal
+from more_cli.recipe.settings import apply_setting, parse_toml, refusal
 from more_cli.text import did_you_mean
 
 OF_EDIT = (
@@ -65,8 +65,8 @@ def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     if path in children:
         raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
     values = {"name": path.stem} | values
     anchors = values.get("anchors")

@@ -168,9 +168,35 @@ def apply_setting(values: dict[str, Any], setting: str) -> None:
         if not isinstance(table, dict):
             raise UsageError(f"`--set {setting}`: `{parent}` is no table", f"write --set {parent}=value")
     try:
-        table[leaf] = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML, so it is text; or TOML that Python cannot read
+        table[leaf] = parse_toml(f"value = {text}")["value"]
+    except ValueError:  # no TOML, so it is text; or TOML that cannot be read
         table[leaf] = text
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML whose whole numbers have at most 64 bits, as its specification says; Python would take any.
+
+    Raises:
+        ValueError: one sentence that says what is wrong.
+    """
+    try:
+        values = tomllib.loads(text)
+        _check_numbers(values)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's own, about digits
+        raise ValueError("holds a whole number of more than 64 bits") from None
+    return values
+
+
+def _check_numbers(value: object) -> None:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item)
 
 
 def refusal(

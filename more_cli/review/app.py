@@ -34,6 +34,8 @@ RECENT = 11
 """Stored pictures that the forms offer."""
 FIELDS = 1_000
 """Most fields of a form."""
+_TOO_MUCH = "Part exceeded", "Field exceeded", "Too many"
+"""How Starlette begins what it says of a form with too long or too many fields."""
 WAIT = 0.4
 """Seconds for which a job's page waits before it says that the job is not done; then it looks again every second."""
 DRAFT_TASKS: dict[str, Callable[[Draft, Pictures], Task]] = {"base": BaseAnswers, "check": Check, "apply": Apply}
@@ -194,11 +196,13 @@ def _failing(app: FastAPI, desk: Desk) -> None:
     @app.exception_handler(AnyHTTPException)
     def missing(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, AnyHTTPException) else 404
+        if status == 400 and str(getattr(error, "detail", "")).startswith(_TOO_MUCH):
+            return desk.page("error.html", 413, error=DataError("this form is larger than one may be", "shorten it"))
         return desk.page("error.html", status, error=MoreError("there is no such page", "the list has every edit"))
 
     @app.exception_handler(ClientDisconnect)
-    def too_long(request: Request, error: ClientDisconnect) -> Response:
-        return desk.page("error.html", 413, error=DataError("this is larger than a picture may be", "shrink it"))
+    def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody reads it: the browser has gone, or the guard answers
 
 
 def _ask_page(

@@ -23,6 +23,8 @@ from more_cli.text import shorten
 HOSTS = ("127.0.0.1", "localhost")
 BODY_BYTES = MAX_BYTES + 2**20
 """Longest body of a request: the largest picture and the fields of a form."""
+FIELDS_BYTES = 4 * 2**20
+"""Longest body of one without a picture: its fields are in memory together."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'none'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -66,6 +68,12 @@ class Guard:
         if scope["type"] != "http":
             return  # neither websockets nor a start or an end of the server concern the page
         method, path = scope["method"], shorten(scope["path"], 80)
+        limit = self._limit(Headers(scope=scope))
+        body = _Counted(receive, limit)
+
+        async def of_page(message: Message) -> None:
+            if not body.too_long:  # else what the page says is about the part that it was given
+                await sent(message)
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -80,10 +88,13 @@ class Guard:
         except _Refused as refused:
             refusal = str(refused)
             answer = PlainTextResponse(f"refused: {refused}\n", refused.status)
+        if answer is None:
+            await self._app(scope, body, of_page)
+            if body.too_long:
+                refusal = f"the body has more than {limit:,} bytes"
+                answer = PlainTextResponse(f"refused: {refusal}\n", 413)
         if answer is not None:
             await answer(scope, receive, sent)
-        else:
-            await self._app(scope, _Counted(receive, self._body_bytes), sent)
 
     def _checked(self, scope: Scope) -> Response | None:
         """Return the answer to a request that brings the token, None for one that the page answers.
@@ -108,9 +119,14 @@ class Guard:
         if scope["method"] == "POST":
             self._check_origin(headers, hosts[0])
             length = headers.get("content-length", "0")
-            if not length.isdecimal() or int(length) > self._body_bytes:
-                raise _Refused(f"the body has {shorten(length)} bytes, more than {self._body_bytes:,}", 413)
+            if not length.isdecimal() or len(length) > 18 or int(length) > self._limit(headers):
+                raise _Refused(f"the body has {shorten(length)} bytes, more than {self._limit(headers):,}", 413)
         return None
+
+    def _limit(self, headers: Headers) -> int:
+        """Return how long the body of a request may be: only a form with a picture comes in parts."""
+        with_picture = headers.get("content-type", "").lower().startswith("multipart/")
+        return self._body_bytes if with_picture else min(self._body_bytes, FIELDS_BYTES)
 
     def _exchanged(self, token: str, has_cookie: bool) -> Response:
         """Exchange the token for the cookie, and lead to an address without it."""
@@ -144,16 +160,23 @@ class Guard:
 
 
 class _Counted:
-    """Receives the body of a request; one that is too long looks as if the browser had gone away."""
+    """Receives the body of a request; one that is too long is cut, as if the browser had gone away."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._left = limit
 
+    @property
+    def too_long(self) -> bool:
+        """Whether more came than may come; nothing after that is read."""
+        return self._left < 0
+
     async def __call__(self) -> Message:
+        if self.too_long:
+            return {"type": "http.disconnect"}
         message = await self._receive()
         self._left -= len(message.get("body", b""))
-        return {"type": "http.disconnect"} if self._left < 0 else message
+        return {"type": "http.disconnect"} if self.too_long else message
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

@@ -112,8 +112,7 @@ def compare(
     target = suite_target(output, loaded, model, None, usage=usage)
     with output.progress() as progress:
         comparison = compare_editors(loaded, target.model, settings, options, machine, progress=progress)
-    _show_editors(output, comparison)
-    files.write(of_comparison(comparison))
+    files.write(of_comparison(comparison), lambda: _show_editors(output, comparison))
 
 
 def _show_editors(output: Output, comparison: EditorComparison) -> None:

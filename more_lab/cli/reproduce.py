@@ -71,8 +71,7 @@ def reproduce(
             image_root=image_root,
             progress=progress,
         )
-    _show(output, found)
-    files.write(of_reproduction(found))
+    files.write(of_reproduction(found), lambda: _show(output, found))
     if found.missing:
         raise FailedEditsError("not every row of the table was measured", "the lines `not run` say why")
 

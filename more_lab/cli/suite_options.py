@@ -13,6 +13,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.suite_source import SuiteSource
 from more_cli.errors import UsageError
 from more_cli.options import FILES, SUITE, WRITING, option
+from more_cli.text import shorten
 
 if TYPE_CHECKING:
     from more_cli.evaluation.streams import Writing
@@ -209,9 +210,10 @@ def checked(
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    from more_cli.runner.protocols import marks_of
+    from more_cli.runner.protocols import MOST, marks_of
 
     try:
         return marks_of(text)
     except ValueError:
-        raise UsageError(f"`{flag} {text}` is not a list of numbers", f"for example {flag} 1,10,100") from None
+        what = f"`{flag} {shorten(text)}` is not a list of numbers up to {MOST:,}"
+        raise UsageError(what, f"for example {flag} 1,10,100") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -15,7 +14,7 @@ from more_cli.errors import UsageError
 from more_cli.evaluation.streams import Writing
 from more_cli.inputs.records import opened
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.recipe.settings import refusal, spelled
+from more_cli.recipe.settings import parse_toml, refusal, spelled
 from more_cli.runner.plan import Preset
 from more_cli.runner.protocols import PROTOCOLS, Scored, checked
 from more_cli.suites.catalog import CATALOG
@@ -196,8 +195,8 @@ def read_sweep(path: Path) -> SweepFile:
     if len(raw) > MAX_BYTES:
         raise UsageError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "a sweep is a short TOML file")
     try:
-        values = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(raw.decode("utf-8"))
+    except ValueError as error:
         raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/research/sweeps.md") from None
     if "fleet" in values:
         return SweepFile(path, _fleet(path, values), {})

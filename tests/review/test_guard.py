@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[int, Callable[[Page], Response], str]] = {
     "a length that is none": (
         413, lambda page: page.tab.post("/ask", headers=SAME | {"Content-Length": "-1"}), "the body has -1 bytes"
     ),
-    "a body without an end": (413, chunks, "413"),
+    "a body without an end": (413, chunks, "the body has more than 1,048,576 bytes"),
 }  # fmt: skip
 
 

@@ -8,28 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from more_cli.files import sha256_bytes
-from support.helpers import World, process, run, wait_for
+from support.helpers import World, run, wait_for
+from support.serving import serving
 
 FORM = "multipart/form-data; boundary=x"
-
-
-@contextmanager
-def serving(world: World, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The command in a process of its own, and the address that it printed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        with process("review", world.model, *options) as server:
-            assert server.stdout is not None
-            yield server, server.stdout.readline().decode().strip()
 
 
 def ended(server: subprocess.Popen[bytes], number: int) -> tuple[int, bytes, bytes]:

@@ -143,6 +143,16 @@ def run(*argv: object, stdin: bytes | None = None) -> Result:
     return Result(code, out.getvalue(), err.getvalue())
 
 
+def run_unread(*argv: object) -> Result:
+    """Run a command in this process whose standard output is a real pipe that its reader has closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    out, err = os.fdopen(writing, "w"), io.StringIO()
+    with out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _logging_kept():
+        code = main(_without_anchors(argv))
+    return Result(code, "", err.getvalue())
+
+
 def _without_anchors(argv: Iterable[object]) -> list[str]:
     words = [str(word) for word in argv]
     return ["edit", "--no-anchors", *words[1:]] if words[:1] == ["edit"] and "--anchors" not in words else words

@@ -1,0 +1,84 @@
+"""Standard output that nobody reads: the files that were asked for are written all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from more_cli.cli.app import main
+from support.helpers import QUICK, World, line, run, run_unread
+
+SAVED = "output pipe closed; finished work is saved"
+PROBE = {"question": "is it a dog ?", "answer": "no"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Two edits of a tiny model, a probe file and an MME of one picture."""
+    world = World(tmp_path_factory.mktemp("pipe") / "world")
+    world.write([line(n, locality=[{"question": "is it a dog ?"}]) for n in range(2)])
+    world.write([PROBE], "probes.jsonl")
+    (world.root / "fixes.csv").write_text("question,target\nwhat ?,x\n")
+    folder = world.root / "mme" / "color"
+    folder.mkdir(parents=True)
+    (folder / "red.png").write_bytes((world.root / "img" / "red.png").read_bytes())
+    (folder / "red.txt").write_text("is it red ?\tYes\nis it black ?\tNo\n")
+    assert world.edit(*QUICK).code in (0, 3)
+    return world
+
+
+def scored(world: World, name: str, cache: Path) -> tuple[object, ...]:
+    return {
+        "state": (world.model,),
+        "probes": (world.model, "--probes", world.root / "probes.jsonl"),
+        "suite": (world.model, "--suite", world.root / "edits.jsonl", "--cache", cache, *QUICK),
+        "yes/no": (world.model, "--suite", "mme", "--data-root", world.root / "mme"),
+    }[name]
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("name", ["state", "probes", "suite", "yes/no"])
+def test_every_report_is_written(world: World, tmp_path: Path, name: str, json: bool) -> None:
+    files = [tmp_path / "report.html", tmp_path / "report.md", tmp_path / "junit.xml"]
+    options = ("--report", files[0], "--report", files[1], "--junit", files[2], *["--json"] * json)
+    result = run_unread("eval", *scored(world, name, tmp_path / "cache"), *options)
+    assert (result.code, result.err.splitlines()[-1]) == (130, SAVED)
+    assert [file.stat().st_size > 100 for file in files] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("merge", "model", "-o", "out"), ("export", "model", "-o", "out"), ("convert", "fixes.csv", "-o", "out")],
+    ids=lambda words: str(words[0]),
+)
+def test_every_product_is_written(world: World, tmp_path: Path, words: tuple[str, ...]) -> None:
+    command, source, option, name = words
+    result = run_unread(command, world.root / source, option, tmp_path / name, "--json")
+    assert (result.code, result.err.splitlines()[-1]) == (130, SAVED)
+    assert (tmp_path / name).exists()
+
+
+def test_a_result_is_shown_also_where_its_report_cannot_be_written(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("more_cli.files._fsync", full)
+    result = run("eval", world.model, "--report", tmp_path / "report.html", "--json")
+    assert (result.code, result.json["schema"]) == (7, "more.eval/2")
+    assert f"cannot write `{tmp_path / 'report.html'}`" in result.err
+
+
+def test_messages_that_nobody_reads_end_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "report.md"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        main(["eval", "--suite", "e-vqa", "--limit", "1", "--cache", str(tmp_path), "--report", str(report), *QUICK])
+    assert report.stat().st_size > 100

@@ -1,0 +1,131 @@
+"""Hostile tables: a few bytes that become gigabytes, and rows and headers without end."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from more_cli.errors import DataError
+from more_cli.inputs.tables import table_rows
+from more_cli.text import strict_json
+from support.helpers import run
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux only")
+BIG = 200_000_000
+"""Characters of the large cell."""
+
+
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight rows with one cell of 200 MB, which is in the file once, compressed to 6 kB."""
+    file = tmp_path_factory.mktemp("bomb") / "bomb.parquet"
+    targets = pa.DictionaryArray.from_arrays(pa.array([0] * 8), pa.array(["x" * BIG]))
+    table = pa.table({"question": ["what ?"] * 8, "target": targets})
+    parquet.write_table(table, file, compression="zstd", store_schema=False)
+    assert file.stat().st_size < 10_000
+    return file
+
+
+def varint(number: int) -> bytes:
+    """As the footer of a Parquet file spells it."""
+    left, found = 2 * number, b""
+    while left > 127:
+        found, left = found + bytes([left & 127 | 128]), left >> 7
+    return found + bytes([left])
+
+
+def refused_quickly(file: Path) -> str:
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError) as refused:
+        list(table_rows(file))
+    assert time.monotonic() - start < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "this process has taken 100 MB"
+    assert refused.value.hint
+    return refused.value.message
+
+
+@LINUX
+def test_a_small_file_of_huge_rows(bomb: Path) -> None:
+    assert refused_quickly(bomb) == f"{bomb}:1: holds 200,000,006 bytes, more than 128 MiB"
+
+
+@LINUX
+def test_a_file_that_says_that_it_is_small(bomb: Path, tmp_path: Path) -> None:
+    """What a footer says of sizes is not what decompression gives."""
+    size = parquet.ParquetFile(bomb).metadata.row_group(0).column(1).total_uncompressed_size
+    true = varint(size)
+    small = bytes([0x82, *[0x80] * (len(true) - 2), 0])  # 1, in as many bytes
+    raw = bomb.read_bytes()
+    assert raw.count(true) == 1
+    forged = tmp_path / "forged.parquet"
+    forged.write_bytes(raw.replace(true, small))
+    assert parquet.ParquetFile(forged).metadata.row_group(0).column(1).total_uncompressed_size == 1
+    assert refused_quickly(forged) == f"`{forged}`: reading it takes more than 1024 MiB of memory"
+
+
+def test_a_row_that_is_too_large(tmp_path: Path) -> None:
+    file = tmp_path / "row.parquet"
+    parquet.write_table(pa.table({"question": ["a", "b"], "image": [b"x", bytes(140 << 20)]}), file)
+    assert refused_quickly(file) == f"{file}:2: holds 146,800,641 bytes, more than 128 MiB"
+
+
+def test_rows_without_end(tmp_path: Path) -> None:
+    """One megabyte, 10,000 times."""
+    file = tmp_path / "rows.parquet"
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000), pa.array(["x" * 1_000_000]))
+    parquet.write_table(pa.table({"question": rows}), file, compression="zstd")
+    assert refused_quickly(file) == f"`{file}`: its rows take more than 100 times the bytes of the file"
+
+
+def test_many_pictures_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "pictures.parquet"
+    pictures = [{"bytes": number.to_bytes(2, "big") * 250_000, "path": None} for number in range(300)]
+    parquet.write_table(pa.table({"question": ["what ?"] * 300, "image": pictures}), file, compression="none")
+    read = [record.value for record in table_rows(file)]
+    assert [value["image"]["bytes"][:2] for value in read] == [each["bytes"][:2] for each in pictures]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("count", [1_001, 60_000, 1_000_000])
+def test_a_header_of_many_columns(tmp_path: Path, count: int) -> None:
+    file = tmp_path / "wide.csv"
+    file.write_text(",".join(f"c{n}" for n in range(count)) + "\n" + ",".join("x" * count) + "\n")
+    assert refused_quickly(file) == f"{file}:1: has {count:,} columns, more than 1,000"
+    result = run("convert", file, "-o", tmp_path / "out.jsonl")
+    assert (result.code, result.err.count("error: ")) == (4, 1)
+
+
+def test_many_columns_of_parquet(tmp_path: Path) -> None:
+    file = tmp_path / "wide.parquet"
+    parquet.write_table(pa.table({f"c{n}": [1] for n in range(1_001)}), file)
+    assert refused_quickly(file) == f"{file}: has 1,001 columns, more than 1,000"
+
+
+def test_a_hint_names_some_columns_of_many(tmp_path: Path) -> None:
+    file = tmp_path / "wide.csv"
+    file.write_text(",".join(f"c{n}" for n in range(1_000)) + "\n" + ",".join("x" * 1_000) + "\n")
+    result = run("convert", file, "-o", tmp_path / "out.jsonl")
+    assert (result.code, len(result.err) < 1_000) == (4, True)
+    assert "`c19` and 980 more" in result.err
+
+
+@pytest.mark.parametrize("row", ["x" * (17 << 20), '"x\n"' * 3 + "," + '"x\n",' * (5 << 20)], ids=["line", "cells"])
+def test_a_row_of_csv_without_end(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text(f"question,target\nwhat ?,x\n{row}\n")
+    records = list(table_rows(file))
+    assert [record.line for record in records] == [2, 3]
+    assert records[1].problem is not None
+    assert records[1].problem.text == "not CSV: a row of more than 16 MiB"
+
+
+def test_a_repeated_field_among_many_is_found_at_once() -> None:
+    fields = ", ".join(f'"f{n}": 1' for n in range(200_000))
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="field `f199999` is given twice"):
+        strict_json(f'{{{fields}, "f199999": 2}}')
+    assert time.monotonic() - start < 10
