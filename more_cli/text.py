@@ -16,6 +16,8 @@ MAX_DEPTH = 32
 
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+_JOINERS = "\u200c\u200d"
+
 # Made once: `json.dumps` makes an encoder for each call, and a ledger needs one for every line.
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -132,12 +134,41 @@ def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str
 
 
 def plain(text: object) -> str:
-    """Return ``text`` on one line without control characters: safe for terminals and valid in XML and HTML."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text))
+    """Return ``text`` on one line, safe for terminals and valid in XML and HTML: what is not seen is an escape.
+
+    A line break is a space, and so is a joiner, which many languages have inside of words.
+    """
+    said = str(text)
+    return said if said.isprintable() else "".join(map(_visible, said))
+
+
+def _visible(letter: str) -> str:
+    return letter if letter.isprintable() else " " if letter.isspace() or letter in _JOINERS else _escaped(letter)
 
 
 def inert(text: str) -> str:
     """Return the same JSON with every character that could control a terminal written as an escape."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return json.dumps(letter)[1:-1]
+
+
+def code(text: str) -> str:
+    """Return text as a code span that fits a table of Markdown: nothing in it is markup, a link or a mention."""
+    # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
+    # space, as parsers differ in what two backslashes mean.
+    return span(text, 120).replace("\\|", "\\ |").replace("|", "\\|")
+
+
+def span(text: str, limit: int = 300) -> str:
+    """Return text as a code span of Markdown for a line that is no table; empty where nothing is to be seen."""
+    shown = shorten(plain(text), limit).strip()
+    if not shown:
+        return ""
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence, pad = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"

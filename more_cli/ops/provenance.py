@@ -19,7 +19,7 @@ from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
 from more_cli.store.statement import Signed, read_signed, remove_signed
-from more_cli.text import canonical_json, counted, plain, shorten, strict_json
+from more_cli.text import canonical_json, code, counted, shorten, span, strict_json
 
 if TYPE_CHECKING:
     from more_cli.ops.session import Session  # needs torch
@@ -29,6 +29,8 @@ PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
 _LIMIT = 64 << 20
 """Largest `more.json` that is read, bytes."""
+_SENTENCE = 4000
+"""Most characters of a sentence of the card that names edits."""
 _AGAIN = "copy it again, or write it again with `more merge` or `more export`"
 
 
@@ -106,10 +108,12 @@ def _section(session: Session, what: str, facts: Mapping[str, str], made_from: P
     meta, ledger, standing = session.state.meta, session.ledger, len(session.ledger.standing())
     written = f"{counted(standing, 'correction')} {'was' if standing == 1 else 'were'} written into {what} with M-ORE."
     if failed := ledger.failed():
-        written += f"\n\n{_code(failed_sentence(failed, len(ledger.asked())))}; `{PROVENANCE}` has the reasons."
+        written += (
+            f"\n\n{span(failed_sentence(failed, len(ledger.asked())), _SENTENCE)}; `{PROVENANCE}` has the reasons."
+        )
     rows = {
-        "base": f"{_code(made_from.resolve().name)}, headers {base['headers'][:16]}",
-        "recipe": _code(meta.recipe.name),
+        "base": f"{code(made_from.resolve().name)}, headers {base['headers'][:16]}",
+        "recipe": code(meta.recipe.name),
         "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
         **facts,
         "ledger head": ledger.head[:16],
@@ -121,11 +125,6 @@ def _section(session: Session, what: str, facts: Mapping[str, str], made_from: P
         f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and "
         "the versions; `more verify` on this folder compares them.\n"
     )
-
-
-def _code(name: str) -> str:
-    """Return a name as Markdown code, without characters that could end it."""
-    return f"`{plain(name).translate({ord('`'): None, ord('|'): None})}`"
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

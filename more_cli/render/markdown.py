@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from html import escape
 
 from more_cli.render.page import Page, Phrase, Quoted, Sentence, Table
-from more_cli.text import plain, shorten
+from more_cli.text import code, plain, span
 
 LINES = 60
 """Most lines of a report whose long tables are folded."""
@@ -14,9 +15,10 @@ ABOVE = 46
 """Most lines above the tables, for which lists are cut."""
 SHOWN = (20, 10, 5, 3)
 """Most items of a list: the first of these with which the lines above the tables are few enough."""
-QUOTED = 300
-"""Most characters of a text in a sentence."""
-_LENGTH = 120
+_WORDS = re.compile(r"(?!.*(?://|www\.))(?:[^\W_]|(?<=\w)_(?=\w)|[ .,:;+=%()/?'\"-])*", re.IGNORECASE)
+"""Text in which nothing can be markup, a link or a mention."""
+_LIST = re.compile(r"[-+=]|\d+[.)]$")
+"""How a line begins that is no paragraph."""
 
 
 def markdown(page: Page) -> str:
@@ -29,15 +31,14 @@ def markdown(page: Page) -> str:
     text, left = "\n\n".join(pieces), list[str]()
     for part in page.tables:
         if part.folded:
-            longer = "\n\n".join(
-                [text, f"<details><summary>{part.title}</summary>", *_part(part, titled=False), "</details>"]
-            )
+            opening = f"<details><summary>{escape(plain(part.title))}</summary>"
+            longer = "\n\n".join([text, opening, *_part(part, titled=False), "</details>"])
             # Two lines are kept for the sentence about those that do not fit.
             if _lines(longer) <= LINES - 2:
                 text = longer
             else:
                 left.append(part.title)
-    rest = f"\n\nNot shown here, but in the HTML report and `--json`: {', '.join(left)}." if left else ""
+    rest = f"\n\nNot shown here, but in the HTML report and `--json`: {_prose(', '.join(left))}." if left else ""
     return f"{text}{rest}\n"
 
 
@@ -47,12 +48,12 @@ def _lines(text: str) -> int:
 
 def _above(page: Page, shown: int) -> Iterator[str]:
     """Yield what comes before the tables, every list cut to so many items."""
-    yield f"### {page.command}: {page.headline}"
+    yield f"### {page.command}: {_prose(page.headline)}"
     for sentence in page.sentences:
         yield _sentence(sentence, shown)
-    yield f"{code(page.scope)}, {page.reading}."
+    yield f"{code(page.scope)}, {_prose(page.reading)}."
     if page.left_out:
-        yield f"{page.left_out}."
+        yield _prose(f"{page.left_out}.")
     if page.gates:
         gates = sorted(page.gates, key=lambda found: found.met)
         rows = [(code(str(found.gate)), "met" if found.met else "**missed**", found.reason) for found in gates[:shown]]
@@ -76,28 +77,24 @@ def _phrase(parts: Phrase) -> str:
 
 def _part(part: Table, *, titled: bool) -> Iterator[str]:
     if titled:
-        yield f"#### {part.title}"
+        yield f"#### {_prose(part.title)}"
     if part.note:
-        yield part.note
-    yield _table(part.columns, [(code(str(row[0])), *map(str, row[1:])) for row in part.rows])
+        yield _prose(part.note)
+    rows = [(code(str(row[0])), *(_cell(str(cell)) for cell in row[1:])) for row in part.rows]
+    yield _table([_cell(name) for name in part.columns], rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def code(text: str) -> str:
-    """Return text as a code span that fits a table: nothing in it is markup, a link, a mention or an image."""
-    # A table is split at its pipes before code spans are read, so pipes are escaped; a backslash before a pipe gets a
-    # space, as parsers differ in what two backslashes mean.
-    return span(text, _LENGTH).replace("\\|", "\\ |").replace("|", "\\|")
+def _cell(text: str) -> str:
+    return text if _WORDS.fullmatch(text) else code(text)
 
 
-def span(text: str, limit: int = QUOTED) -> str:
-    """Return text as a code span for a line that is no table; empty for text without a visible character."""
-    shown = shorten(plain(text), limit).strip()
-    if not shown:
-        return ""
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence, pad = "`" * (longest + 1), " " if longest else ""
-    return f"{fence}{pad}{shown}{pad}{fence}"
+def _prose(text: str) -> str:
+    """Return a text of ours that may name what is not."""
+    return " ".join(
+        word if _WORDS.fullmatch(word) and (at or not _LIST.match(word)) else span(word)
+        for at, word in enumerate(plain(text).split())
+    )

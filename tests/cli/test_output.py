@@ -238,7 +238,7 @@ def test_json_and_pipes_have_no_colours(
 def test_text_of_a_record_has_no_colour_of_its_own() -> None:
     with terminal() as shown:
         Output().table(("question",), [("\x1b[31mred",)])
-    assert shown[0].splitlines()[1] == " [31mred"
+    assert shown[0].splitlines()[1] == r"\u001b[31mred"
 
 
 # --- progress ---

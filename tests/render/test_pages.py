@@ -30,7 +30,7 @@ from more_cli.ops.evaluate import EvalReport
 from more_cli.outputs.evaluations import EvalOutput
 from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
-from more_cli.render.markdown import LINES, code, markdown
+from more_cli.render.markdown import LINES, markdown
 from more_cli.render.page import Page as Content
 from more_cli.render.page import Quoted, Sentence, Table
 from more_cli.render.pages import of_state
@@ -38,7 +38,7 @@ from more_cli.render.plots import Bars, Course, Curve, Picture
 from more_cli.render.thumbnails import Thumbnails
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.target import Target
-from more_cli.text import plain
+from more_cli.text import code, plain
 from support.pages import CODE, HOSTILE, NINETEEN_OF_TWENTY, Page
 
 
@@ -171,7 +171,7 @@ def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> 
     assert re.findall(r"<td>(\w+ \?)</td>", after) == ["kept ?", "kept ?", "same ?", "same ?"], "question and expected"
     assert "not asked ?" not in raw
     later = [score("e0", True), asked("gen_text", "e0", True)]
-    assert re.findall("<h3>(e.)", html(of_state(made_up(tmp_path, [*later, score("e1", True), *others])))) == [
+    assert re.findall("<h3><bdi>(e.)", html(of_state(made_up(tmp_path, [*later, score("e1", True), *others])))) == [
         "e1",
         "e0",
     ]
@@ -287,7 +287,7 @@ def test_no_text_of_any_page_breaks_out() -> None:
         ("a\\|b", "`a\\ \\|b`"),
         ("`", "`` ` ``"),
         ("``a`", "``` ``a` ```"),
-        ("two\nlines\x1b[0m", "`two lines [0m`"),
+        ("two\nlines\x1b[0m", "`two lines\\u001b[0m`"),
     ],
 )
 def test_a_code_span_holds_anything(said: str, shown: str) -> None:
