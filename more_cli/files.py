@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from more_cli.errors import ResourceError, StateError, UsageError
+from more_cli.text import is_utf8
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -127,8 +128,10 @@ def check_free(path: Path, force: bool, marker: str | None = None) -> None:
     """Refuse a folder that `replacing_directory` would not replace.
 
     Raises:
-        UsageError: it is a file, the current folder or a parent of it, or not empty without ``force`` or ``marker``.
+        UsageError: it is a file, the current folder or a parent of it, or not empty without ``force`` or ``marker``;
+            or its name is not UTF-8.
     """
+    check_name(path)
     target = path.resolve()
     if not target.exists():
         return
@@ -142,6 +145,16 @@ def check_free(path: Path, force: bool, marker: str | None = None) -> None:
         raise UsageError(f"`{path}` is not empty", "pass --force to replace it, or name a new folder")
     if marker and not (target / marker).exists():
         raise UsageError(f"`{path}` holds no `{marker}`, so it was not written by `more`", "name a new folder")
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that libraries cannot open.
+
+    Raises:
+        UsageError: it is not UTF-8.
+    """
+    if not is_utf8(path.resolve()):
+        raise UsageError(f"`{path}`: its path is not UTF-8", "name another one")
 
 
 def check_free_file(path: Path, force: bool) -> None:

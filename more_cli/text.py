@@ -133,6 +133,11 @@ def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str
     return f"did you mean `{near[0]}`?" if near else ""
 
 
+def is_utf8(name: object) -> bool:
+    """Return whether the name of a file is UTF-8: others can neither be stored as text nor named to every library."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in str(name))
+
+
 def plain(text: object) -> str:
     """Return ``text`` on one line, safe for terminals and valid in XML and HTML: what is not seen is an escape.
 

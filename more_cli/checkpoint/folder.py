@@ -10,7 +10,7 @@ from typing import Any
 
 from more_cli.checkpoint.headers import AGAIN, read_object
 from more_cli.errors import StateError
-from more_cli.text import shorten
+from more_cli.text import is_utf8, shorten
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -31,6 +31,8 @@ def require_checkpoint(path: Path) -> None:
         hint = f"it looks like a hub id and nothing is fetched: hf download {path} --local-dir {path.name}"
     if not path.exists():
         raise StateError(f"{path}: no such directory", hint)
+    if not is_utf8(path):
+        raise StateError(f"{path}: its name is not UTF-8, so no library loads it", "rename it")
     if not path.is_dir():
         raise _file_instead(path, hint)
     weights = any((path / name).is_file() for name in (SINGLE, INDEX))

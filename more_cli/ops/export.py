@@ -23,7 +23,7 @@ from more_cli.checkpoint import compressed
 from more_cli.checkpoint.headers import header, in_order
 from more_cli.editors.more.sites import basis_of
 from more_cli.errors import StateError, UsageError
-from more_cli.files import disk_errors, replacing, replacing_directory, sha256_file, write_new
+from more_cli.files import check_name, disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
 from more_cli.ops.provenance import of_edits, provenance, write_provenance
@@ -201,6 +201,7 @@ def _matched_modules(session: Session, folder: Path, updates: Sequence[Update]) 
 
 
 def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], force: bool) -> list[str]:
+    check_name(out)
     if out.is_dir():
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
     if out.exists() and not force:

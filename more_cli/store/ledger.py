@@ -37,7 +37,7 @@ from more_cli.store.entry import (
     read_entry,
     with_checksum,
 )
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, is_utf8
 
 
 class Ledger:
@@ -98,9 +98,9 @@ class Ledger:
         paths: dict[str, str] = {}
 
         def hash_of(image: ImageSource) -> str:
-            if store or image.path is None:
+            if store or image.path is None or not is_utf8(image.path):  # such a path cannot be noted
                 return self.images.put(image.read())
-            paths[image.sha256] = _storable(str(image.path))
+            paths[image.sha256] = str(image.path)
             return image.sha256
 
         def probe(probe: Probe) -> dict[str, Any]:

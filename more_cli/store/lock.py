@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,23 +13,35 @@ from filelock import FileLock, Timeout
 from more_cli.errors import StateError
 from more_cli.files import disk_errors
 
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
+"""What a file system without locks answers."""
+
 
 @contextmanager
 def writer_lock(path: Path) -> Iterator[None]:
     """Hold the operating system's lock on ``path`` while the block runs; a killed process releases it.
 
     Raises:
-        StateError: another process holds it (named by its id), or the folder is not writable.
+        StateError: another process holds it (named by its id), the file system has no locks, or the folder is not
+            writable.
     """
     # The process id is in a second file: on Windows other processes cannot read a locked file.
     holder = path.with_name(f"{path.name}.pid")
-    lock = FileLock(path)
+    # Without locks, filelock would take the file's existence for one: a killed process would never let go of it.
+    lock = FileLock(path, fallback_to_soft=False)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise _held(path, holder) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            what = f"`{path.parent}` is on a file system without locks, so a second writer would not be noticed"
+            raise StateError(
+                what, "put it on another one: name a file there with `--state FILE` or `-o OUT`"
+            ) from error
     try:
         with suppress(OSError):  # it is only for the message
             holder.write_text(str(os.getpid()))

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sync_folder, write_new
 from more_cli.store.entry import Count, Sha256
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, is_utf8
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
 NAME: Final = "more.intoto.json"
@@ -91,7 +91,7 @@ def statement_bytes(kind: Kind, files: Mapping[str, str], predicate: Mapping[str
     """Return the statement that these files, by name with their SHA-256, hold these edits.
 
     Raises:
-        StateError: a name is not text, or the predicate has not what it needs.
+        StateError: a name is not UTF-8, or the predicate has not what it needs.
     """
     values = {
         "_type": TYPE,
@@ -99,6 +99,8 @@ def statement_bytes(kind: Kind, files: Mapping[str, str], predicate: Mapping[str
         "predicateType": kind,
         "predicate": dict(predicate),
     }
+    if odd := next((name for name in files if not is_utf8(name)), ""):
+        raise StateError(f"`{odd}` cannot be signed: its name is not UTF-8", "rename it")
     try:
         Statement.model_validate(values)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,14 @@ class Target:
     def typed(self) -> str:
         """What a user types to name both in a command."""
         state = "" if self.sidecar == sidecar_path(self.model) else f" --state {shlex.quote(str(self.sidecar))}"
-        return f"{shlex.quote(str(self.model))}{state}"
+        model = f"./{self.model}" if str(self.model).startswith("-") else str(self.model)  # no option
+        return f"{shlex.quote(model)}{state}"
 
     @property
     def folder(self) -> Path:
-        """Folder of ledger, image store, snapshots and lock."""
-        return self.sidecar.with_name(self.sidecar.name + ".d")
+        """Folder of ledger, image store, snapshots and lock, beside the file that a link names: a state has one."""
+        sidecar = Path(os.path.realpath(self.sidecar)) if self.sidecar.is_symlink() else self.sidecar
+        return sidecar.with_name(sidecar.name + ".d")
 
     @property
     def ledger_name(self) -> str:

@@ -167,6 +167,19 @@ def _copying(disk: Disk, real: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _sending(disk: Disk, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(target: int, source: int, offset: int, count: int) -> int:
+        place = disk.names.get(target)
+        if place is None:
+            return real(target, source, offset, count)
+        limit = disk.before("write", place, count)
+        done = real(target, source, offset, count if limit is None else limit)
+        disk.after("write", place, done)
+        return done
+
+    return call
+
+
 def _opening(disk: Disk, real: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         place = disk.place(path, kwargs.get("dir_fd"))
@@ -197,6 +210,7 @@ _WRAPPED: dict[str, Callable[[Disk, Callable[..., Any]], Callable[..., Any]]] = 
     "close": _closing,
     "write": _writing,
     "copy_file_range": _copying,
+    "sendfile": _sending,
     "replace": _renaming,
     "rename": _renaming,
     "fsync": _around("fsync"),

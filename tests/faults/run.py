@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from faults import damage, fuzz, kill, power, refuse, together
+from faults import damage, fuzz, kill, outputs, power, refuse, together
 from faults.stream import Stream
 from faults.tally import Tally, page
 
@@ -64,6 +64,7 @@ def parts(size: Size, seed: int, root: Path) -> dict[str, Part]:
         "merge": lambda tally: kill.in_a_merge(stream(4, 2), tally, size.steps, seed),
         "refuse": lambda tally: refuse.at_every_step(stream(2, 1), tally, size.steps and size.steps // 2, seed),
         "disk": lambda tally: refuse.on_a_small_disk(stream(4, 2), tally, size.disks),
+        "outputs": lambda tally: outputs.at_every_step(stream(2, 1), tally, size.steps and size.steps // 2, seed),
         "second": lambda tally: together.second_writers(stream(2, 1), tally, size.pauses, seed),
         "readers": lambda tally: together.readers(stream(2, 1), tally, size.pauses, seed),
         "races": lambda tally: together.races(stream(2, 1), tally, size.races),

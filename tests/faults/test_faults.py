@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from faults import kill, power
+from faults import kill, outputs, power
 from faults.run import SHORT, Part, parts
 from faults.stream import Stream
 from faults.tally import Problem, Tally, page
@@ -65,6 +68,23 @@ def test_a_line_that_is_not_cut_off_is_found(stream: Stream, monkeypatch: pytest
     monkeypatch.setattr("more_cli.store.ledger.cut", lambda fd, size: None)
     kill.at_every_step(stream, tally, 24, 0)
     assert tally.total(kill.HALVES).problems
+
+
+@contextmanager
+def _in_place(path: Path, *_: object, **__: object) -> Iterator[Path]:
+    """Write a folder where it belongs, file by file."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    yield path
+
+
+@forks
+@pytest.mark.slow
+def test_an_output_that_is_written_in_place_is_found(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = Tally()
+    monkeypatch.setattr("more_cli.ops.merge.replacing_directory", _in_place)
+    outputs.at_every_step(stream, tally, 3, 0)
+    assert tally.total(outputs.PART).problems["wrong state"]
 
 
 def test_the_page_says_what_was_found() -> None:

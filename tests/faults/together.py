@@ -90,13 +90,13 @@ def clocks(stream: Stream, tally: Tally, most: int | None, seed: int) -> None:
     counted = stream.state("counted-clock")
     for step in chosen(steps_of(counted.parent, lambda: stream.edit(counted)), most, seed):
         sidecar = stream.state(f"clock-{step.number}")
-        with _backwards():
+        with backwards():
             ended = killed(sidecar.parent, kill_at(step.number), lambda: stream.edit(sidecar))
 
         def judge() -> list[Problem]:
             for path in sidecar.parent.rglob("*"):
                 os.utime(path, (rng.uniform(0, 4e9), rng.uniform(0, 4e9)))
-            with _backwards():
+            with backwards():
                 return stream.recovered(sidecar)
 
         judged(tally, CLOCK, step.kind, judge, ended)
@@ -204,7 +204,7 @@ def _ended(action: Callable[[], int]) -> None:
 
 
 @contextmanager
-def _backwards() -> Iterator[None]:
+def backwards() -> Iterator[None]:
     """Make the clock run backwards in this process and its forks."""
 
     class Backwards(datetime):
