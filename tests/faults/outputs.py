@@ -78,10 +78,10 @@ def _copy(start: Path, name: str) -> Path:
 
 
 def _shown(folder: Path, *, hidden: bool = False) -> Files:
-    """Return the files of a folder, without scratch files, which the next run removes, and without its lock."""
+    """Return the files of a folder, without lock and times, and without scratch files, which the next run removes."""
     files = tree(folder).items()
     shown = {name: data for name, data in files if hidden or not any(part[0] == "." for part in Path(name).parts)}
-    return {name: data for name, data in shown.items() if Path(name).name not in ("lock", "lock.pid")}
+    return {name: data for name, data in shown.items() if Path(name).name not in ("lock", "lock.pid", "timings.jsonl")}
 
 
 def _refused(writer: Writer, folder: Path, watch: Watch, title: str) -> list[tuple[str, str]]:
