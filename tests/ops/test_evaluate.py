@@ -433,6 +433,7 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
             "rect",
             "path",
             "article",
+            "bdi",
         ),
         *("img", "dl", "dt", "dd", "ul", "li", "details", "summary", "pre"),
     }
