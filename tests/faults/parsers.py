@@ -9,7 +9,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,22 +18,30 @@ from PIL import Image
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import fingerprint
+from more_cli.errors import StateError
 from more_cli.evaluation.gates import parse_gate
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, iter_edits, read_edits, read_probes
 from more_cli.inputs.feeds import Pipe
+from more_cli.inputs.forms import raw_records
 from more_cli.inputs.images import decode_image
 from more_cli.ops.anchors import load_anchors
+from more_cli.ops.convert import ConvertOptions, convert_into
+from more_cli.ops.provenance import PROVENANCE, Relation, carried, read_provenance, tensor_hashes, titled
 from more_cli.recipe.files import load_recipe, parse_recipe
 from more_cli.recipe.settings import apply_setting
 from more_cli.store.entry import START, Entry, parse_entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta, load_state
+from more_cli.store.statement import MODEL, STATE, TYPE, parsed
 from more_cli.suites.annotations import read_pool
 from more_cli.suites.mme import read_category
 from more_cli.suites.yes_no import parse_answer
 from more_cli.text import canonical_json, strict_json
+from more_lab.sweep.file import read_sweep
 
+RELATIONS: tuple[Relation, ...] = ("finetune", "adapter")
+PARQUET = b"PAR1"
 Read = Callable[[bytes], object]
 
 
@@ -115,6 +123,31 @@ def _questions(data: bytes) -> None:
         read_category("category", path.parent)
 
 
+def _csv(data: bytes) -> None:
+    with _file("table.csv", data) as path:
+        for record in raw_records(path):
+            assert record.problem or isinstance(record.value, dict)
+
+
+def _parquet(data: bytes) -> None:
+    with _file("table.parquet", PARQUET + data.removeprefix(PARQUET)) as path:
+        for _ in raw_records(path):
+            pass
+
+
+def _conversations(data: bytes) -> None:
+    with _file("rows.json", data) as path:
+        written = io.BytesIO()
+        convert_into(path, written, path.parent, ConvertOptions(each_round=True, skip_bad=True))
+    for found in iter_edits(Pipe(io.BytesIO(written.getvalue()), "x.jsonl").records(), scratch()):
+        assert isinstance(found, Edit), f"a line that was written is refused: {found}"
+
+
+def _sweep(data: bytes) -> None:
+    with _file("sweep.toml", data) as path:
+        read_sweep(path)
+
+
 def _recipe(data: bytes) -> None:
     with _file("r.toml", data) as path:
         recipe = load_recipe(str(path))
@@ -165,6 +198,26 @@ def _sidecar(data: bytes) -> None:
 def _anchors(data: bytes) -> None:
     with _file("anchors.jsonl", data) as path:
         load_anchors(path.parent, sha256_bytes(data))
+
+
+def _statement(data: bytes) -> None:
+    for kind in (STATE, MODEL):
+        with suppress(StateError):
+            assert parsed(data, kind).predicateType == kind
+
+
+def _provenance(data: bytes) -> None:
+    with _file(f"merged/{PROVENANCE}", data) as path:
+        values = read_provenance(path.parent)
+    tensor_hashes(values)
+    carried(values)
+
+
+def _card(data: bytes) -> None:
+    """A base's model card; what is made of it can be read again."""
+    for relation in RELATIONS:
+        made = titled(titled(data, relation, "org/name"), relation, "org/name")
+        assert titled(made, relation, "org/name") == made, "a card changes each time"
 
 
 # --- a checkpoint ---
@@ -231,6 +284,24 @@ def _image_uri(data: bytes) -> None:
         pass
 
 
+def _parquet_file() -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    buffer = io.BytesIO()
+    table = pa.table({"question": ["q", "r"], "target": ["t", None], "image": [_png(), None], "tags": [[1], [2, 3]]})
+    parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _statement_bytes() -> bytes:
+    recipe = {"name": "llava"}
+    predicate = {"base": {"headers": START}, "recipe": recipe, "edits": 1, "digest": START, "ledger_head": START}
+    predicate |= {"asked": 1, "failed": 0, "lines": 1}
+    subject = [{"name": "llava.more", "digest": {"sha256": START}}]
+    return json.dumps({"_type": TYPE, "subject": subject, "predicateType": STATE, "predicate": predicate}).encode()
+
+
 def _spelled(*lines: object) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
@@ -250,6 +321,21 @@ def parsers(state: Path, ledger: Path, shard: Path, config: Path) -> list[Parser
     kept = _spelled({"question": "q", "image": None, "answer": "a"}, {"question": "q", "image": START, "answer": None})
     toml = b'description = "x"\nsites = ["text.ffn_out", "re:a.*"]\n[default]\nstep = 0.1\nlambda = 2\n[site."a.*"]\n'
     index = {"metadata": {}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
+    chat = {"id": "c", "image": "1.png", "conversations": [{"from": "human", "value": "<image>\nWhat?"}]}
+    chat["conversations"] += [{"from": "gpt", "value": "a tram"}]  # type: ignore[operator]
+    message = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "image", "image": "1.png"}]}]
+    }
+    message["messages"] += [{"role": "assistant", "content": "a"}]  # type: ignore[list-item]
+    task = {"data": {"image": "/data/local-files/?d=1.png", "question": "q"}, "annotations": [{"result": [
+        {"from_name": "target", "type": "textarea", "value": {"text": ["a"]}}]}]}  # fmt: skip
+    csv = b'question;target;image\n"What; is it?";a tram;1.png\n\nq;t\n'
+    grid = b'editors = ["more", "ft-l"]\nlimits = [2, 4]\nchanges = [[], ["max_steps=3"]]\nseeds = [1]\n'
+    grid += b'[settings]\n"default.step" = [0.1, 0.2]\n[settings."ft-l"]\nsteps = [1]\n'
+    fleet = b'[fleet]\nmodels = ["embedded:llava"]\nedits = "e.jsonl"\nthen = "merge"\n'
+    merged = {"schema": "more.provenance/1", "files": {"model.safetensors": START}, "base": {"headers": START}}
+    merged |= {"folds": [{"disk_key": "a", "sha256": START}], "signed": {"statement": "{}", "signature": "x"}}
+    card = b"---\nlicense: mit\ntags: [a, &b b, *b]\nmodel-index:\n- name: x\n---\n# Title\n"
     written = ledger.read_bytes()
     uri = b"data:image/png;base64,iVBORw0KGgo="
     return [
@@ -257,6 +343,13 @@ def parsers(state: Path, ledger: Path, shard: Path, config: Path) -> list[Parser
         Parser("edits file", _edit_file, arrays),
         Parser("probes", _probe_file, (asked,)),
         Parser("annotations", _annotations, arrays),
+        Parser("CSV", _csv, (csv, b"question,target\nq,t\n")),
+        Parser("Parquet", _parquet, (_parquet_file(),), 8192),
+        Parser("conversations", _conversations, (_spelled(chat), _spelled(message), _spelled(task), *arrays)),
+        Parser("sweep", _sweep, (grid, fleet)),
+        Parser("statement", _statement, (_statement_bytes(),)),
+        Parser("more.json", _provenance, (json.dumps(merged).encode(),)),
+        Parser("model card", _card, (card, b"# Title\n")),
         Parser("MME questions", _questions, (b"Is it?\tYes\nIs it not?\tNo\n",)),
         Parser("recipe", _recipe, (toml, b'extends = "llava"\nmargin = 2.0\n[anchors]\nfile = "a.jsonl"\n')),
         Parser("setting", _setting, (b"default.step=0.5", b"sites=['projector']", b"rehearsal.size=3"), 200),
