@@ -260,6 +260,7 @@ def hub_id(model: Path, config: dict[str, Any]) -> str | None:
 def _parsed(block: bytes) -> dict[str, Any] | None:
     try:
         values = yaml.safe_load(block.decode())
+        yaml.safe_dump(values)  # a number of too many digits can be read, but not written
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         return None
     return {} if values is None else values if isinstance(values, dict) else None

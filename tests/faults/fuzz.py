@@ -2,10 +2,16 @@
 
 An input may be accepted or refused with a `MoreError`; anything else, more than ten seconds or more than 1 GiB of
 memory is a problem. The first such input of each kind is shown in base64.
+
+    python -m tests.faults.fuzz --seconds 60 [--keep] [PARSER ...]
+
+`--keep` adds to `tests/data/corpus/` what was found: the inputs that reach the most, and all that made a problem. Later
+runs begin with them, and a test reads each without the fuzzer.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -16,9 +22,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.tally import MEBIBYTES, SECONDS, Problem, Tally
 
@@ -27,83 +37,140 @@ if TYPE_CHECKING:
     from faults.stream import Stream
 
 PART = "inputs fuzzed"
-EVERY = 500
+EVERY = 50
 """Inputs between two progress notes."""
+CORPUS = Path(__file__).resolve().parents[1] / "data" / "corpus"
+"""A file per parser, an input per line in base64; one that made a problem has a mark before it, and stays."""
+MARK = "!"
+KEPT = 4500
+"""Most bytes of inputs that are kept per parser; those that made a problem are kept besides."""
 
 
-def fuzzed(stream: Stream, tally: Tally, inputs: int, seed: int) -> None:
-    """Feed every parser `inputs` inputs, in a fresh process, where imports can be instrumented."""
+def corpus_file(parser: str) -> Path:
+    """Return where the inputs of a parser are kept."""
+    return CORPUS / f"{parser.replace(' ', '-')}.txt"
+
+
+def kept(parser: str) -> list[bytes]:
+    """Return the inputs of a parser that are kept."""
+    path = corpus_file(parser)
+    return [base64.b64decode(line.removeprefix(MARK)) for line in path.read_text().split()] if path.exists() else []
+
+
+def fuzzed(stream: Stream, tally: Tally, seconds: float, seed: int, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Fuzz parsers, all or those that are named, for so long each, and return what was found by parser."""
     sidecar = stream.state("undisturbed")
     with tempfile.TemporaryDirectory(prefix="more-fuzz-") as folder:
         out = Path(folder, "found.json")
-        words = (sidecar, stream.world.model, inputs, seed, out)
-        command = [sys.executable, "-m", "faults.fuzz", *map(str, words)]
+        words = json.dumps([str(sidecar), str(stream.world.model), seconds, seed, str(out), list(names)])
+        # A fresh process, where imports can be instrumented.
+        command = [sys.executable, "-c", "import sys; from faults.fuzz import instrumented as run; run(sys.argv[1])"]
         paths = [*map(str, Path(__file__).resolve().parents[1:3]), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run([*command, words], stderr=subprocess.PIPE, text=True, env=environment)
         if not out.exists():
             raise RuntimeError(done.stderr[-2000:])
-        for name, found in json.loads(out.read_text()).items():
-            problems = [Problem(*pair) for pair in found["problems"]]
-            tally.add(PART, name, problems, count=found["inputs"], seconds=found["longest"], peak=found["peak"])
+        results: dict[str, Any] = json.loads(out.read_text())
+    for name, found in results.items():
+        problems = [Problem(*pair) for pair in found["problems"]]
+        tally.add(PART, name, problems, count=found["inputs"], seconds=found["longest"], peak=found["peak"])
+    return results
 
 
-def main(sidecar: Path, model: Path, inputs: int, seed: int, out: Path) -> None:
-    """Fuzz every parser and write the results to `out`."""
+def instrumented(words: str) -> None:
+    """Fuzz parsers and write what was found, in a process that has imported nothing of `more`."""
     import atheris
 
-    with atheris.instrument_imports(include=["more_cli"]):
+    with atheris.instrument_imports(include=["more_cli", "more_lab", "yaml"]):
         from faults import parsers
+    state, base, seconds, seed, out, names = json.loads(words)
+    sidecar, model = Path(state), Path(base)
     folder = parsers.scratch()
     shard = sorted(model.glob("*.safetensors"))[0]
     ledger = sidecar.with_name(f"{sidecar.name}.d") / "ledger.jsonl"
     found = {}
     for parser in parsers.parsers(sidecar, ledger, shard, model / "config.json"):
-        found[parser.name] = _fuzz(parser, folder / "fuzzed" / parser.name.replace(" ", "-"), inputs, seed)
-    out.write_text(json.dumps(found))
+        if not names or parser.name in names:
+            found[parser.name] = _fuzz(parser, folder / "fuzzed" / parser.name.replace(" ", "-"), seconds, seed)
+            print(f"{parser.name}: {found[parser.name]['inputs']:,} inputs", flush=True)
+    Path(out).write_text(json.dumps(found))
     shutil.rmtree(folder)
 
 
-def _fuzz(parser: Parser, folder: Path, inputs: int, seed: int) -> dict[str, Any]:
+def _fuzz(parser: Parser, folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     corpus, notes = folder / "corpus", folder / "notes.json"
     corpus.mkdir(parents=True)
-    for number, content in enumerate(parser.seeds):
+    for number, content in enumerate([*parser.seeds, *kept(parser.name)]):
         (corpus / str(number)).write_bytes(content)
-    started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _child(parser, corpus, notes, inputs, seed)
+        _child(parser, corpus, notes, seconds, seed)
     _, status, usage = os.wait4(pid, 0)
-    found: dict[str, Any] = (
-        json.loads(notes.read_text()) if notes.exists() else {"inputs": 0, "longest": 0.0, "problems": []}
-    )
+    found: dict[str, Any] = {"inputs": 0, "longest": 0.0, "problems": [], "bad": []}
+    if notes.exists():
+        found |= json.loads(notes.read_text())
     code = os.waitstatus_to_exitcode(status)
     if code:  # stopped by libFuzzer: too much time or memory, or a crash of native code
         log = (folder / "log").read_text(errors="replace")
         kind = "hang" if "timeout" in log else "memory" if "out-of-memory" in log else "traceback"
-        found["problems"].append([kind, f"ended with {code}: {log[-300:]}"])
+        inputs = [
+            path.read_bytes() for path in folder.iterdir() if path.name.startswith(("crash-", "oom-", "timeout-"))
+        ]
+        found["problems"].append([kind, f"ended with {code}: {log[-300:]} for {[*map(_shown, inputs)]}"])
+        found["bad"] += [_spelled(data) for data in inputs]
     found["peak"] = usage.ru_maxrss // 1024
-    print(f"{parser.name}: {found['inputs']} inputs, {time.monotonic() - started:.1f} s", file=sys.stderr)
+    found["reaching"] = _smallest(corpus, set(map(_spelled, parser.seeds)))
     return found
 
 
-def _child(parser: Parser, corpus: Path, notes: Path, inputs: int, seed: int) -> None:
+def _smallest(corpus: Path, known: set[str]) -> list[str]:
+    """Return the smallest inputs of libFuzzer's corpus, each of which reaches what no smaller one does."""
+    chosen, room = list[str](), KEPT
+    for path in sorted(corpus.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
+        data = path.read_bytes()
+        room -= len(data)
+        if room < 0:
+            break
+        if data and _spelled(data) not in known:
+            chosen.append(_spelled(data))
+    return chosen
+
+
+def _spelled(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def keep(parser: str, found: dict[str, Any]) -> None:
+    """Keep what reaches the most in place of what was kept for that, and every input that made a problem."""
+    CORPUS.mkdir(exist_ok=True)
+    path = corpus_file(parser)
+    before = [line for line in path.read_text().split() if line.startswith(MARK)] if path.exists() else []
+    lines = {*before, *found["reaching"], *(f"{MARK}{line}" for line in found["bad"])}
+    path.write_text("".join(f"{line}\n" for line in sorted(lines)))
+
+
+def _child(parser: Parser, corpus: Path, notes: Path, seconds: float, seed: int) -> None:
     import atheris
 
     log = os.open(corpus.parent / "log", os.O_CREAT | os.O_WRONLY, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    options = [f"-runs={inputs}", f"-seed={seed + 1}", f"-max_len={parser.longest}", f"-timeout={SECONDS:.0f}"]
-    # libFuzzer counts the inputs it begins with as well.
+    options = [
+        f"-max_total_time={seconds:.0f}",
+        f"-seed={seed + 1}",
+        f"-max_len={parser.longest}",
+        f"-timeout={SECONDS:.0f}",
+    ]
     limits = [f"-rss_limit_mb={2 * MEBIBYTES}", "-len_control=0", f"-artifact_prefix={corpus.parent}/"]
-    atheris.Setup([parser.name, str(corpus), *options, *limits], _watching(parser.read, notes, inputs))
+    atheris.Setup([parser.name, str(corpus), *options, *limits], _watching(parser.read, notes))
     atheris.Fuzz()
 
 
-def _watching(read: Callable[[bytes], object], notes: Path, inputs: int) -> Callable[[bytes], None]:
+def _watching(read: Callable[[bytes], object], notes: Path) -> Callable[[bytes], None]:
     from more_cli.errors import MoreError
 
     problems: dict[str, list[str]] = {}
+    bad: list[str] = []
     count, longest = 0, 0.0
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -123,17 +190,40 @@ def _watching(read: Callable[[bytes], object], notes: Path, inputs: int) -> Call
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base > MEBIBYTES << 10:
             problems.setdefault("memory", ["memory", f"more than 1 GiB for {_shown(data)}"])
         count += 1
-        if count % EVERY == 0 or count >= inputs or len(problems) > noted[0]:
-            noted[0] = len(problems)
-            notes.write_text(json.dumps({"inputs": count, "longest": longest, "problems": list(problems.values())}))
+        if len(problems) > len(bad):
+            bad.append(_spelled(data))
+        elif count % EVERY:
+            return
+        values = {"inputs": count, "longest": longest, "problems": list(problems.values()), "bad": bad}
+        notes.write_text(json.dumps(values))
 
-    noted = [0]
     return one
 
 
 def _shown(data: bytes) -> str:
-    return base64.b64encode(data[:600]).decode()
+    return _spelled(data[:600])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fuzz from a shell; exit 1 if there is a problem."""
+    from faults.stream import Stream
+
+    options = argparse.ArgumentParser(prog="python -m tests.faults.fuzz", description="Fuzzes the parsers of `more`.")
+    options.add_argument("parsers", nargs="*", metavar="PARSER", help="names as the page of results has (default: all)")
+    options.add_argument("--seconds", type=float, default=60, help="for each parser (default: 60)")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--keep", action="store_true", help=f"keep what was found in {CORPUS}")
+    asked = options.parse_args(argv)
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="more-faults-") as folder:
+        results = fuzzed(Stream(Path(folder, "stream"), 4, 2), tally, asked.seconds, asked.seed, asked.parsers)
+    for name, found in results.items() if asked.keep else ():
+        keep(name, found)
+    for problem in tally.found:
+        print(problem)
+    print(f"{sum(found['inputs'] for found in results.values()):,} inputs, {len(tally.found)} problems")
+    return 1 if tally.found else 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    sys.exit(main())

@@ -125,8 +125,8 @@ def _questions(data: bytes) -> None:
 
 def _csv(data: bytes) -> None:
     with _file("table.csv", data) as path:
-        for record in raw_records(path):
-            assert record.problem or isinstance(record.value, dict)
+        for _ in raw_records(path):
+            pass
 
 
 def _parquet(data: bytes) -> None:

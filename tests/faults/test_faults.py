@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from faults import kill, outputs, power
+from faults import fuzz, kill, outputs, parsers, power
 from faults.run import SHORT, Part, parts
 from faults.stream import Stream
 from faults.tally import Problem, Tally, page
 from more_cli import files
+from more_cli.errors import MoreError
 from support.helpers import forks
 
 NAMES = tuple(parts(SHORT, 0, Path()))
@@ -41,6 +42,20 @@ def test_no_fault_does_harm(harness: dict[str, Part], name: str) -> None:
     harness[name](tally)
     assert not tally.found, tally.found
     assert tally.parts or tally.notes
+
+
+def test_the_corpus_is_read_or_refused(tmp_path: Path) -> None:
+    """What the fuzzer has kept, without the fuzzer; the files of a state are only seeds, and may be empty."""
+    (tmp_path / "empty").touch()
+    readers = parsers.parsers(*[tmp_path / "empty"] * 4)
+    assert {fuzz.corpus_file(parser.name) for parser in readers} == set(fuzz.CORPUS.iterdir())
+    for parser in readers:
+        for data in fuzz.kept(parser.name):
+            with suppress(MoreError):
+                parser.read(data)
+    assert sum(path.stat().st_size for path in fuzz.CORPUS.iterdir()) < 200_000
+    shutil.rmtree(parsers.scratch())
+    parsers.scratch.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,13 @@ def test_the_hubs_own_library_reads_it(tmp_path: Path) -> None:
     assert (data.base_model, data.license, data.library_name) == ("org/base", "llama2", "transformers")
 
 
+def test_metadata_that_cannot_be_written_again_stays_as_it_is() -> None:
+    """YAML reads a number of any length in hexadecimal, and Python writes none of more than 4,300 digits."""
+    card = b"---\nsize: 0x" + b"f" * 5000 + b"\n---\n# A card\n"
+    assert titled(card, "finetune", "org/base") == card
+    assert titled(card, "adapter", "org/base") == b""
+
+
 def test_an_adapter_takes_licence_and_task_but_not_the_text() -> None:
     assert titled(BASE, "adapter", "org/base").endswith(b"---\n")
     assert metadata(titled(BASE, "adapter", "org/base")) == {
