@@ -132,6 +132,25 @@ class EditOptions(RecipeOptions, FileOptions):
 
 
 @dataclass(frozen=True)
+class FeedOptions:
+    """Where the edits come from, beside a file that is complete, and how each is reported."""
+
+    retry: bool = option(
+        False,
+        "Try edits again that were refused or not learnt: those named, or all. --set is for this try.",
+        "--retry",
+        panel=WHICH,
+    )
+    watch: bool = option(False, "Keep reading EDITS as it grows, also after it was replaced.", "--watch", panel=WHICH)
+    idle: float | None = option(
+        None, "End --watch after this time without a new line.", metavar="SECONDS", least=0, panel=WHICH
+    )
+    json_lines: bool = option(
+        False, "Print one JSON object per edit as soon as it is safe on disk.", "--json-lines", panel=OUTPUT
+    )
+
+
+@dataclass(frozen=True)
 class MergeOptions:
     """How a checkpoint is merged."""
 

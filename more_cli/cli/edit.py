@@ -17,7 +17,7 @@ from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import OUTPUT, WHICH, EditOptions, given
+from more_cli.options import EditOptions, FeedOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -39,36 +39,9 @@ def edit(
         list[str] | None,
         typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input. With --retry: ids of edits."),
     ] = None,
-    retry: Annotated[
-        bool,
-        typer.Option(
-            "--retry",
-            help="Try edits again that were refused or not learnt: those named, or all. --set is for this try.",
-            rich_help_panel=WHICH,
-        ),
-    ] = False,
     state: opt.StateFile = None,
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch", help="Keep reading EDITS as it grows, also after it was replaced.", rich_help_panel=WHICH
-        ),
-    ] = False,
-    idle: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="SECONDS", help="End --watch after this time without a new line.", rich_help_panel=WHICH
-        ),
-    ] = None,
-    json_lines: Annotated[
-        bool,
-        typer.Option(
-            "--json-lines",
-            help="Print one JSON object per edit as soon as it is safe on disk.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
     *,
+    feed: FeedOptions,
     options: EditOptions,
     machine: Machine,
     output: Output,
@@ -85,20 +58,20 @@ def edit(
       more edit llava/ --retry
       more edit llava/ --retry e17 --set max_steps=30
     """
-    if output.as_json and json_lines:
+    if output.as_json and feed.json_lines:
         raise UsageError("--json and --json-lines were both given", "leave one of them out")
-    output.as_json = output.as_json or json_lines
+    output.as_json = output.as_json or feed.json_lines
     from more_cli.ops.retry import retry as retry_edits
 
     target = locate(model, state)
-    listener = _result_lines(output) if json_lines else None
-    if retry:
-        _refuse_stream_options(options, watch)
+    listener = _result_lines(output) if feed.json_lines else None
+    if feed.retry:
+        _refuse_stream_options(options, feed.watch)
         with output.progress() as progress:
             report = retry_edits(target, edits or (), options.settings, machine, progress, listener)
     else:
-        report = _edit(output, target, _one_stream(edits), options, machine, listener, watch=watch, idle=idle)
-    _show_edit(output, report, line_by_line=json_lines)
+        report = _edit(output, target, _one_stream(edits), options, machine, listener, feed)
+    _show_edit(output, report, line_by_line=feed.json_lines)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
     if report.failed:
@@ -112,14 +85,12 @@ def _edit(
     options: EditOptions,
     machine: Machine,
     listener: Listener | None,
-    *,
-    watch: bool,
-    idle: float | None,
+    source: FeedOptions,
 ) -> EditReport:
     """Apply a file, or a stream as it arrives."""
     from more_cli.ops.edit import edit_file, edit_stream
 
-    feed = _feed(output, edits, watch, idle)
+    feed = _feed(output, edits, source.watch, source.idle)
     with output.progress() as progress:
         if feed is None:
             return edit_file(target, edits, options, machine, progress, listener=listener)

@@ -53,7 +53,12 @@ def evaluate_suite(
 
 
 def run_and_show(
-    output: Output, suite: EditSuite, options: RunOptions, files: Outlets, run: Callable[[Progress], SuiteReport]
+    output: Output,
+    suite: EditSuite,
+    options: RunOptions,
+    files: Outlets,
+    run: Callable[[Progress], SuiteReport],
+    command: str = "more eval --suite",
 ) -> None:
     """Run an editor on a suite, write the reports, and show the scores.
 
@@ -69,7 +74,7 @@ def run_and_show(
     with output.progress() as progress:
         report = run(progress)
     report.gates = judge(gates, report.gated)
-    files.write(of_suite(report), lambda: _show_suite(output, report))
+    files.write(of_suite(report, command), lambda: _show_suite(output, report))
 
 
 def _show_suite(output: Output, report: SuiteReport) -> None:

@@ -57,12 +57,12 @@ def of_state(report: EvalReport) -> Page:
     )
 
 
-def of_suite(report: SuiteReport) -> Page:
+def of_suite(report: SuiteReport, command: str = "more eval --suite") -> Page:
     """Return the page of an editor's run on a suite."""
     edits = report.per_edit
     protocol = report.headline.partition("@")[0]
     return Page(
-        command="more eval --suite",
+        command=command,
         subject=f"{report.suite.name}, {report.editor}",
         headline=headline(edits),
         scope=f"{report.suite.name}, editor {report.editor}, {counted(len(edits), 'edit')}",

@@ -23,7 +23,7 @@ def analyze(
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option("--run", metavar="DIR", help="A run that `more eval --suite` kept; repeatable."),
+        typer.Option("--run", metavar="DIR", help="A run that `more run --keep` kept; repeatable."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for tables, figures and the page.")

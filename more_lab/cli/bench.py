@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.model.machine import Machine
-from more_cli.options import RecipeOptions
+from more_cli.options import RecipeOptions, option
 from more_cli.store.target import locate
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
@@ -30,6 +31,19 @@ _RATIOS = {
 }
 
 
+@dataclass(frozen=True)
+class TimedOptions:
+    """What is timed, on which edits."""
+
+    floor: bool = option(False, "Also time a bare PyTorch loop on the same batches, edit by edit.", "--floor")
+    peers: bool = option(False, "Also time PEFT LoRA with SGD on the same batches, sites and ranks.", "--peers")
+    plot: Path | None = option(None, "Plot latency and memory over the stream (.png, .svg, .pdf).", metavar="FILE")
+    limit: int | None = option(None, "Only the first N edits. [default: all; 24 random ones]", metavar="N", least=1)
+    seed: int = option(0, "Seed of the random edits.", metavar="N", least=0)
+    anchors: Path | None = option(None, "Anchors for a new state, as in `init`.", metavar="FILE")
+    save_every: int = option(10, "Write the state every N edits (and every 30 s).", metavar="N", least=1)
+
+
 @command
 def bench(
     model: opt.ModelFolder,
@@ -37,26 +51,10 @@ def bench(
         Path | None,
         typer.Argument(metavar="EDITS", help="JSON Lines file. [default: edits on random pictures]"),
     ] = None,
-    floor: Annotated[
-        bool, typer.Option("--floor", help="Also time a bare PyTorch loop on the same batches, edit by edit.")
-    ] = False,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Also time PEFT LoRA with SGD on the same batches, sites and ranks.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Plot latency and memory over the stream (.png, .svg, .pdf).")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N edits. [default: all; 24 random ones]")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the random edits.")] = 0,
-    anchors: Annotated[Path | None, typer.Option(metavar="FILE", help="Anchors for a new state, as in `init`.")] = None,
-    save_every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Write the state every N edits (and every 30 s).")
-    ] = 10,
     state: opt.StateFile = None,
     image_root: suites.ImageRoot = None,
     *,
+    timed: TimedOptions,
     chosen: RecipeOptions,
     machine: Machine,
     output: Output,
@@ -76,31 +74,31 @@ def bench(
     from more_lab.bench.run import BenchOptions
     from more_lab.bench.run import bench as run
 
-    if plot is not None:
-        check_plot(plot)
+    if timed.plot is not None:
+        check_plot(timed.plot)
     target = locate(model, state)
-    offered = None
-    if edits is None and anchors is None:
+    offered, limit = None, timed.limit
+    if edits is None and timed.anchors is None:
         edits, offered, limit = samples_for(
             model, limit, fresh=not target.sidecar.exists() or chosen != RecipeOptions()
         )
     options = BenchOptions(
         edits=edits,
-        anchors=anchors,
+        anchors=timed.anchors,
         offered=offered,
         recipe=chosen.recipe,
         settings=chosen.settings,
         image_root=image_root,
         limit=limit,
-        save_every=save_every,
-        seed=seed,
-        floor=floor,
-        peers=peers,
+        save_every=timed.save_every,
+        seed=timed.seed,
+        floor=timed.floor,
+        peers=timed.peers,
     )
     with output.progress() as progress:
         report = run(target, options, machine, progress)
-    if plot is not None and report.edits:
-        draw_plot(report, plot)
+    if timed.plot is not None and report.edits:
+        draw_plot(report, timed.plot)
     _show(output, report)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import SUITE, FileOptions, given
+from more_cli.options import SUITE, FileOptions, given, option
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
 
@@ -26,6 +27,26 @@ if TYPE_CHECKING:
     from more_lab.experiments.compare_results import Comparison
 
 TEST = "exact two-sided sign test over edits"
+
+
+@dataclass(frozen=True)
+class ComparedOptions:
+    """What is compared: editors on a suite, or two results."""
+
+    paired: tuple[Path, Path] | None = option(
+        None, "Two outputs of `eval --json` on the same edits.", metavar="A.json B.json", panel="Two results"
+    )
+    suite: str | None = option(
+        None,
+        "Suite to run on, from the untouched base; see `more suites list`.",
+        metavar="NAME|FILE",
+        complete="suites",
+        panel=SUITE,
+    )
+    model: Path | None = option(None, "Checkpoint folder. [default: as in `run`]", metavar="DIR", panel=SUITE)
+    settings: tuple[str, ...] = option(
+        (), "Change one value of an editor; repeatable.", "--set", metavar="EDITOR:KEY=VALUE", panel=SUITE
+    )
 
 
 @command
@@ -38,38 +59,8 @@ def compare(
             autocompletion=completion.editors,
         ),
     ] = None,
-    paired: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            "--paired",
-            metavar="A.json B.json",
-            help="Two outputs of `eval --json` on the same edits.",
-            rich_help_panel="Two results",
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Suite to run on, from the untouched base; see `more suites list`.",
-            autocompletion=completion.suites,
-            rich_help_panel=SUITE,
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint folder. [default: as in `run`]", rich_help_panel=SUITE),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="EDITOR:KEY=VALUE",
-            help="Change one value of an editor; repeatable.",
-            rich_help_panel=SUITE,
-        ),
-    ] = None,
     *,
+    of: ComparedOptions,
     stream: suites.StreamOptions,
     files: Reports,
     images: FileOptions,
@@ -89,27 +80,27 @@ def compare(
       more compare more more@paper-llava --suite e-vqa
       more compare --paired before.json after.json
     """
-    if paired is not None:
-        if any((editors, suite, model, set_, *given(stream), *files.reports)):
+    if of.paired is not None:
+        if editors or len(given(of)) > 1 or given(stream) or files.reports:
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )
         from more_lab.experiments.compare_results import compare_runs
 
-        _show_pair(output, compare_runs(*paired))
+        _show_pair(output, compare_runs(*of.paired))
         return
-    if not editors or suite is None:
+    if not editors or of.suite is None:
         hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
         raise UsageError("`compare` needs editors and --suite, or --paired", hint)
     from more_lab.experiments.compare_editors import compare_editors, settings_by_editor
     from more_lab.render.comparison import of_comparison
 
     files.check()
-    settings = settings_by_editor(editors, set_ or ())
+    settings = settings_by_editor(editors, of.settings)
     options = stream.run_options(editors[0])
-    loaded = SuiteSource(suite, stream.data_root, images.image_root, images.strict_paths).load_edits(output)
+    loaded = SuiteSource(of.suite, stream.data_root, images.image_root, images.strict_paths).load_edits(output)
     usage = "more compare EDITOR... --suite NAME --model DIR"
-    target = suite_target(output, loaded, model, None, usage=usage)
+    target = suite_target(output, loaded, of.model, None, usage=usage)
     with output.progress() as progress:
         comparison = compare_editors(loaded, target.model, settings, options, machine, progress=progress)
     files.write(of_comparison(comparison), lambda: _show_editors(output, comparison))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,10 @@ from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.model.machine import Machine
 from more_cli.options import SUITE, FileOptions, RecipeOptions
 from more_lab.cli import suite_options as suites
+
+if TYPE_CHECKING:
+    from more_cli.progress import Progress
+    from more_cli.runner.report import SuiteReport
 
 
 @command
@@ -63,6 +67,8 @@ def run(
     target = suite_target(output, loaded, model, state, usage="more run MODEL --suite NAME")
     for notice in options.preset.notices if options.preset else ():
         output.note(f"note: {notice}")
-    run_and_show(
-        output, loaded, options, files, lambda progress: run_suite(loaded, target.model, options, machine, progress)
-    )
+
+    def measured(progress: Progress) -> SuiteReport:
+        return run_suite(loaded, target.model, options, machine, progress)
+
+    run_and_show(output, loaded, options, files, measured, "more run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.errors import FailedEditsError, UsageError
-from more_cli.options import OUTPUT
+from more_cli.options import OUTPUT, option
 from more_cli.text import counted
 from more_lab.sweep.place import Place
 
@@ -27,23 +28,37 @@ EMBEDDED = "embedded:"
 """Prefix of a model of the package."""
 
 
+@dataclass(frozen=True)
+class JobOptions:
+    """How many jobs run at a time, and where."""
+
+    workers: int = option(1, "Trials at a time on this machine.", metavar="N", least=1)
+    address: str | None = option(None, "Run on this Ray cluster; local starts one here.", metavar="auto|ray://..")
+    gpus: float = option(0, "With --address: GPUs of each trial.", "--gpus-per-trial", metavar="N", least=0)
+    cache: Path | None = option(None, "Folder that caches base answers and unfinished runs.", metavar="DIR")
+
+    def check(self) -> None:
+        """Refuse options that exclude each other.
+
+        Raises:
+            UsageError: they do.
+        """
+        if self.gpus and self.address is None:
+            raise UsageError(
+                "`--gpus-per-trial` needs `--address`", "add --address auto, or leave --gpus-per-trial out"
+            )
+        if self.address is not None and self.workers > 1:
+            raise UsageError(
+                "`--workers` and `--address` were both given", "the cluster decides how many run at a time"
+            )
+
+
 @command
 def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="TOML file with a grid or a fleet; see docs/research/sweeps.md.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for results and report.")] = ...,  # type: ignore[assignment]
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Trials at a time on this machine.")] = 1,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="auto|ray://..", help="Run on this Ray cluster; local starts one here."),
-    ] = None,
-    gpus: Annotated[
-        float, typer.Option("--gpus-per-trial", metavar="N", min=0, help="With --address: GPUs of each trial.")
-    ] = 0,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that caches base answers and unfinished runs.")
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -54,25 +69,21 @@ def sweep(
         ),
     ] = False,
     *,
+    resources: JobOptions,
     place: Place,
     output: Output,
 ) -> None:
     """Run every combination of a grid as a trial, or one stream of edits on many checkpoints.
 
-    A trial is one run of `eval --suite`. After an interruption, run the same command again: what is done is kept.
+    A trial is one `more run`. After an interruption, run the same command again: what is done is kept.
 
     \b
     Examples:
-      more sweep rank.toml -o rank/
       more sweep rank.toml -o rank/ --workers 4
       more sweep rank.toml -o rank/ --address auto --gpus-per-trial 1 --device cuda
       more sweep fleet.toml -o fleet/ --dry-run
     """
-    if gpus and address is None:
-        raise UsageError("`--gpus-per-trial` needs `--address`", "add --address auto, or leave --gpus-per-trial out")
-    if address is not None and workers > 1:
-        raise UsageError("`--workers` and `--address` were both given", "the cluster decides how many run at a time")
-
+    resources.check()
     from more_lab.sweep.file import Fleet, read_sweep
     from more_lab.sweep.fleet import FleetReport, make_fleet
     from more_lab.sweep.folder import SweepFolder, run_jobs
@@ -81,12 +92,16 @@ def sweep(
     from more_lab.sweep.trials import Setup, make_trials
 
     found, folder = read_sweep(file), SweepFolder(out)
-    if address is None:
+    if resources.address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
     runner: Runner = here
-    if not dry_run and (address is not None or workers > 1):
-        runner = on_ray(address, gpus) if address is not None else processes(workers)
-    setup = Setup(_models(found), place, found.table.threads or _threads(workers, address), cache)
+    if not dry_run and (resources.address is not None or resources.workers > 1):
+        runner = (
+            on_ray(resources.address, resources.gpus) if resources.address is not None else processes(resources.workers)
+        )
+    setup = Setup(
+        _models(found), place, found.table.threads or _threads(resources.workers, resources.address), resources.cache
+    )
     members = make_fleet(found, setup, out) if isinstance(found.table, Fleet) else None
     trials = make_trials(found, setup) if members is None else []
     jobs = trials if members is None else members

@@ -73,7 +73,7 @@ class CompareOutput(Printed, schema="more.compare/1", command="more compare --pa
 class CompareEditorsOutput(
     SuiteTask, Printed, schema="more.compare-editors/1", command="more compare EDITOR... --suite NAME --json"
 ):
-    """Several editors on one suite; only `eval --suite --json` has the scores of each edit."""
+    """Several editors on one suite; only `run --json` has the scores of each edit."""
 
     editors: dict[str, SuiteRun]
     """runs by editor"""

@@ -110,7 +110,7 @@ class LiveEdit(Editor):
     def net(self) -> ExpertNet:
         """The trained networks."""
         if self._net is None:
-            raise StateError("editor `liveedit` has not been fitted", "use it through `more eval --suite`")
+            raise StateError("editor `liveedit` has not been fitted", "use it through `more run --editor liveedit`")
         return self._net
 
     def routes(self, prompts: Sequence[Encoded]) -> Sequence[Mixture | None]:

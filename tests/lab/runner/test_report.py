@@ -150,8 +150,7 @@ def test_markdown_has_the_protocols_and_what_does_not_hold(world: World, scored:
     changed = sum(one["holds"] is False for one in said if one["kind"].startswith("loc"))
     words = sum(one["holds"] for one in said if one["kind"] == "gen_text")
     assert raw.startswith(
-        f"### more eval --suite: {holding} of 3 hold; {words} of 1 in other words, "
-        f"{changed} of 4 unrelated answers changed\n"
+        f"### more run: {holding} of 3 hold; {words} of 1 in other words, {changed} of 4 unrelated answers changed\n"
     )
     assert scored.json["schema"] == "more.eval/1"
     protocols = raw.split("#### Protocols by checkpoint")[1]
