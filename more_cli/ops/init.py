@@ -30,7 +30,14 @@ from more_cli.ops.anchors import (
     load_anchors,
     require_anchors,
 )
-from more_cli.ops.auto_anchors import AUTO, Candidates, candidates_from, of_edits, without_corrected_answers
+from more_cli.ops.auto_anchors import (
+    AUTO,
+    Candidates,
+    candidates_from,
+    of_edits,
+    with_prompts,
+    without_corrected_answers,
+)
 from more_cli.ops.calibrate import calibrate, stream_digest
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
@@ -49,6 +56,8 @@ TEXT_ALONE = (
     "the anchors are text only: every question that a picture of `{}` can be asked may be about one of its edits; "
     f"--anchors {AUTO} FOLDER takes other pictures"
 )
+
+JOINED = "few of the anchors are without a picture: {} of the recipe joined them, so that such answers stay too"
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ class Wanted:
     questions: Sequence[Probe]
     """The questions of a file, or the first candidates, which the base has not answered yet."""
     candidates: Candidates | None = None
+    prompts: int = 0
+    """How many of the questions are prompts of the recipe that join those of a file."""
 
     def chosen(self, runtime: Runtime) -> Sequence[Probe]:
         """Return the questions, or the candidates that remain once the base has answered them."""
@@ -118,7 +129,9 @@ class Wanted:
         """Return whether a state's anchors are these questions or, if there are candidates, some of them."""
         if self.candidates:
             return bool(anchors) == bool(self.questions) and identities(anchors) <= identities(self.candidates)
-        return anchors_digest(anchors) == anchors_digest(self.questions)
+        # A state of an older version holds the questions of the file alone.
+        given = self.questions[: len(self.questions) - self.prompts]
+        return anchors_digest(anchors) in (anchors_digest(self.questions), anchors_digest(given))
 
 
 @dataclass(frozen=True)
@@ -140,7 +153,9 @@ class Inputs:
         if candidates := self._candidates(chosen.recipe):
             candidates = candidates.only(partial(_askable, chosen))
             return Wanted(candidates.anchors, candidates)
-        return Wanted(self.questions(chosen.recipe))
+        given = self.questions(chosen.recipe)
+        questions = [*given, *filter(partial(_askable, chosen), with_prompts(given, chosen.recipe)[len(given) :])]
+        return Wanted(questions, prompts=len(questions) - len(given))
 
     def questions(self, recipe: Recipe) -> Sequence[Probe]:
         """Read the anchors of a file, given or named by the recipe."""
@@ -206,6 +221,8 @@ def initialise(
             )
         if inputs.auto is not None and not _pictured(questions):
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
+        if wanted.prompts:
+            chosen.notices.append(JOINED.format(counted(wanted.prompts, "prompt")))
         save_state(target.sidecar, state)
         return InitReport(
             target,

@@ -42,6 +42,19 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Held:
+    """The anchors that writes hold or watch."""
+
+    total: int = 0
+    pictured: int = 0
+    """Of these, about a picture."""
+
+    def __str__(self) -> str:
+        """Return their number and kinds, such as `168: 128 about a picture, 40 text only`."""
+        return f"{self.total:,}: {self.pictured:,} about a picture, {self.total - self.pictured:,} text only"
+
+
+@dataclass(frozen=True)
 class StatusReport:
     """A state, or the plan for one."""
 
@@ -56,7 +69,7 @@ class StatusReport:
     failed: list[FailedEdit] = field(default_factory=list)
     """Those of them that do not stand."""
     disk: Disk = Disk()
-    anchors: int = 0
+    held: Held = Held()
     drift: Drift | None = None
     """Of the watched anchors; None without any."""
     signature: Signature | str = ""
@@ -85,7 +98,7 @@ class StatusReport:
     @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        return extensions(self.recipe, self.anchors, self.drift.watched if self.drift else 0)
+        return extensions(self.recipe, self.held.total, self.drift.watched if self.drift else 0)
 
 
 def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
@@ -151,7 +164,7 @@ def estimated(report: StatusReport, machine: Machine, tokens: int | None = None)
         needed = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
     else:
         assert report.state is not None
-        records, anchors = report.state.sites, report.anchors
+        records, anchors = report.state.sites, report.held.total
         needed = estimate(report.checkpoint, records, report.recipe, machine, anchors=anchors, tokens=tokens)
     return replace(report, estimate=needed)
 
@@ -178,6 +191,8 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
     anchors = anchors_of(target.folder, meta)
+    released = corrected(anchors, ledger.history)
+    held = [anchor for place, anchor in enumerate(anchors) if place not in released]
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -185,7 +200,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        anchors=len(anchors) - len(corrected(anchors, ledger.history)),
+        held=Held(len(held), sum(anchor.image is not None for anchor in held)),
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,

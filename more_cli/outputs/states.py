@@ -157,7 +157,9 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     failed: list[FailedEdit]
     """those of them that do not stand"""
     anchors: int
-    """anchors in the state"""
+    """anchors that writes hold or watch"""
+    pictured: int
+    """of these, about a picture"""
     drift: Drift | None
     """how far the watched anchors have moved; `null` without any"""
     recipe: dict[str, Any]
@@ -191,6 +193,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             model=report.target.model,
             state=report.target.sidecar if state else None,
             edits=state.edits if state else 0,
+            anchors=report.held.total,
+            pictured=report.held.pictured,
             drift=Drift.of_drift(report.drift),
             recipe=report.recipe.canonical(),
             sites=plan.sites if plan else report.records,

@@ -15,7 +15,7 @@ from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity, require_anchors
-from more_cli.ops.auto_anchors import auto_anchors
+from more_cli.ops.auto_anchors import auto_anchors, with_prompts
 from more_cli.suites.load import EditSuite
 
 RECORDS = 200
@@ -58,7 +58,7 @@ def _chosen(
         return tuple(auto_anchors(list(suite.pools["calibration"][:RECORDS]), editor.recipe))
     file = chosen or editor.recipe.anchors.file
     if file or not editor.recipe.anchors.per_edit:
-        return read_probes(file) if file else ()
+        return with_prompts(read_probes(file), editor.recipe) if file else ()
     scored = (probe for edit in suite.pools["evaluation"][:limit] for probe in edit.locality)
     return locality_questions(suite.pools.get("calibration", ()), frozenset(map(identity, scored)))
 

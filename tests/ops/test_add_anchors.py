@@ -10,7 +10,7 @@ from support.helpers import World, line, run
 from support.refused import assert_refused
 
 HELD = ("--set", "max_steps=4", "--set", "rehearsal.size=0", "--set", "anchors.size=2", "--set", "anchors.keys=true")
-HELD += ("--set", "anchors.watched=0", "--set", "halvings=0")
+HELD += ("--set", "anchors.watched=0", "--set", "halvings=0", "--set", "anchors.prompts=[]")
 ANCHORS = [{"question": "is it a dog ?"}, {"question": "who is it ?", "image": "img/black.png", "answer": "a fox"}]
 
 

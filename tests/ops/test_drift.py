@@ -24,6 +24,7 @@ from support.helpers import COLOURS, World, line, run
 from support.pages import HOSTILE, Page
 
 WATCHED = ("--set", "max_steps=20", "--set", "anchors.size=4", "--set", "anchors.watched=2", "--set", "anchors.near=2")
+WATCHED += ("--set", "anchors.prompts=[]")
 ANCHORS = [
     {"question": question, "image": f"img/{colour}.png"}
     for question in ("what is it ?", "is it a dog ?")

@@ -10,7 +10,7 @@ import pytest
 from support.helpers import World, assert_same_state, line, run, tree
 from support.reverts import JOINT, SMALL, Runs, begin, edit, left, revert
 
-HELD = (*SMALL, "--set", "anchors.size=2", "--set", "anchors.keys=true")
+HELD = (*SMALL, "--set", "anchors.size=2", "--set", "anchors.keys=true", "--set", "anchors.prompts=[]")
 """With anchors in every write, and their keys in P."""
 
 
