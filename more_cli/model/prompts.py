@@ -107,6 +107,20 @@ class Prompter:
         """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
         return self._render(query, answer=None).replace(_QUESTION, self.inert(self._worded(query)))
 
+    def turn(self) -> tuple[list[int], str]:
+        """Return the tokens before the question of a prompt without a picture, and the text that follows it."""
+        before, _, after = self._render(Query((), ""), answer=None).partition(_QUESTION)
+        # Without the last space: most tokenizers join it to the word that follows.
+        return self._tokens(before.rstrip(" ")), after
+
+    def asked(self, ids: Sequence[int]) -> str:
+        """Return the question that these tokens begin, where the text after a question, a line or a control ends it."""
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+        ends = filter(str.strip, (self.turn()[1].strip(), *self._control))
+        for end in ("\n", *ends):
+            text = text.partition(end)[0]
+        return text.strip()
+
     def _worded(self, query: Query) -> str:
         """Return the question in the wording of `prompts`.
 

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
 from more_cli.model.activations import Activations, Pass
-from more_cli.model.batches import Batch, Encoded, Query, collate
+from more_cli.model.batches import Batch, Encoded, Query, Span, collate
 from more_cli.model.branches import Part, attached
 from more_cli.model.prefix import PrefixCache
 from more_cli.model.prompts import Prompter
@@ -332,7 +333,20 @@ class Runtime:
         prompts = (self.encode(query) for query in queries)
         return [ids for part in self.parts(prompts, "answer") for ids in self._answers(part, max_new_tokens)]
 
-    def _answers(self, prompts: Sequence[Encoded], max_new_tokens: int) -> list[list[int]]:
+    def questions(self, count: int, max_new_tokens: int, seed: int) -> list[str]:
+        """Sample what the model puts where a user's question without a picture stands; none from an encoder-decoder.
+
+        The same seed gives the same texts on one machine. They may repeat, and be cut off.
+        """
+        before, _ = self.prompter.turn()
+        if not before or self.prompter.decoder_start is not None:
+            return []
+        turn = Encoded(torch.tensor(before), Span(len(before), len(before)))
+        drawn = _Drawn(seed)
+        parts = self.parts([turn] * count, "answer")
+        return [self.prompter.asked(ids) for part in parts for ids in self._answers(part, max_new_tokens, drawn)]
+
+    def _answers(self, prompts: Sequence[Encoded], max_new_tokens: int, drawn: _Drawn | None = None) -> list[list[int]]:
         batch = self.batch(prompts)
         self._start_pass(batch)
         with torch.no_grad(), self._serving(batch):
@@ -345,6 +359,7 @@ class Runtime:
                 pad_token_id=self.prompter.eos,
                 # No answer: it stands for features of an image that there is not.
                 suppress_tokens=None if self._image_token is None else [self._image_token],
+                logits_processor=LogitsProcessorList([drawn] if drawn else []),
             )
         begun = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
         return [self._until_end(row) for row in tokens[:, begun.shape[1] :].tolist()]
@@ -382,6 +397,19 @@ class Runtime:
 
         with vision.serving([sequence.images for sequence in shown], run):
             yield
+
+
+class _Drawn(LogitsProcessor):  # type: ignore[misc]
+    """Makes the most likely token a random one: the largest of logits with Gumbel noise is drawn by their softmax."""
+
+    def __init__(self, seed: int) -> None:
+        # Of its own and on the CPU: the process's generators stay as they are, and devices agree.
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores (n, vocabulary) with noise."""
+        uniform = torch.rand(scores.shape, generator=self._generator, dtype=torch.float64).clamp(min=1e-300)
+        return scores + -(-uniform.log()).log().to(scores)
 
 
 class _Enough(Exception):

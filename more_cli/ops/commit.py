@@ -13,7 +13,6 @@ from more_cli.inputs.edits import Edit
 from more_cli.ops.session import Session, Try, versions
 from more_cli.store.entry import Entry, Status
 
-UNDONE = "undone: fewer edits held than before"
 SPARE_TOKENS = 8
 """A greedy answer may be this many tokens longer than its target before it is cut off."""
 
@@ -47,7 +46,7 @@ def commit_consolidation(session: Session, since: int, *, anew: bool = False) ->
         "cost": done.cost,
         "looks": list(done.margins.items()),
         "drifts": list(done.drifts.items()),
-        **({"anew": True, "reason": UNDONE * done.undone} if anew else {}),
+        **({"anew": True, "reason": f"undone: {done.undone}" * bool(done.undone)} if anew else {}),
     }
     return _append(session, started, line)
 

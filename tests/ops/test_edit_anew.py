@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from safetensors.torch import load_file
 
 from more_cli import files
 from more_cli.editors.more.editor import Consolidated, MoreEditor
+from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Passes
-from more_cli.ops.commit import UNDONE
 from more_cli.ops.session import Session
+from more_cli.recipe.files import load_recipe
+from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
 from support.helpers import World, at_call, die, forks, in_child, run
 
@@ -66,7 +69,7 @@ def test_nothing_is_left_of_what_was_written_before(world: World) -> None:
     (world.root / "other.more.d").symlink_to(world.sidecar.with_name(world.sidecar.name + ".d"))
     save_state(other, state)
     done = world.edit("--state", other, "--consolidate", "anew")
-    assert (done.code, UNDONE in done.out) == (0, False), done.err
+    assert (done.code, "undone" in done.out) == (0, False), done.err
     world.edit()  # the ledger is the same one: this replays its line
     assert same(parts(world.sidecar, "B"), parts(other, "B"))
 
@@ -78,9 +81,60 @@ def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     assert world.edit("--state", state).code == 0
     B = parts(state, "B")
     done = world.edit("--state", state, "--consolidate", "anew")
-    assert f"5 edits written anew ({UNDONE})" in done.out
+    assert f"5 edits written anew (undone: {TOO_FEW})" in done.out
     assert same(parts(state, "B"), B)
-    assert UNDONE in run("log", world.model, "--state", state).out
+    assert TOO_FEW in run("log", world.model, "--state", state).out
+
+
+def test_it_is_undone_where_a_watched_anchor_moves_too_far(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = world.root / "watched.more"
+    world.write([{"question": "who is it ?"}, {"question": "why ?"}], "anchors.jsonl")
+    watching = ("--set", "anchors.watched=2", "--set", "anchors.max_drift=99", "--set", "anchors.size=1")
+    anchors = ("--anchors", world.root / "anchors.jsonl", "--set", "anchors.prompts=[]")
+    assert run("init", world.model, *JOINT, *watching, *anchors, "--state", state).code == 0
+    world.edit("--state", state)
+    B, joint = parts(state, "B"), []
+    monkeypatch.setattr(Watch, "harm", lambda watch: not joint.append(len(watch.passes.attempt.harmed)))
+    done = world.edit("--state", state, "--consolidate", "anew")
+    assert f"5 edits written anew (undone: {HARM})" in done.out
+    assert len(joint) == 2, "tried twice"
+    assert same(parts(state, "B"), B)
+    assert HARM in run("log", world.model, "--state", state).out
+
+
+def test_a_batch_that_breaks_the_harm_budget_is_written_edit_by_edit(world: World) -> None:
+    world.write([{"question": "who is it ?"}, {"question": "why ?"}], "anchors.jsonl")
+    strict = ("--set", "anchors.watched=2", "--set", "anchors.max_drift=1e-9", "--set", "anchors.size=1")
+    anchors = ("--anchors", world.root / "anchors.jsonl", "--set", "anchors.prompts=[]")
+    states = [world.root / "batch.more", world.root / "stream.more"]
+    for state, how in zip(states, (("--batch",), ()), strict=True):
+        assert run("init", world.model, *JOINT, *strict, *anchors, "--state", state).code == 0
+        assert world.edit("--state", state, *how).code == 3
+        assert not any(B.any() for B in parts(state, "B").values()), "every edit is refused"
+
+
+def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
+    scored = []
+
+    class Stuck:
+        margin = 2.0
+        recipe = load_recipe("default")
+
+        def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
+            scored.append(len(numbers))
+            return {number: SimpleNamespace(margin=-1.0) for number in numbers}
+
+        def failing(self) -> list[int]:
+            return list(self.scores)
+
+        def steps(self, chosen: list[int]) -> dict[str, object]:
+            return {}
+
+        def write(self, chosen: list[int], steps: object) -> str:
+            return ""
+
+    assert consolidate(range(1, 41), Stuck(), Joint(rounds=16, size=16)) == list(range(1, 41))
+    assert len(scored) == 7, "six rounds, and the look that ends them"
 
 
 def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ class Consolidated:
     """KL from the base of every watched anchor, nats per token, by place."""
     writes: int
     cost: float
-    undone: bool = False
-    """Edits were written anew, and it was undone because fewer of them held than before."""
+    undone: str = ""
+    """Why edits that were written anew were not kept so; empty if they were, or were not written anew."""
 
 
 class MoreEditor(Editor):

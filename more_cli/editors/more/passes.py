@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -45,6 +45,12 @@ class Attempt:
     """Share of the step that the next write tries first: the share that worked last."""
     start: Snapshot = field(init=False)
     """The sites before the edit."""
+
+    def halve(self, harmed: Iterable[Anchor]) -> None:
+        """Take half the steps from now on, and train on these anchors too."""
+        self.harmed += harmed
+        self.max_step /= 2
+        self.next_step = self.max_step
 
 
 @dataclass
@@ -120,8 +126,7 @@ class Passes:
         attempt = self.attempt
         if harmed:
             self.model.sites.restore(attempt.start)
-            attempt.harmed += [moved.anchor for moved in harmed]
-            attempt.max_step /= 2
+            attempt.halve(moved.anchor for moved in harmed)
             self.tally.undo_writes()
         attempt.start, attempt.next_step = self.model.sites.snapshot(), attempt.max_step
         self.last.forget_steps()
