@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
-from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.held import corrected, held_at
 from more_cli.ops.sign import Signature, state_signature
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
@@ -57,6 +57,8 @@ class StatusReport:
     """Those of them that do not stand."""
     disk: Disk = Disk()
     anchors: int = 0
+    made: int = 0
+    """Anchors that edits brought, also those whose answers later edits correct."""
     drift: Drift | None = None
     """Of the watched anchors; None without any."""
     signature: Signature | str = ""
@@ -177,7 +179,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
-    anchors = anchors_of(target.folder, meta)
+    held = held_at(ledger, meta, len(ledger.history))
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -185,7 +187,8 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        anchors=len(anchors) - len(corrected(anchors, ledger.history)),
+        anchors=len(held.anchors) - len(corrected(held, ledger)),
+        made=held.made,
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,
