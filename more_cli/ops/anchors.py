@@ -111,7 +111,7 @@ def ask_anchors(
             restore_anchor(runtime, query_of(question), known[f"{n}.tokens"], known[f"{n}.base"])
             for n, question in enumerate(questions)
         ]
-    anchors = list[Anchor]()
+    anchors: list[Anchor] = []
     for question in questions:
         progress(len(anchors), len(questions), "asking the base for anchors")
         anchors.append(ask_base(runtime, question))

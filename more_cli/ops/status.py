@@ -87,11 +87,14 @@ class StatusReport:
     @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        return extensions(self.recipe, self.anchors, self.drift.watched if self.drift else 0)
+        return extensions(self.recipe, self.anchors, self.drift.watched if self.drift else 0, made=self.made)
 
 
-def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
-    """Name what a recipe does beyond the paper's write and recursion, with so many anchors, some of them `watched`."""
+def extensions(recipe: Recipe, anchors: int, watched: int = 0, *, made: int = 0) -> list[str]:
+    """Name what a recipe does beyond the paper's write and recursion, with so many anchors.
+
+    Some of them are `watched`; edits brought `made` of them.
+    """
     names = []
     if recipe.uses_polyak:
         names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
@@ -110,7 +113,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors and (recipe.anchors.size or recipe.anchors.keys):
         keys = ", their keys in P" if recipe.anchors.keys else ""
-        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
+        brought = f", {made:,} made of pictures of edits" if made else ""
+        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys}{brought})")
         if recipe.captions:
             names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
     if watched:

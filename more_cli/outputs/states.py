@@ -158,6 +158,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """those of them that do not stand"""
     anchors: int
     """anchors in the state"""
+    made: int
+    """anchors that edits brought, made of their pictures; also those whose answers later edits correct"""
     drift: Drift | None
     """how far the watched anchors have moved; `null` without any"""
     recipe: dict[str, Any]
