@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +60,9 @@ def empty(whole: World, tmp_path: Path) -> World:
 
 
 def forget(world: World) -> World:
-    world.folder.rename(world.root / "old.d")
-    world.sidecar.rename(world.root / "old.more")
+    """Remove the state."""
+    shutil.rmtree(world.folder)
+    world.sidecar.unlink()
     return world
 
 
