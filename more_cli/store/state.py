@@ -223,7 +223,7 @@ def open_state(path: Path) -> State:
 
 RESTORE = (
     "move it away and run `more init MODEL` with the options of the first time (--recipe, --set, --anchors, "
-    "--calibrate), or copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
+    "--calibrate), or `more edit` if that made it, or copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
 )
 """Hint for a state that is damaged: the ledger beside it holds every edit."""
 
