@@ -32,9 +32,12 @@ from more_cli.ops.anchors import (
 )
 from more_cli.ops.auto_anchors import (
     AUTO,
+    OWN,
+    PICTURED,
     Candidates,
     candidates_from,
-    of_edits,
+    of_prompts,
+    own_questions,
     with_prompts,
     without_corrected_answers,
 )
@@ -57,7 +60,7 @@ TEXT_ALONE = (
     f"--anchors {AUTO} FOLDER takes other pictures"
 )
 
-JOINED = "few of the anchors are without a picture: {} of the recipe joined them, so that such answers stay too"
+JOINED = "few of the anchors are without a picture: {:,} made ones joined them, so that answers to text stay too"
 
 
 @dataclass(frozen=True)
@@ -121,17 +124,29 @@ class Wanted:
     prompts: int = 0
     """How many of the questions are prompts of the recipe that join those of a file."""
 
-    def chosen(self, runtime: Runtime) -> Sequence[Probe]:
-        """Return the questions, or the candidates that remain once the base has answered them."""
-        return without_corrected_answers(runtime, self.candidates).anchors if self.candidates else self.questions
+    def chosen(self, runtime: Runtime, recipe: Recipe) -> Sequence[Probe]:
+        """Return the questions, or the candidates that remain once the base has answered them.
+
+        Made ones, and prompts that join those of a file, are followed by questions that the base asks itself.
+        """
+        if self.candidates:
+            questions = without_corrected_answers(runtime, self.candidates).anchors
+        else:
+            questions = list(self.questions)
+        return [*questions, *(own_questions(runtime, recipe, questions) if self.candidates or self.prompts else ())]
 
     def fits(self, anchors: Sequence[Probe]) -> bool:
-        """Return whether a state's anchors are these questions or, if there are candidates, some of them."""
+        """Return whether a state's anchors are these questions or, if there are candidates, some of them.
+
+        What is text only may differ: the base asks itself some, and an older version added none.
+        """
         if self.candidates:
-            return bool(anchors) == bool(self.questions) and identities(anchors) <= identities(self.candidates)
-        # A state of an older version holds the questions of the file alone.
-        given = self.questions[: len(self.questions) - self.prompts]
-        return anchors_digest(anchors) in (anchors_digest(self.questions), anchors_digest(given))
+            pictured = [anchor for anchor in anchors if anchor.image]
+            return bool(anchors) == bool(self.questions) and identities(pictured) <= identities(self.candidates)
+        given = len(self.questions) - self.prompts
+        added = anchors[given:]
+        same = anchors_digest(anchors[:given]) == anchors_digest(self.questions[:given])
+        return same and (not added or bool(self.prompts)) and not _pictured(added)
 
 
 @dataclass(frozen=True)
@@ -142,8 +157,8 @@ class Inputs:
     """Questions whose answers must not move; by default the file that the recipe names."""
     auto: Path | None = None
     """File of edits or folder of pictures to make anchors from, in place of `anchors`."""
-    edits: Sequence[Edit] = ()
-    """The same for edits that were read already; used if the recipe takes anchors and names no file of them."""
+    arriving: bool = False
+    """Start from the recipe's prompts, and let every edit bring anchors of its own picture; see `brings`."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
     files: FileOptions = field(default_factory=FileOptions)
@@ -166,9 +181,11 @@ class Inputs:
     def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
             return candidates_from(self.auto, recipe, self.files.image_root, strict_paths=self.files.strict_paths)
-        if self.edits and recipe.uses_anchors and not recipe.anchors.file:
-            return of_edits(self.edits, recipe)
-        return None
+        return of_prompts(recipe) if self.brings(recipe) else None
+
+    def brings(self, recipe: Recipe) -> bool:
+        """Return whether edits bring anchors: if they shall, the recipe takes anchors, and it names no file of them."""
+        return self.arriving and recipe.uses_anchors and not recipe.anchors.file
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
@@ -209,20 +226,22 @@ def initialise(
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
+    state.meta.arriving = inputs.brings(chosen.recipe)
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
         questions = wanted.questions
         if questions or corrections:
             machine = machine or Machine()
-            runtime = runtime or _load(chosen, wanted, machine, progress)
+            later = OWN * bool(wanted.candidates or wanted.prompts) + PICTURED * state.meta.arriving
+            runtime = runtime or _load(chosen, wanted, machine, progress, later=later)
             questions = _prepare(
                 target, chosen, state, runtime, wanted, corrections, machine=machine, progress=progress
             )
         if inputs.auto is not None and not _pictured(questions):
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         if wanted.prompts:
-            chosen.notices.append(JOINED.format(counted(wanted.prompts, "prompt")))
+            chosen.notices.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
         save_state(target.sidecar, state)
         return InitReport(
             target,
@@ -246,9 +265,10 @@ def _pictured(questions: Iterable[Probe]) -> int:
     return sum(question.image is not None for question in questions)
 
 
-def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress) -> Runtime:
-    """Load the model, if memory suffices to edit it."""
-    blueprint, anchors = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking), len(wanted.questions)
+def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *, later: int) -> Runtime:
+    """Load the model, if memory suffices to edit it with these anchors and so many `later` ones."""
+    blueprint = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking)
+    anchors = len(wanted.questions) + later
     needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
@@ -271,7 +291,7 @@ def _prepare(
     anchors: list[Anchor] = []
     with runtime.attached([]):
         progress(0, None, "choosing anchors")
-        questions = wanted.chosen(runtime)
+        questions = wanted.chosen(runtime, meta.recipe)
         require_anchors(meta.recipe, questions)
         if questions:
             meta.anchors = keep_anchors(target.folder, questions, first=True)
@@ -321,7 +341,7 @@ def _existing(
     differs = {
         "base": existing.meta.base != meta.base,
         "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": not wanted.fits(anchors),
+        "set of anchors": not wanted.fits(anchors) or existing.meta.arriving != meta.arriving,
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
-from more_cli.ops.anchors import anchors_of, corrected
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.held import corrected, held_at
 from more_cli.ops.sign import Signature, state_signature
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
@@ -48,6 +48,8 @@ class Held:
     total: int = 0
     pictured: int = 0
     """Of these, about a picture."""
+    made: int = 0
+    """Anchors that edits brought, also those whose answers later edits correct."""
 
     def __str__(self) -> str:
         """Return their number and kinds, such as `168: 128 about a picture, 40 text only`."""
@@ -98,11 +100,15 @@ class StatusReport:
     @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        return extensions(self.recipe, self.held.total, self.drift.watched if self.drift else 0)
+        watched = self.drift.watched if self.drift else 0
+        return extensions(self.recipe, self.held.total, watched, made=self.held.made)
 
 
-def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
-    """Name what a recipe does beyond the paper's write and recursion, with so many anchors, some of them `watched`."""
+def extensions(recipe: Recipe, anchors: int, watched: int = 0, *, made: int = 0) -> list[str]:
+    """Name what a recipe does beyond the paper's write and recursion, with so many anchors.
+
+    Some of them are `watched`; edits brought `made` of them.
+    """
     names = []
     if recipe.uses_polyak:
         names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
@@ -121,7 +127,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors and (recipe.anchors.size or recipe.anchors.keys):
         keys = ", their keys in P" if recipe.anchors.keys else ""
-        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
+        brought = f", {made:,} made of pictures of edits" if made else ""
+        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys}{brought})")
         if recipe.captions:
             names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
     if watched:
@@ -190,9 +197,9 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
-    anchors = anchors_of(target.folder, meta)
-    released = corrected(anchors, ledger.history)
-    held = [anchor for place, anchor in enumerate(anchors) if place not in released]
+    held = held_at(ledger, meta, len(ledger.history))
+    released = corrected(held, ledger)
+    left = [anchor for place, anchor in enumerate(held.anchors) if place not in released]
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -200,7 +207,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        held=Held(len(held), sum(anchor.image is not None for anchor in held)),
+        held=Held(len(left), sum(anchor.image is not None for anchor in left), held.made),
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,

@@ -1,7 +1,10 @@
 """Runs that several test files share."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from more_cli.ops import auto_anchors
 from support.helpers import QUICK, World
 from support.reverts import Runs
 
@@ -9,6 +12,14 @@ from support.reverts import Runs
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("revert"))
+
+
+@pytest.fixture(scope="module")
+def silent() -> Iterator[None]:
+    """The base asks itself no questions: a test then knows all anchors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auto_anchors, "OWN", 0)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,12 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
+from more_cli.inputs.wording import words_of
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.ops.auto_anchors import (
-    NEUTRAL,
-    PER_PICTURE,
-    PICTURED,
-    SIZE,
-    TEXT,
-    alike,
-    auto_anchors,
-    with_prompts,
-    words_of,
-)
+from more_cli.ops import auto_anchors as auto_anchors_module
+from more_cli.ops.about import alike
+from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, auto_anchors, with_prompts
 from more_cli.recipe.files import load_recipe
 from support.helpers import COLOURS, Result, World, line, run
 from support.refused import assert_refused
@@ -34,6 +27,8 @@ QUESTIONS = ("what colour is it ?", "is it a dog ?", "how old is the fox ?", "wh
 FEW = ("--set", 'anchors.prompts=["what is 2 plus 3 ?"]', "--set", "anchors.questions=[]")
 NEUTRAL_QUESTION = ("--set", 'anchors.questions=["What is in the picture?"]', "--set", "anchors.prompts=[]")
 LOOP = ("--set", "max_steps=2", "--set", "rehearsal.size=0")
+
+pytestmark = pytest.mark.usefixtures("silent")
 
 
 @pytest.fixture
@@ -91,16 +86,6 @@ def test_what_the_base_answers_as_it_answers_the_corrected_question_is_left_out(
     assert (again.code, "already exists, unchanged" in again.out) == (0, True)
 
 
-def test_edit_makes_them_with_a_state_of_its_own(world: World) -> None:
-    done = world.edit("--anchors", *FEW, *LOOP)
-    assert f"created {world.sidecar} with recipe llava and 21 anchors" in done.err
-    made = asked(world)
-    other = "--state", world.root / "other.more"
-    assert auto(world, *FEW, *other).code == 0
-    assert made == asked(world, *other)
-    assert run("verify", world.model, "--deep").code == 0
-
-
 def test_edit_makes_none_where_it_is_told_so_or_the_recipe_takes_none(world: World) -> None:
     done = world.edit("--no-anchors", *LOOP)
     assert run("anchors", "list", world.model, "--json").json["anchors"] == []
@@ -108,11 +93,6 @@ def test_edit_makes_none_where_it_is_told_so_or_the_recipe_takes_none(world: Wor
     paper = "--state", world.root / "paper.more"
     assert world.edit("--anchors", "--recipe", "paper-llava", "--set", "last=1", *paper).code in (0, 3)
     assert run("anchors", "list", world.model, *paper, "--json").json["anchors"] == []
-
-
-def test_the_first_edits_of_a_file_give_the_anchors_if_no_more_are_applied(world: World) -> None:
-    assert world.edit("--anchors", "--limit", 1, *FEW, *LOOP).code in (0, 3)
-    assert asked(world) == {("", "what is 2 plus 3 ?")}
 
 
 def test_an_anchor_that_an_edit_corrects_is_held_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +275,7 @@ def test_prompts_join_anchors_that_nearly_all_have_a_picture(world: World) -> No
     world.write([*about_pictures, {"question": prompts[3]}], "thin.jsonl")
     done = run("init", world.model, "--anchors", world.root / "thin.jsonl", *LOOP)
     assert done.code == 0, done.err
-    assert "few of the anchors are without a picture: 39 prompts of the recipe joined them" in done.err
+    assert "few of the anchors are without a picture: 39 made ones joined them" in done.err
     questions = [question for _, question in asked(world)]
     assert sorted(question for question in questions if question != "who is it ?") == sorted(prompts)
     shown = run("status", world.model)
@@ -304,6 +284,23 @@ def test_prompts_join_anchors_that_nearly_all_have_a_picture(world: World) -> No
     assert (found["anchors"], found["pictured"]) == (42, 2)
     again = run("init", world.model, "--anchors", world.root / "thin.jsonl", *LOOP)
     assert (again.code, "unchanged" in again.out) == (0, True)
+
+
+def test_the_base_asks_itself_questions_that_join_what_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_anchors_module, "OWN", 12)
+    done = auto(world, *FEW)
+    assert done.code == 0, done.err
+    alone = [question for picture, question in asked(world) if not picture]
+    assert "what is 2 plus 3 ?" in alone
+    assert 2 <= len(alone) <= 13
+    first = world.sidecar.read_bytes()
+    assert "unchanged" in auto(world, *FEW).out
+    state = world.root / "again.more"
+    assert auto(world, *FEW, "--state", state).code == 0
+    assert state.read_bytes() == first, "the same seed asks the same"
+    assert asked(world, "--state", state) == asked(world)
+    none = auto(world, *FEW[2:], "--set", "anchors.prompts=[]", "--state", world.root / "none.more")
+    assert "0 text only" in none.out
 
 
 def test_prompts_join_only_where_one_write_would_draw_more_text(world: World) -> None:

@@ -38,8 +38,9 @@ FEW = 1 / 3
 undone. On three small models a share of a quarter did no harm. Of corrections about new objects most are left, and
 fewer of them are learnt if the joint writes stay."""
 EARLY, MOST = 6, 0.9
-"""Joint writes of more edits than one write takes end after this many rounds if more than this share still fails. On a weak small model 100 %
-failed after 6 rounds and 79 % after 16; on two models where all but 15 % or fewer hold in the end, 77 and 70 %."""
+"""Joint writes of more edits than one write takes end after this many rounds if more than this share still fails. On a
+weak small model all failed after 6 rounds and 79 % after 16; on two models where at most 15 % failed in the end, 77 and
+70 % did after 6."""
 TOO_FEW = "fewer edits held than before"
 HARM = "it moved a watched anchor too far"
 
