@@ -111,7 +111,7 @@ class EditOptions(RecipeOptions, FileOptions):
     store_images: bool = option(True, "Keep a copy of every image, for replay and scoring.", panel=STATE)
     anchors: bool = option(
         True,
-        "If there is no state yet: make anchors from the pictures and questions of EDITS, a file.",
+        "If there is no state yet: hold shipped questions, and let edits bring anchors made of their pictures.",
         panel=WRITING,
     )
     consolidate: Literal["off", "run", "all", "anew"] = option(

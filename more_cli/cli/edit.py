@@ -193,7 +193,8 @@ def _show_notes(output: Output, report: EditReport) -> None:
     if (made := report.run.created) is not None:
         show_notices(output, made.plan)
         anchors = f" and {counted(made.anchors, 'anchor')}" if made.anchors else ""
-        output.note(f"created {made.target.sidecar} with recipe {made.plan.recipe.name}{anchors}")
+        more = "; edits bring more, made of their pictures" if made.state.arriving else ""
+        output.note(f"created {made.target.sidecar} with recipe {made.plan.recipe.name}{anchors}{more}")
     output.replayed(report.run.replayed)
     for problem in report.problems:
         output.note(f"skipped: {problem}")

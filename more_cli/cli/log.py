@@ -225,6 +225,7 @@ def _show_edit(output: Output, record: EditRecord) -> None:
             "forced after": _answer(entry.forced_after, entry.nll_after),
             **{f"image {number}": _image(record, image) for number, image in enumerate(entry.images, 1)},
             "probes": _probes(record),
+            "anchors made of its picture": "; ".join(anchor.question for anchor in entry.made),
             "writes": _cost(entry) if entry.kind in ("edit", "consolidate") else "",
             "sites": ", ".join(entry.sites),
             "drift": _moved(record),

@@ -9,8 +9,9 @@ from pathlib import Path
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Probe, read_probes
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import anchors_of, corrected, identities, identity, keep_anchors
+from more_cli.ops.anchors import identities, identity, keep_anchors
 from more_cli.ops.commit import commit_anchors
+from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
@@ -72,5 +73,6 @@ def list_anchors(target: Target) -> tuple[Sequence[Probe], Mapping[int, str]]:
     Raises:
         StateError: no state, or a damaged one.
     """
-    anchors = anchors_of(target.folder, load_meta(target.sidecar))
-    return anchors, corrected(anchors, Ledger(target.folder).history)
+    meta, ledger = load_meta(target.sidecar), Ledger(target.folder)
+    held = held_at(ledger, meta, len(ledger.history))
+    return held.anchors, corrected(held, ledger)

@@ -16,15 +16,14 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
-from more_cli.store.entry import Entry, ProbeEntry
-from more_cli.store.ledger import Ledger
-from more_cli.store.state import StateMeta
+from more_cli.store.entry import ProbeEntry
 from more_cli.text import canonical_json, counted
 
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
 
     from more_cli.editors.anchors import Anchor
+    from more_cli.model.batches import Query
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
@@ -61,19 +60,6 @@ def require_anchors(recipe: Recipe, questions: Collection[Probe]) -> None:
 def later_file(folder: Path, digest: str) -> Path:
     """Return the file of a set of anchors that was not the first."""
     return folder / f"anchors-{digest[:16]}.jsonl"
-
-
-def anchors_of(folder: Path, meta: StateMeta) -> list[Probe]:
-    """Return the anchors that a state holds now, by its ledger, which is read only if anchors were added.
-
-    Raises:
-        StateError: their file, or the ledger, is missing or damaged.
-    """
-    digest = meta.anchors
-    if any(folder.glob("anchors-*.jsonl")):
-        ledger = Ledger(folder)
-        digest = ledger.anchors_at(len(ledger.history)) or digest
-    return load_anchors(folder, digest) if digest else []
 
 
 def anchors_digest(questions: Sequence[Probe]) -> str:
@@ -117,23 +103,40 @@ def ask_anchors(
 
     The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
     """
-    from more_cli.editors.anchors import Anchor, make_anchor, restore_anchor
+    from more_cli.editors.anchors import restore_anchor
+
+    known = read_cache(cache)
+    if known.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
+        return [
+            restore_anchor(runtime, query_of(question), known[f"{n}.tokens"], known[f"{n}.base"])
+            for n, question in enumerate(questions)
+        ]
+    anchors: list[Anchor] = []
+    for question in questions:
+        progress(len(anchors), len(questions), "asking the base for anchors")
+        anchors.append(ask_base(runtime, question))
+    keep_answers(cache, anchors)
+    return anchors
+
+
+def ask_base(runtime: Runtime, question: Probe) -> Anchor:
+    """Return an anchor with the base's log-probabilities."""
+    from more_cli.editors.anchors import make_anchor
+
+    return make_anchor(runtime, query_of(question), question.answer)
+
+
+def query_of(question: Probe) -> Query:
+    """Return what the model is asked."""
     from more_cli.model.batches import Query
 
-    queries = [Query((item.image,) if item.image else (), item.question) for item in questions]
-    known = read_cache(cache)
-    if known.keys() == {f"{n}.{part}" for n in range(len(queries)) for part in ("tokens", "base")}:
-        return [
-            restore_anchor(runtime, query, known[f"{n}.tokens"], known[f"{n}.base"]) for n, query in enumerate(queries)
-        ]
-    anchors = list[Anchor]()
-    for query, item in zip(queries, questions, strict=True):
-        progress(len(anchors), len(queries), "asking the base for anchors")
-        anchors.append(make_anchor(runtime, query, item.answer))
+    return Query((question.image,) if question.image else (), question.question)
+
+
+def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:
+    """Write the base's answers to anchors into a file that `ask_anchors` reads."""
     tensors = {f"{n}.tokens": anchor.tokens for n, anchor in enumerate(anchors)}
-    tensors |= {f"{n}.base": anchor.base for n, anchor in enumerate(anchors)}
-    write_cache(cache, tensors)
-    return anchors
+    write_cache(cache, tensors | {f"{n}.base": anchor.base for n, anchor in enumerate(anchors)})
 
 
 def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -170,22 +173,6 @@ def identity(probe: Probe) -> tuple[str, str]:
 def identity_of(question: str, image: str = "") -> tuple[str, str]:
     """Return the `identity` of a question about the picture with this hash."""
     return image, " ".join(question.casefold().split())
-
-
-def places_of(anchors: Iterable[Probe]) -> dict[tuple[str, str], int]:
-    """Return the place of every anchor in its set, by its identity."""
-    return {identity(anchor): place for place, anchor in enumerate(anchors)}
-
-
-def corrected(anchors: Iterable[Probe], history: Iterable[Entry]) -> dict[int, str]:
-    """Return, by place, the last edit that corrects an anchor: such an anchor is held no longer."""
-    places, found = places_of(anchors), dict[int, str]()
-    for entry in history:
-        if entry.kind == "edit" and len(entry.images) <= 1:
-            place = places.get(identity_of(entry.question, *entry.images))
-            if place is not None:
-                found[place] = entry.id
-    return found
 
 
 def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,8 +19,9 @@ from more_cli.errors import DataError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
-from more_cli.inputs.wording import Words, words_of
+from more_cli.inputs.wording import words_of
 from more_cli.model.batches import Query
+from more_cli.ops.about import Corrected, Question
 from more_cli.ops.anchors import identity
 from more_cli.recipe.schema import Recipe
 from more_cli.text import canonical_json
@@ -44,8 +45,6 @@ PER_PICTURE = 2
 """Largest number of neutral questions to one picture of an edit: the edit may change a part of the answer."""
 CONSIDERED = 500
 """Largest number of pictures, and of questions, of a file that candidates are drawn from."""
-ALIKE = 0.5
-"""Share of common words from which two questions may be about the same thing."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm"})
 
 Item = TypeVar("Item")
@@ -124,7 +123,7 @@ def with_prompts(anchors: Sequence[Probe], recipe: Recipe) -> tuple[Probe, ...]:
     if not anchors or alone >= recipe.anchors.size:
         return tuple(anchors)
     known = set(map(identity, anchors))
-    prompts = (Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, recipe.seed))
+    prompts = (Probe(prompt.text) for prompt in shipped(recipe.anchors.prompts, recipe.seed))
     missing = [prompt for prompt in prompts if identity(prompt) not in known]
     return *anchors, *missing[: TEXT - alone]
 
@@ -140,14 +139,19 @@ def of_edits(edits: Sequence[Edit], recipe: Recipe) -> Candidates:
     Drawn by the recipe's seed and spread evenly over pictures and questions. None is a question of the edits or of
     their probes, nor asks a picture in nearly the words in which it is corrected.
     """
-    corrected, seed = _Corrected.of(edits), recipe.seed
-    pictures = _drawn({image.sha256: image for edit in edits for image in edit.images}, seed)[:CONSIDERED]
-    asked = _drawn(_Question.of_edits(edits), seed)[:CONSIDERED]
-    neutral, prompts = _shipped(recipe.anchors.questions, seed), _shipped(recipe.anchors.prompts, seed)
+    corrected, seed = Corrected.of(edits), recipe.seed
+    pictures = drawn({image.sha256: image for edit in edits for image in edit.images}, seed)[:CONSIDERED]
+    asked = drawn(Question.of_edits(edits), seed)[:CONSIDERED]
+    neutral, prompts = shipped(recipe.anchors.questions, seed), shipped(recipe.anchors.prompts, seed)
     pairs = _pairs(pictures, asked, len(asked), corrected.allows)
     general = _pairs(pictures, neutral, PER_PICTURE, corrected.allows_neutral)
     alone = [Probe(prompt.text) for prompt in prompts if corrected.allows(prompt, None)]
     return Candidates(pairs, general, alone, about=edits)
+
+
+def of_prompts(recipe: Recipe) -> Candidates:
+    """Return the recipe's prompts as candidates, with no regard to edits: those that bring anchors come later."""
+    return Candidates([], [], [Probe(prompt.text) for prompt in shipped(recipe.anchors.prompts, recipe.seed)])
 
 
 def of_folder(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> Candidates:
@@ -164,86 +168,17 @@ def of_folder(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> Ca
     if not names:
         raise DataError(f"`{folder}` holds no pictures", f"readable are {', '.join(FORMATS)}; subfolders are not read")
     images, seed = ImageCache(folder, strict=strict_paths), recipe.seed
-    pictures = list({image.sha256: image for image in map(images.locate, _drawn(names, seed)[:PICTURED])}.values())
-    neutral = _shipped(recipe.anchors.questions, seed)
+    pictures = list({image.sha256: image for image in map(images.locate, drawn(names, seed)[:PICTURED])}.values())
+    neutral = shipped(recipe.anchors.questions, seed)
     general = _pairs(pictures, neutral, len(neutral), lambda *_: True)
-    return Candidates([], general, [Probe(prompt.text) for prompt in _shipped(recipe.anchors.prompts, seed)])
-
-
-def alike(one: Words, other: Words) -> bool:
-    """Return whether questions with these words may be about the same thing: both neutral, or half of the words."""
-    if not one or not other:
-        return not one and not other
-    return len(one & other) >= ALIKE * len(one | other)
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A question that pictures can be asked."""
-
-    text: str
-    wordings: tuple[Words, ...]
-    """The words of the question and of its rephrases."""
-
-    @staticmethod
-    def of_edits(edits: Iterable[Edit]) -> dict[str, _Question]:
-        """Return the questions of edits about one picture; equal ones count once, with all their rephrases."""
-        texts, wordings = dict[str, str](), dict[str, set[Words]]()
-        for edit in edits:
-            if len(edit.images) == 1:
-                _, key = identity(Probe(edit.question))
-                texts.setdefault(key, edit.question)
-                wordings.setdefault(key, set()).update(map(words_of, (edit.question, *edit.rephrases)))
-        return {key: _Question(text, tuple(wordings[key])) for key, text in texts.items()}
-
-
-@dataclass(frozen=True)
-class _Corrected:
-    """What edits are about."""
-
-    asked: set[tuple[str, str]] = field(default_factory=set)
-    """Identity of every question of an edit and of its probes."""
-    words: dict[str, list[Words]] = field(default_factory=dict)
-    """Words of the questions whose answers change, by the picture's hash, which is empty without a picture."""
-
-    @classmethod
-    def of(cls, edits: Iterable[Edit]) -> _Corrected:
-        """Return what these edits are about."""
-        found = cls()
-        for edit in edits:
-            found.asked.update(map(identity, edit.locality))
-            for probe in _changing(edit):
-                found.asked.add(identity(probe))
-                words = words_of(probe.question)
-                about = found.words.setdefault(probe.image.sha256 if probe.image else "", [])
-                about += [words, words | words_of(probe.answer or "")]
-        return found
-
-    def allows(self, question: _Question, picture: ImageSource | None) -> bool:
-        """Return whether a picture may be asked this: by its words, no edit changes the answer."""
-        about = self.words.get(picture.sha256 if picture else "", ())
-        if any(alike(wording, words) for wording in question.wordings for words in about):
-            return False
-        return identity(Probe(question.text, picture)) not in self.asked
-
-    def allows_neutral(self, question: _Question, picture: ImageSource) -> bool:
-        """Return whether a picture may be asked a neutral question: no edit is about the picture as a whole."""
-        return frozenset() not in self.words.get(picture.sha256, ()) and self.allows(question, picture)
-
-
-def _changing(edit: Edit) -> Iterator[Probe]:
-    """Yield every question whose answer an edit changes, in each wording and about each picture."""
-    for image in (*edit.images, *edit.image_rephrases) or (None,):
-        for question in (edit.question, *edit.rephrases):
-            yield Probe(question, image, edit.target)
-    yield from edit.portability
+    return Candidates([], general, of_prompts(recipe).prompts)
 
 
 def _pairs(
     pictures: Sequence[ImageSource],
-    questions: Sequence[_Question],
+    questions: Sequence[Question],
     rounds: int,
-    allowed: Callable[[_Question, ImageSource], bool],
+    allowed: Callable[[Question, ImageSource], bool],
 ) -> list[Probe]:
     """Ask every picture in each round the allowed question that was asked least; return at most `CANDIDATES` pairs."""
     uses, pairs, left = Counter[str](), dict[tuple[str, str], Probe](), list(pictures)
@@ -264,12 +199,12 @@ def _pairs(
     return list(pairs.values())
 
 
-def _shipped(texts: Iterable[str], seed: int) -> list[_Question]:
+def shipped(texts: Iterable[str], seed: int) -> list[Question]:
     """Return questions of the recipe in the order of their draw."""
-    return _drawn({text: _Question(text, (words_of(text),)) for text in texts}, seed)
+    return drawn({text: Question(text, (words_of(text),)) for text in texts}, seed)
 
 
-def _drawn(named: Mapping[str, Item], seed: int) -> list[Item]:
+def drawn(named: Mapping[str, Item], seed: int) -> list[Item]:
     """Return items in an order that depends on the seed and on their names, not on where they stand."""
 
     def key(name: str) -> str:  # the name of a file may be no valid text

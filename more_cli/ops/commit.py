@@ -9,7 +9,7 @@ from typing import Any
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.errors import DataError
-from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Edit, Probe
 from more_cli.ops.session import Session, Try, versions
 from more_cli.store.entry import Entry, Status
 
@@ -23,13 +23,18 @@ def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: 
     An edit that cannot be turned into a prompt is refused with the reason.
     """
     started = time.monotonic()
-    session.release(edit.question, [image.sha256 for image in edit.images])
+    session.release(edit)
+    made = [] if attempt.retry else session.bring(edit)
     try:
         measured = _measured(session, edit, attempt)
     except DataError as error:
         hint = f"; {error.hint}" if error.hint else ""
         measured = {"status": Status.REFUSED, "reason": f"{error.message}{hint}"}
-    return _append(session, started, {**kept, **measured, **attempt.fields()})
+    return _append(session, started, {**kept, **measured, **attempt.fields(), "made": list(map(_as_line, made))})
+
+
+def _as_line(anchor: Probe) -> dict[str, Any]:
+    return {"question": anchor.question, "image": anchor.image.sha256 if anchor.image else None}
 
 
 def commit_consolidation(session: Session, since: int, *, anew: bool = False) -> Entry:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from more_cli.ops.anchors import corrected, load_anchors
+from more_cli.ops.held import corrected, held_at
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 from more_cli.text import counted, nats, shorten
@@ -80,11 +80,10 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
     from more_cli.editors.draws import watched_places
 
     rules = meta.recipe.anchors
-    digest = ledger.anchors_at(len(ledger.history)) or meta.anchors
-    if not rules.watched or digest is None:
+    if not rules.watched:
         return None
-    anchors = load_anchors(ledger.folder, digest)
-    gone = corrected(anchors, ledger.history)
+    held = held_at(ledger, meta, len(ledger.history))
+    anchors, gone = held.anchors, corrected(held, ledger)
     every = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
     places = [place for place in every if place not in gone]
     if not places:

@@ -28,9 +28,10 @@ from more_cli.model.loading import load_fitting_prompter, load_prompter
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_of, anchors_too, identities, identity
+from more_cli.ops.anchors import anchors_too, identities, identity
 from more_cli.ops.commit import commit_consolidation, commit_edit
 from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.held import anchors_of
 from more_cli.ops.init import InitReport, Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
@@ -43,12 +44,6 @@ from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
-
-NO_ANCHORS = (
-    "no anchors: nothing holds unrelated answers in place (on three small models 100 edits left locality on "
-    "pictures at 86 %, with anchors at 94 %); `more anchors add MODEL FILE` adds questions that must not move"
-)
-
 
 EVERY = ("all", "anew")
 """Values of `consolidate` that mean all edits, also those of earlier runs."""
@@ -216,12 +211,10 @@ class _Run:
         runtime = self.runtime
         if not target.sidecar.exists():
             recipe, settings = self.options.recipe, self.options.settings
-            known = source if self.options.anchors and isinstance(source, list) else ()
-            created = initialise(target, recipe, settings, Inputs(edits=known), self.machine, self.progress, runtime)
+            inputs = Inputs(arriving=self.options.anchors)
+            created = initialise(target, recipe, settings, inputs, self.machine, self.progress, runtime)
             # The model is loaded once; the report must not keep it when the session has ended.
             runtime, report.run.created = created.runtime or runtime, replace(created, runtime=None)
-            if self.options.anchors and report.run.created.state.recipe.anchors.size and not report.run.created.anchors:
-                report.notes.append(NO_ANCHORS)
         elif not target.folder.exists():
             open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
         with writer_lock(target.lock), stoppable() as stop:

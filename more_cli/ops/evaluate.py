@@ -24,8 +24,9 @@ from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import identities, identity, leave_out, left_out_sentence, load_anchors
+from more_cli.ops.anchors import identities, identity, leave_out, left_out_sentence
 from more_cli.ops.drift import Drift, known_drift
+from more_cli.ops.held import held_at
 from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.options import FileOptions
@@ -201,8 +202,7 @@ def evaluate_probes(
 def _anchors(session: Session) -> frozenset[tuple[str, str]]:
     """Return the anchors of the whole ledger; a state that is behind lacks those that were added last."""
     ledger = session.ledger
-    digest = ledger.anchors_at(len(ledger.history)) or session.state.meta.anchors
-    return identities(load_anchors(session.target.folder, digest)) if digest else frozenset()
+    return identities(held_at(ledger, session.state.meta, len(ledger.history)).anchors)
 
 
 def _run(

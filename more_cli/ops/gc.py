@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from more_cli.files import disk_errors
-from more_cli.ops.anchors import anchors_of, later_file
+from more_cli.ops.anchors import later_file
+from more_cli.ops.held import anchors_of
 from more_cli.ops.revert import drafts
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger

@@ -32,9 +32,10 @@ from more_cli.ops.anchors import (
 )
 from more_cli.ops.auto_anchors import (
     AUTO,
+    PICTURED,
     Candidates,
     candidates_from,
-    of_edits,
+    of_prompts,
     with_prompts,
     without_corrected_answers,
 )
@@ -142,8 +143,8 @@ class Inputs:
     """Questions whose answers must not move; by default the file that the recipe names."""
     auto: Path | None = None
     """File of edits or folder of pictures to make anchors from, in place of `anchors`."""
-    edits: Sequence[Edit] = ()
-    """The same for edits that were read already; used if the recipe takes anchors and names no file of them."""
+    arriving: bool = False
+    """Start from the recipe's prompts, and let every edit bring anchors of its own picture; see `brings`."""
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
     files: FileOptions = field(default_factory=FileOptions)
@@ -166,9 +167,11 @@ class Inputs:
     def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
             return candidates_from(self.auto, recipe, self.files.image_root, strict_paths=self.files.strict_paths)
-        if self.edits and recipe.uses_anchors and not recipe.anchors.file:
-            return of_edits(self.edits, recipe)
-        return None
+        return of_prompts(recipe) if self.brings(recipe) else None
+
+    def brings(self, recipe: Recipe) -> bool:
+        """Return whether edits bring anchors: if they shall, the recipe takes anchors, and it names no file of them."""
+        return self.arriving and recipe.uses_anchors and not recipe.anchors.file
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
@@ -209,13 +212,14 @@ def initialise(
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
+    state.meta.arriving = inputs.brings(chosen.recipe)
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
         questions = wanted.questions
         if questions or corrections:
             machine = machine or Machine()
-            runtime = runtime or _load(chosen, wanted, machine, progress)
+            runtime = runtime or _load(chosen, wanted, machine, progress, later=PICTURED * state.meta.arriving)
             questions = _prepare(
                 target, chosen, state, runtime, wanted, corrections, machine=machine, progress=progress
             )
@@ -246,9 +250,10 @@ def _pictured(questions: Iterable[Probe]) -> int:
     return sum(question.image is not None for question in questions)
 
 
-def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress) -> Runtime:
-    """Load the model, if memory suffices to edit it."""
-    blueprint, anchors = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking), len(wanted.questions)
+def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *, later: int) -> Runtime:
+    """Load the model, if memory suffices to edit it with these anchors and so many `later` ones."""
+    blueprint = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking)
+    anchors = len(wanted.questions) + later
     needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
     require(needed, chosen.checkpoint)
     progress(0, None, "loading the model")
@@ -321,7 +326,7 @@ def _existing(
     differs = {
         "base": existing.meta.base != meta.base,
         "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
-        "set of anchors": not wanted.fits(anchors),
+        "set of anchors": not wanted.fits(anchors) or existing.meta.arriving != meta.arriving,
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from more_cli.errors import StateError, UsageError
-from more_cli.ops.anchors import anchors_of
+from more_cli.ops.held import anchors_of
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta

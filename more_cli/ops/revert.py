@@ -17,7 +17,9 @@ from pathlib import Path
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
+from more_cli.ops.anchors import keep_anchors
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
+from more_cli.ops.held import held_at
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
@@ -216,13 +218,22 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
             elif old.kind == "consolidate":
                 commit_consolidation(draft, plan.place(old.since), anew=old.anew)
             elif old.kind == "anchors":
-                commit_anchors(draft, old.content, old.anchors)
+                _add_anchors(draft, session, _old(plan, place + 1))
             else:
                 commit_edit(draft, own.edit_of(old), old.description(), Try.of(old))
             if due():
                 draft.save()
         # Not after an error, which may have struck inside a write: then the draft stays as last saved.
         draft.save()
+
+
+def _add_anchors(draft: Session, session: Session, place: int) -> None:
+    """Add to a draft the anchors that the "anchors" line at a place of the history added."""
+    ledger, meta = session.ledger, session.state.meta
+    known = len(held_at(ledger, meta, place - 1).anchors)
+    # Without the edits that are reverted, the set before can be smaller: these may have brought anchors.
+    anchors = [*draft.anchors, *held_at(ledger, meta, place).anchors[known:]]
+    commit_anchors(draft, keep_anchors(draft.target.folder, anchors), len(anchors))
 
 
 def _old(plan: Plan, place: int) -> int:

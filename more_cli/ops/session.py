@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -16,10 +17,12 @@ import torch
 from more_cli import __version__
 from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.clock import timed
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.errors import UsageError
+from more_cli.files import disk_errors
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.loading import load_blueprint, load_runtime
 from more_cli.model.machine import Machine
@@ -27,16 +30,18 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
     anchors_digest,
     ask_anchors,
+    ask_base,
     cache_name,
-    corrected,
-    identity_of,
+    keep_answers,
     load_anchors,
-    places_of,
     read_cache,
     write_cache,
 )
+from more_cli.ops.arriving import Arrivals, answered
+from more_cli.ops.auto_anchors import PICTURED
 from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
+from more_cli.ops.held import corrected, held_at
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger, extend_digest
@@ -102,12 +107,18 @@ class Session:
         self._runtime = runtime
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
-        digest = self.ledger.anchors_at(self.state.meta.edits) or state.meta.anchors
-        self._use(load_anchors(target.folder, digest) if digest else [])
+        self._held = held_at(self.ledger, self.state.meta, self.state.meta.edits)
+        self._arrivals = Arrivals(self.state.meta.recipe, self.ledger)
+        self._answers: list[Anchor] = []
+        """The anchors with the base's answers, once the editor holds them."""
+        self._stored: Sequence[Path] = ()
+        """Files of what the base said about the anchors at the begin: of no use once edits brought more."""
+        self._grown = False
 
-    def _use(self, anchors: list[Probe]) -> None:
-        self.anchors = anchors
-        self._places = places_of(anchors)
+    @property
+    def anchors(self) -> Sequence[Probe]:
+        """The anchors that are held now, also those whose answers edits correct."""
+        return self._held.anchors
 
     @property
     def anchors_digest(self) -> str | None:
@@ -127,8 +138,9 @@ class Session:
 
     @property
     def lacks_anchor_keys(self) -> bool:
-        """Whether P still has to absorb the keys of the anchors."""
-        return bool(self.anchors) and self.editor.untouched
+        """Whether P still has to absorb the keys of the anchors; those that edits brought come with the edits."""
+        later = self.state.meta.arriving and self.state.meta.edits > 0
+        return bool(self.anchors) and self.editor.untouched and not later
 
     @property
     def runtime(self) -> Runtime:
@@ -141,7 +153,7 @@ class Session:
                 meta.sites,
                 meta.recipe,
                 self.machine,
-                anchors=len(self.anchors),
+                anchors=len(self.anchors) + (PICTURED - self._held.pictured if meta.arriving else 0),
                 blueprint=blueprint,
             )
             require(needed, self.checkpoint)
@@ -178,6 +190,7 @@ class Session:
             if self.anchors and (writing or self.behind or self.lacks_anchor_keys):
                 self._hold()
             yield self.replay() if replay else 0
+            self._keep_answers()
 
     def _hold(self) -> None:
         """Let the editor hold the anchors; on a state without keys, P absorbs theirs first."""
@@ -188,25 +201,55 @@ class Session:
     def _give_anchors(self, *, fresh: bool = False, absorb_from: int | None = None) -> None:
         """Give the editor its anchors, with their cached answers and directions."""
         meta, digest = self.state.meta, anchors_digest(self.anchors)
-        anchors = ask_anchors(self.runtime, self.anchors, self.cache / anchors_cache(meta, digest, self.machine))
+        answers = self.cache / anchors_cache(meta, digest, self.machine)
+        self._answers = ask_anchors(self.runtime, self.anchors, answers)
         facts = digest, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
         path = self.cache / cache_name("directions", *facts)
         known = read_cache(path).get("directions")
-        self.editor.hold(anchors, fresh=fresh, absorb_from=absorb_from, directions=known)
+        self.editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
         found = self.editor.directions
         if found is not None and found is not known:
             write_cache(path, {"directions": found})
-        self.editor.release(corrected(self.anchors, self.ledger.history[: self.state.meta.edits]))
+        self._stored, self._grown = (answers, path), False
+        self.editor.release(corrected(self._held, self.ledger, self.state.meta.edits))
 
-    def release(self, question: str, images: Sequence[str]) -> None:
-        """Release the anchor that asks this question, if there is one, because an edit corrects its answer."""
-        if len(images) <= 1 and (place := self._places.get(identity_of(question, *images))) is not None:
-            self.editor.release([place])
+    def release(self, edit: Edit) -> None:
+        """Release the anchors whose answers an edit corrects."""
+        if places := self._held.corrected_by(edit):
+            self.editor.release(places)
+
+    def bring(self, edit: Edit) -> list[Probe]:
+        """Hold anchors made of the picture of the next edit from now on, if the state takes such, and return them."""
+        if not self.state.meta.arriving:
+            return []
+        questions = self._arrivals.questions(edit, self.state.meta.edits, self._held)
+        made = answered(self.runtime, edit, questions) if questions else {}
+        self._add(list(made), list(made.values()))
+        return list(made)
+
+    def _add(self, questions: Sequence[Probe], answers: Sequence[Anchor]) -> None:
+        """Hold further anchors, that edits brought."""
+        if questions:
+            self.editor.add(answers, len(self.anchors))
+            self._answers += answers
+            self._held.add(questions, written=False)
+            self._grown = True
+
+    def _keep_answers(self) -> None:
+        """Write the base's answers if edits brought anchors: once a session, since they take megabytes."""
+        if self._grown:
+            for path in self._stored:
+                with disk_errors(path):
+                    path.unlink(missing_ok=True)
+            digest = anchors_digest(self.anchors)
+            answers = self.cache / anchors_cache(self.state.meta, digest, self.machine)
+            keep_answers(answers, self._answers)
+            self._stored, self._grown = (answers,), False
 
     def take_anchors(self, digest: str) -> None:
         """Hold another set of anchors from now on, the present ones and more; P absorbs the keys of the new ones."""
         known = len(self.anchors)
-        self._use(load_anchors(self.target.folder, digest))
+        self._held.add(load_anchors(self.target.folder, digest)[known:])
         if self.lacks_anchor_keys:
             self._hold()
         else:
@@ -270,9 +313,10 @@ class Session:
         elif entry.kind == "anchors":
             self.take_anchors(entry.content)
         else:
-            self.release(entry.question, entry.images)
-            if entry.status is not Status.REFUSED:  # a refused edit changed nothing
-                edit, attempt = self.ledger.edit_of(entry), Try.of(entry)
+            edit, attempt, made = self.ledger.edit_of(entry), Try.of(entry), self.ledger.made_of(entry)
+            self.release(edit)
+            self._add(made, [ask_base(self.runtime, question) for question in made])
+            if entry.status is not Status.REFUSED:  # a refused edit changed nothing but the anchors
                 learn = self.editor.admit if attempt.joint else self.editor.edit
                 learn(EditRequest.of(edit), self.context(edit, attempt))
         self.count(entry)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
-from more_cli.ops.anchors import anchors_of, corrected
+from more_cli.ops import held
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.sign import Signature, state_signature
@@ -48,10 +48,13 @@ class Held:
     total: int = 0
     pictured: int = 0
     """Of these, about a picture."""
+    made: int = 0
+    """Of these, brought by edits, made of their pictures."""
 
     def __str__(self) -> str:
         """Return their number and kinds, such as `168: 128 about a picture, 40 text only`."""
-        return f"{self.total:,}: {self.pictured:,} about a picture, {self.total - self.pictured:,} text only"
+        made = f" ({self.made:,} brought by edits)" if self.made else ""
+        return f"{self.total:,}: {self.pictured:,} about a picture{made}, {self.total - self.pictured:,} text only"
 
 
 @dataclass(frozen=True)
@@ -190,9 +193,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
-    anchors = anchors_of(target.folder, meta)
-    released = corrected(anchors, ledger.history)
-    held = [anchor for place, anchor in enumerate(anchors) if place not in released]
+    anchors = held.held_at(ledger, meta, len(ledger.history))
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -200,7 +201,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        held=Held(len(held), sum(anchor.image is not None for anchor in held)),
+        held=_counted(anchors, held.corrected(anchors, ledger)),
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,
@@ -209,6 +210,12 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         ),
         signature=_signature(target, meta, ledger, signers),
     )
+
+
+def _counted(anchors: held.Held, released: Collection[int]) -> Held:
+    kept = [place for place in range(len(anchors.anchors)) if place not in released]
+    pictured = [place for place in kept if anchors.anchors[place].image is not None]
+    return Held(len(kept), len(pictured), len(anchors.made.intersection(kept)))
 
 
 def _signature(target: Target, meta: StateMeta, ledger: Ledger, signers: Path | None) -> Signature | str:

@@ -27,6 +27,7 @@ from more_cli.model.machine import Machine
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.base import open_base
 from more_cli.ops.export import ADAPTER
+from more_cli.ops.held import held_at
 from more_cli.ops.provenance import (
     PROVENANCE,
     carried,
@@ -265,7 +266,9 @@ def _anchors(target: Target, state: State, ledger: Ledger, named: dict[str, Name
         for number, anchor in enumerate(anchors, 1):
             if anchor.image is not None:
                 named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
-    return f"{len(sets[-1])}, unchanged since they were added" if sets else "none", None
+    held = held_at(ledger, state.meta, len(ledger.history))
+    made = f"; edits brought {len(held.made)} of them" if held.made else ""
+    return f"{len(held.anchors)}, unchanged since they were added{made}" if held.anchors else "none", None
 
 
 def _images(folder: Path, named: dict[str, Named], deep: bool, progress: Progress) -> tuple[str, None]:

@@ -69,7 +69,7 @@ class LogOutput(Printed, schema="more.log/2", command="more log [MODEL] --json")
 
 
 class StoredProbe(Part, like=ProbeEntry):
-    """A locality or portability question of an edit, as the ledger keeps it."""
+    """A question of an edit, or of an anchor made of its picture, as the ledger keeps it."""
 
     question: str
     image: str | None
@@ -89,6 +89,7 @@ class LogEdit(LogLine):
     image_rephrases: list[str]
     locality: list[StoredProbe]
     portability: list[StoredProbe]
+    made: list[StoredProbe]
     paths: dict[str, str]
     greedy_before: str | None
     greedy_after: str | None

@@ -160,6 +160,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """anchors that writes hold or watch"""
     pictured: int
     """of these, about a picture"""
+    made: int
+    """of these, brought by edits and made of their pictures"""
     drift: Drift | None
     """how far the watched anchors have moved; `null` without any"""
     recipe: dict[str, Any]
@@ -195,6 +197,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             edits=state.edits if state else 0,
             anchors=report.held.total,
             pictured=report.held.pictured,
+            made=report.held.made,
             drift=Drift.of_drift(report.drift),
             recipe=report.recipe.canonical(),
             sites=plan.sites if plan else report.records,

@@ -120,6 +120,8 @@ class Entry(_Strict):
     """probes, with the images' hashes"""
     portability: list[ProbeEntry] = []
     """probes, with the images' hashes"""
+    made: list[ProbeEntry] = []
+    """anchors made of its picture, which later writes hold, and its own; a line without any lacks the key"""
     tags: dict[str, Any] = {}
     """from the edit line"""
     paths: dict[str, str] = {}
@@ -211,7 +213,8 @@ _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rep
 
 def with_checksum(entry: Entry) -> tuple[Entry, bytes]:
     """Return the entry with its checksum, and its line including the newline."""
-    bare = f"{canonical_json(entry.model_copy(update={'check': ''}).model_dump(mode='json'))}\n".encode()
+    values = entry.model_copy(update={"check": ""}).model_dump(mode="json", exclude=set() if entry.made else {"made"})
+    bare = f"{canonical_json(values)}\n".encode()
     check = sha256_bytes(bare)
     return entry.model_copy(update={"check": check}), bare.replace(_NO_CHECK, _CHECK % check.encode(), 1)
 

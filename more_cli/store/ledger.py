@@ -63,7 +63,7 @@ class Ledger:
         self._history: list[LineRef] = []
         self._by_id: dict[str, LineRef] = {}
         self._found: dict[int, dict[int, bool]] = {}  # place of a consolidation -> its edits: place -> right
-        self._anchors: dict[int, str] = {}  # place of an "anchors" line -> digest of the set
+        self._anchors: dict[int, LineRef] = {}  # by place: "anchors" lines, and edits that brought anchors
         self._reverts: list[Revert] = []
         self._missing = 0  # lines that the last revert still lacks
         self.entries = Entries(self.path, self._refs)
@@ -179,11 +179,11 @@ class Ledger:
     @property
     def anchors(self) -> list[str]:
         """Digests of the sets that "anchors" lines in force added, oldest first; each set holds the one before."""
-        return list(self._anchors.values())
+        return [ref.content.hex() for ref in self._anchors.values() if ref.kind == "anchors"]
 
-    def anchors_at(self, place: int) -> str | None:
-        """Return the digest of the last anchors that a line up to this place of the history added; None for none."""
-        return next((digest for at, digest in reversed(self._anchors.items()) if at <= place), None)
+    def anchor_lines(self, place: int) -> Sequence[Entry]:
+        """Return the lines up to this place of the history that brought anchors: "anchors" lines, and edits."""
+        return Entries(self.path, [ref for at, ref in self._anchors.items() if at <= place])
 
     def head_at(self, lines: int) -> str | None:
         """Return the hash of the last of the first `lines` lines; None where there are fewer."""
@@ -240,29 +240,35 @@ class Ledger:
 
         No image is read yet: a missing or changed one is reported when it is opened.
         """
-
-        def image(sha256: str) -> ImageSource:
-            path = entry.paths.get(sha256)
-            if path is None or sha256 in self.images:
-                return self.images.source(sha256)
-            return ImageSource(path, Path(path), sha256)
-
-        def probe(item: ProbeEntry) -> Probe:
-            return Probe(item.question, image(item.image) if item.image else None, item.answer, item.hop)
-
         return Edit(
             id=entry.id,
-            images=tuple(image(sha256) for sha256 in entry.images),
+            images=tuple(self._image(entry, sha256) for sha256 in entry.images),
             question=entry.question,
             target=entry.target,
             rephrases=tuple(entry.rephrases),
-            image_rephrases=tuple(image(sha256) for sha256 in entry.image_rephrases),
-            locality=tuple(probe(item) for item in entry.locality),
-            portability=tuple(probe(item) for item in entry.portability),
+            image_rephrases=tuple(self._image(entry, sha256) for sha256 in entry.image_rephrases),
+            locality=self._probes(entry, entry.locality),
+            portability=self._probes(entry, entry.portability),
             tags=entry.tags,
             source=entry.source,
             line=entry.line,
         )
+
+    def made_of(self, entry: Entry) -> Sequence[Probe]:
+        """Return the anchors that were made of an edit's picture."""
+        return self._probes(entry, entry.made)
+
+    def _probes(self, entry: Entry, items: Iterable[ProbeEntry]) -> tuple[Probe, ...]:
+        def probe(item: ProbeEntry) -> Probe:
+            return Probe(item.question, self._image(entry, item.image) if item.image else None, item.answer, item.hop)
+
+        return tuple(map(probe, items))
+
+    def _image(self, entry: Entry, sha256: str) -> ImageSource:
+        path = entry.paths.get(sha256)
+        if path is None or sha256 in self.images:
+            return self.images.source(sha256)
+        return ImageSource(path, Path(path), sha256)
 
     @property
     def torn(self) -> int:
@@ -337,8 +343,8 @@ class Ledger:
             self.reverted.discard(entry.id)
         if entry.kind == "consolidate":
             self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.margins}
-        if entry.kind == "anchors":
-            self._anchors[len(self._history)] = entry.content
+        if entry.kind == "anchors" or entry.made:
+            self._anchors[len(self._history)] = ref
         self.head = sha256_bytes(line)
         self._size += len(line)
 
@@ -347,7 +353,7 @@ class Ledger:
         del self._history[entry.since - 1 :]
         self._reverts.append(Revert(ref, entry.since, removed))
         self._found = {place: right for place, right in self._found.items() if place < entry.since}
-        self._anchors = {place: digest for place, digest in self._anchors.items() if place < entry.since}
+        self._anchors = {place: line for place, line in self._anchors.items() if place < entry.since}
         self._missing = entry.redone
         self.reverted |= {old.id for old in removed if old.kind == "edit"}
         self.has_reverts = True

@@ -88,6 +88,8 @@ class StateMeta(BaseModel):
     """chat template of the prompts"""
     anchors: str | None = None
     """SHA-256 of the anchors"""
+    arriving: bool = False
+    """whether edits bring anchors, made of their pictures; left out if not"""
     calibration: dict[str, Any] | None = None
     """what `init --calibrate` tried and chose"""
     sites: list[SiteRecord]
@@ -171,7 +173,9 @@ def _parts(state: State) -> list[bytes | memoryview]:
     """Return the header of the sidecar, without its checksum, and its tensors."""
     meta = state.meta.model_copy(update={"schema_version": SCHEMA, "checksum": ZEROS})
     tensors = {f"{name}.{kind}": value for kind in "BPA" for name, value in getattr(state, kind).items()}
-    return sidecar.encoded({METADATA_KEY: canonical_json(meta.model_dump(mode="json", by_alias=True))}, tensors)
+    unused = set() if meta.arriving else {"arriving"}  # so states from before this key keep their bytes
+    values = meta.model_dump(mode="json", by_alias=True, exclude=unused)
+    return sidecar.encoded({METADATA_KEY: canonical_json(values)}, tensors)
 
 
 def load_meta(path: Path) -> StateMeta:
@@ -219,7 +223,8 @@ def open_state(path: Path) -> State:
 
 RESTORE = (
     "move it away and run `more init MODEL` with the options of the first time (--recipe, --set, --anchors, "
-    "--calibrate), or copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
+    "--calibrate), or `more edit` if that made it, or "
+    "copy the newest file of its `.d/snapshots` there: the next command replays the ledger"
 )
 """Hint for a state that is damaged: the ledger beside it holds every edit."""
 

@@ -13,19 +13,11 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
+from more_cli.inputs.wording import words_of
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
-from more_cli.ops.auto_anchors import (
-    NEUTRAL,
-    PER_PICTURE,
-    PICTURED,
-    SIZE,
-    TEXT,
-    alike,
-    auto_anchors,
-    with_prompts,
-    words_of,
-)
+from more_cli.ops.about import alike
+from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, auto_anchors, with_prompts
 from more_cli.recipe.files import load_recipe
 from support.helpers import COLOURS, Result, World, line, run
 from support.refused import assert_refused
@@ -91,16 +83,6 @@ def test_what_the_base_answers_as_it_answers_the_corrected_question_is_left_out(
     assert (again.code, "already exists, unchanged" in again.out) == (0, True)
 
 
-def test_edit_makes_them_with_a_state_of_its_own(world: World) -> None:
-    done = world.edit("--anchors", *FEW, *LOOP)
-    assert f"created {world.sidecar} with recipe llava and 21 anchors" in done.err
-    made = asked(world)
-    other = "--state", world.root / "other.more"
-    assert auto(world, *FEW, *other).code == 0
-    assert made == asked(world, *other)
-    assert run("verify", world.model, "--deep").code == 0
-
-
 def test_edit_makes_none_where_it_is_told_so_or_the_recipe_takes_none(world: World) -> None:
     done = world.edit("--no-anchors", *LOOP)
     assert run("anchors", "list", world.model, "--json").json["anchors"] == []
@@ -108,11 +90,6 @@ def test_edit_makes_none_where_it_is_told_so_or_the_recipe_takes_none(world: Wor
     paper = "--state", world.root / "paper.more"
     assert world.edit("--anchors", "--recipe", "paper-llava", "--set", "last=1", *paper).code in (0, 3)
     assert run("anchors", "list", world.model, *paper, "--json").json["anchors"] == []
-
-
-def test_the_first_edits_of_a_file_give_the_anchors_if_no_more_are_applied(world: World) -> None:
-    assert world.edit("--anchors", "--limit", 1, *FEW, *LOOP).code in (0, 3)
-    assert asked(world) == {("", "what is 2 plus 3 ?")}
 
 
 def test_an_anchor_that_an_edit_corrects_is_held_no_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

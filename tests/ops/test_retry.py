@@ -222,10 +222,3 @@ def test_a_try_that_supersedes_an_edit_names_it(refused: World) -> None:
     assert done.code == 0, done.err
     assert "other supersedes e1: same picture and question, another answer" in done.err
     assert run("status", refused.model, "--json").json["statuses"]["superseded"] == 1
-
-
-def test_a_pipe_gives_no_anchors_and_the_cost_is_said_once(world: World) -> None:
-    piped = (*CALM, "--anchors", "--image-root", world.root)
-    first, second = (json.dumps(line(number)).encode() + b"\n" for number in range(2))
-    assert "no anchors: nothing holds unrelated answers in place" in world.edit(*piped, edits="-", stdin=first).err
-    assert "no anchors" not in world.edit(*piped, edits="-", stdin=second).err

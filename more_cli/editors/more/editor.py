@@ -19,6 +19,7 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.draws import watched_places
 from more_cli.editors.more.loop import JointWrites, admit, consolidate, learn
 from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
@@ -172,6 +173,17 @@ class MoreEditor(Editor):
             if directions is None or len(directions) != len(watched):
                 directions = self._directions(list(watched.values()))
             self._watched = Watched(watched, directions)
+
+    def add(self, anchors: Sequence[Anchor], start: int) -> None:
+        """Hold further anchors, from place `start` on; those before stay as they are."""
+        if self.recipe.anchors.keys:
+            self._absorb(self._keys(anchors))
+        new = dict(enumerate(anchors, start))
+        watched = set(watched_places(start + len(new), self.recipe.anchors.watched, self.recipe.rehearsal.seed))
+        self._held |= {place: anchor for place, anchor in new.items() if place not in watched}
+        if fresh := {place: anchor for place, anchor in new.items() if place in watched}:
+            known = self._watched or Watched({}, torch.zeros(0))
+            self._watched = known.joined(fresh, self._directions(list(fresh.values())))
 
     def release(self, places: Collection[int]) -> None:
         """Neither hold nor watch the anchors at these places any longer: edits correct their answers."""

@@ -43,6 +43,11 @@ class Watched:
         left = {place: anchor for place, anchor in self.anchors.items() if place not in places}
         return Watched(left, self.directions[kept]) if left else None
 
+    def joined(self, anchors: Mapping[int, Anchor], directions: Tensor) -> Self:
+        """Return these and further ones, with their directions."""
+        joined = torch.cat([self.directions, directions]) if self.anchors else directions
+        return type(self)({**self.anchors, **anchors}, joined)
+
     def nearest(self, direction: Tensor, size: int) -> list[int]:
         """Return the places of the `size` anchors whose keys are most like this one, the nearest first."""
         likeness = self.directions @ direction
