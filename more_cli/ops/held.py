@@ -22,8 +22,8 @@ class Held:
         """Place of every anchor, by its identity."""
         self.pictured = 0
         """Anchors that ask about a picture."""
-        self.made = 0
-        """Anchors that edits brought, made of their pictures."""
+        self.made = set[int]()
+        """Places of those that edits brought, made of their pictures."""
         self._words: dict[str, dict[int, Words]] = {}
         """Words of the anchors that nobody wrote, by picture and place."""
 
@@ -35,7 +35,8 @@ class Held:
             self.places[identity(anchor)] = place
             self.pictured += anchor.image is not None
             if not written:
-                self.made += anchor.image is not None
+                if anchor.image:
+                    self.made.add(place)
                 picture = anchor.image.sha256 if anchor.image else ""
                 self._words.setdefault(picture, {})[place] = words_of(anchor.question)
 

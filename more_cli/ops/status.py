@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
+from more_cli.ops import held
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
-from more_cli.ops.held import corrected, held_at
 from more_cli.ops.sign import Signature, state_signature
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
@@ -49,11 +50,12 @@ class Held:
     pictured: int = 0
     """Of these, about a picture."""
     made: int = 0
-    """Anchors that edits brought, also those whose answers later edits correct."""
+    """Of these, brought by edits, made of their pictures."""
 
     def __str__(self) -> str:
         """Return their number and kinds, such as `168: 128 about a picture, 40 text only`."""
-        return f"{self.total:,}: {self.pictured:,} about a picture, {self.total - self.pictured:,} text only"
+        made = f" ({self.made:,} brought by edits)" if self.made else ""
+        return f"{self.total:,}: {self.pictured:,} about a picture{made}, {self.total - self.pictured:,} text only"
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,11 @@ class StatusReport:
     @property
     def extensions(self) -> list[str]:
         """What the recipe does beyond the paper."""
-        watched = self.drift.watched if self.drift else 0
-        return extensions(self.recipe, self.held.total, watched, made=self.held.made)
+        return extensions(self.recipe, self.held.total, self.drift.watched if self.drift else 0)
 
 
-def extensions(recipe: Recipe, anchors: int, watched: int = 0, *, made: int = 0) -> list[str]:
-    """Name what a recipe does beyond the paper's write and recursion, with so many anchors.
-
-    Some of them are `watched`; edits brought `made` of them.
-    """
+def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
+    """Name what a recipe does beyond the paper's write and recursion, with so many anchors, some of them `watched`."""
     names = []
     if recipe.uses_polyak:
         names.append("Polyak step" + (f" (visual share {recipe.visual_share})" if recipe.visual_share else ""))
@@ -127,8 +125,7 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0, *, made: int = 0)
         names.append(f"rehearsal of {recipe.rehearsal.size}")
     if anchors and (recipe.anchors.size or recipe.anchors.keys):
         keys = ", their keys in P" if recipe.anchors.keys else ""
-        brought = f", {made:,} made of pictures of edits" if made else ""
-        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys}{brought})")
+        names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
         if recipe.captions:
             names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
     if watched:
@@ -197,9 +194,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
     ledger = Ledger(target.folder)
     meta = replay_start(state, ledger, target.sidecar).meta
     counts = Counter(ledger.statuses().values())
-    held = held_at(ledger, meta, len(ledger.history))
-    released = corrected(held, ledger)
-    left = [anchor for place, anchor in enumerate(held.anchors) if place not in released]
+    anchors = held.held_at(ledger, meta, len(ledger.history))
     return StatusReport(
         target=target,
         checkpoint=checkpoint,
@@ -207,7 +202,7 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         statuses={status: counts[status] for status in Status if counts[status]},
         asked=len(ledger.asked()),
         failed=ledger.failed(),
-        held=Held(len(left), sum(anchor.image is not None for anchor in left), held.made),
+        held=_counted(anchors, held.corrected(anchors, ledger)),
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,
@@ -216,6 +211,12 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         ),
         signature=_signature(target, meta, ledger, signers),
     )
+
+
+def _counted(anchors: held.Held, released: Collection[int]) -> Held:
+    kept = [place for place in range(len(anchors.anchors)) if place not in released]
+    pictured = [place for place in kept if anchors.anchors[place].image is not None]
+    return Held(len(kept), len(pictured), len(anchors.made.intersection(kept)))
 
 
 def _signature(target: Target, meta: StateMeta, ledger: Ledger, signers: Path | None) -> Signature | str:

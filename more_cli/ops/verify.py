@@ -267,7 +267,7 @@ def _anchors(target: Target, state: State, ledger: Ledger, named: dict[str, Name
             if anchor.image is not None:
                 named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
     held = held_at(ledger, state.meta, len(ledger.history))
-    made = f"; edits brought {held.made} of them" if held.made else ""
+    made = f"; edits brought {len(held.made)} of them" if held.made else ""
     return f"{len(held.anchors)}, unchanged since they were added{made}" if held.anchors else "none", None
 
 

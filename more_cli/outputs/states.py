@@ -161,7 +161,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     pictured: int
     """of these, about a picture"""
     made: int
-    """anchors that edits brought, made of their pictures; also those whose answers later edits correct"""
+    """of these, brought by edits and made of their pictures"""
     drift: Drift | None
     """how far the watched anchors have moved; `null` without any"""
     recipe: dict[str, Any]
