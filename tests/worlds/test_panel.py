@@ -39,6 +39,35 @@ def test_halves_have_equal_spread() -> None:
     assert [len(half) for half in halves.values()] == [4, 4]
 
 
+def test_the_fresh_half_shares_no_world_and_each_of_its_worlds_has_a_weak_base() -> None:
+    fresh = [member for member in MEMBERS.values() if member.half == "fresh"]
+    assert not {m.world for m in fresh} & {m.world for m in MEMBERS.values() if m.half != "fresh"}
+    for name in {member.world for member in fresh}:
+        stopped = [member.horizon > member.steps for member in fresh if member.world == name]
+        assert sorted(stopped) == [False, True]
+
+
+@pytest.mark.parametrize("name", ["reef", "carnival"])
+def test_fresh_worlds_share_no_drawing_word_wording_or_syllable_with_another(name: str) -> None:
+    fresh = world_named(name)
+    for other in (world_named(each) for each in WORLDS if each != name):
+        assert fresh.number != other.number
+        assert fresh.paint is not other.paint
+        for trait in ("kinds", "colours", "sizes", "places", "grounds", "numbers", "syllables"):
+            assert not set(getattr(fresh, trait)) & set(getattr(other, trait)), (other.name, trait)
+        mine, theirs = (
+            {
+                text
+                for w in (*each.asks.values(), *(f[0] for f in each.facts.values()))
+                for text in (*w.trained, *w.unseen)
+            }
+            for each in (fresh, other)
+        )
+        assert not mine & theirs
+        answers, others = ({a for _, known in each.facts.values() for a in known} for each in (fresh, other))
+        assert not answers & others
+
+
 def test_unseen_wordings_are_not_trained(world: World) -> None:
     trained = {text for wordings in world.asks.values() for text in wordings.trained}
     unseen = {text for wordings in world.asks.values() for text in wordings.unseen}
