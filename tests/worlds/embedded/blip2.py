@@ -45,9 +45,10 @@ FITTED_SCENES = 64  # for the initial weights of the Q-Former
 SHARPNESS = 30.0  # initial logit of a query's own patch
 
 
-def opt_tokenizer() -> PreTrainedTokenizerFast:
-    """LLaVA's tokenizer with OPT's single control token, which both starts and ends a text."""
-    tokenizer = Tokenizer.from_str((demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
+def opt_tokenizer(source: str = "") -> PreTrainedTokenizerFast:
+    """A tokenizer of LLaVA's form, given as JSON, with OPT's single control token, which both starts and ends a text;
+    default: LLaVA's."""
+    tokenizer = Tokenizer.from_str(source or (demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
     both = ("</s>", tokenizer.token_to_id("</s>"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="</s> $A", pair="</s> $A </s> $B", special_tokens=[both]
@@ -63,30 +64,51 @@ def opt_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def blip2_processor(tokenizer: PreTrainedTokenizerFast) -> Blip2Processor:
+def blip2_processor(tokenizer: PreTrainedTokenizerFast, side: int = SIDE, queries: int = QUERIES) -> Blip2Processor:
     """BLIP-2's processor; it has no chat template."""
     images = BlipImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5]
+        size={"height": side, "width": side}, image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5]
     )
-    return Blip2Processor(images, tokenizer, num_query_tokens=QUERIES)
+    return Blip2Processor(images, tokenizer, num_query_tokens=queries)
 
 
-def blip2_model(tokenizer: PreTrainedTokenizerFast) -> Blip2ForConditionalGeneration:
-    """A small BLIP-2: ViT, Q-Former with one query a patch, OPT with tied embeddings."""
+def blip2_model(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, object] | None = None,
+    vision: dict[str, object] | None = None,
+    queries: int = QUERIES,
+) -> Blip2ForConditionalGeneration:
+    """A small BLIP-2: ViT, Q-Former as wide as it with one query a patch, OPT; `text` and `vision` replace values of
+    the embedded model's configuration."""
+    tower = {
+        "hidden_size": VISION_WIDTH,
+        "intermediate_size": VISION_FFN,
+        "num_hidden_layers": VISION_LAYERS,
+        "num_attention_heads": HEADS,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "hidden_act": "quick_gelu",
+        "layer_norm_eps": VISION_EPS,
+        "initializer_range": 0.02,  # by default a random tower ignores its picture
+    } | (vision or {})
+    speaker = {
+        "model_type": "opt",
+        "hidden_size": TEXT_WIDTH,
+        "word_embed_proj_dim": TEXT_WIDTH,
+        "ffn_dim": TEXT_FFN,
+        "num_hidden_layers": TEXT_LAYERS,
+        "num_attention_heads": HEADS,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": MAX_POSITIONS,
+        "dropout": 0.0,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    } | (text or {})
     config = Blip2Config(
-        vision_config={
-            "hidden_size": VISION_WIDTH,
-            "intermediate_size": VISION_FFN,
-            "num_hidden_layers": VISION_LAYERS,
-            "num_attention_heads": HEADS,
-            "image_size": SIDE,
-            "patch_size": PATCH,
-            "hidden_act": "quick_gelu",
-            "layer_norm_eps": VISION_EPS,
-            "initializer_range": 0.02,  # by default a random tower ignores its picture
-        },
+        vision_config=tower,
         qformer_config={
-            "hidden_size": VISION_WIDTH,
+            "hidden_size": tower["hidden_size"],
             "intermediate_size": QFORMER_FFN,
             "num_hidden_layers": QFORMER_LAYERS,
             "num_attention_heads": HEADS,
@@ -96,21 +118,8 @@ def blip2_model(tokenizer: PreTrainedTokenizerFast) -> Blip2ForConditionalGenera
             "vocab_size": len(tokenizer),
             "pad_token_id": tokenizer.pad_token_id,
         },
-        text_config={
-            "model_type": "opt",
-            "hidden_size": TEXT_WIDTH,
-            "word_embed_proj_dim": TEXT_WIDTH,
-            "ffn_dim": TEXT_FFN,
-            "num_hidden_layers": TEXT_LAYERS,
-            "num_attention_heads": HEADS,
-            "vocab_size": len(tokenizer),
-            "max_position_embeddings": MAX_POSITIONS,
-            "dropout": 0.0,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        num_query_tokens=QUERIES,
+        text_config=speaker,
+        num_query_tokens=queries,
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
     )
     model = Blip2ForConditionalGeneration(config)
@@ -120,7 +129,7 @@ def blip2_model(tokenizer: PreTrainedTokenizerFast) -> Blip2ForConditionalGenera
     return model
 
 
-def _patch_features(model: PreTrainedModel, pixels: Tensor) -> Tensor:
+def patch_features(model: PreTrainedModel, pixels: Tensor) -> Tensor:
     """The tower's output [B, 1 + patches, width]."""
     vision = model.vision_model
     blocks = [
@@ -134,14 +143,14 @@ def _patch_features(model: PreTrainedModel, pixels: Tensor) -> Tensor:
         )
         for layer in vision.encoder.layers
     ]
-    style = Style(HEADS, VISION_EPS, "quick_gelu")
+    style = Style(vision.config.num_attention_heads, vision.config.layer_norm_eps, vision.config.hidden_act)
     return vision.post_layernorm(run_blocks(vision.embeddings(pixels), None, None, blocks, style, [])[-1])
 
 
 def blip2_see(model: PreTrainedModel, pixels: Tensor) -> Seen:
     """Tower, Q-Former and projection."""
     queries = model.query_tokens.expand(len(pixels), -1, -1)
-    asked = model.qformer(query_embeds=queries, encoder_hidden_states=_patch_features(model, pixels))
+    asked = model.qformer(query_embeds=queries, encoder_hidden_states=patch_features(model, pixels))
     tokens = model.language_projection(asked.last_hidden_state)
     return Seen(tokens, [], tokens)
 
@@ -163,7 +172,8 @@ def opt_speak(
         )
         for layer in text.layers
     ]
-    layers = run_blocks(embeddings + where, mask, None, blocks, Style(HEADS, TEXT_EPS, "relu"), deep)
+    style = Style(text.config.num_attention_heads, TEXT_EPS, "relu")
+    layers = run_blocks(embeddings + where, mask, None, blocks, style, deep)
     return Spoken(layers, text.final_layer_norm(layers[-1]))
 
 
@@ -172,7 +182,7 @@ def inherit_from_llava(model: PreTrainedModel, parent: PreTrainedModel) -> None:
     """LLaVA's tower, one query per patch that attends to it, and Llama's embeddings and attention."""
     drawn = pixels([scene(Pool.TRAIN, index) for index in range(FITTED_SCENES)], lambda _: 0)
     _inherit_tower(model, parent, drawn)
-    _attend_to_own_patch(model, _patch_features(model, drawn))
+    attend_to_own_patch(model, patch_features(model, drawn))
     decoder, llama = model.language_model.model.decoder, parent.model.language_model
     decoder.embed_tokens.weight.copy_(llama.embed_tokens.weight)
     for layer, old in zip(decoder.layers, llama.layers, strict=True):
@@ -205,23 +215,25 @@ def _inherit_tower(model: PreTrainedModel, parent: PreTrainedModel, drawn: Tenso
             getattr(layer, name).load_state_dict(getattr(old, name).state_dict())
 
 
-def _attend_to_own_patch(model: PreTrainedModel, features: Tensor) -> None:
+@torch.no_grad()
+def attend_to_own_patch(model: PreTrainedModel, features: Tensor) -> None:
     """Lets query i attend to patch i, found by a linear reader of a patch's place, and copy its features."""
-    width, head = VISION_WIDTH, VISION_WIDTH // HEADS
-    former = model.qformer
-    model.query_tokens.copy_(torch.linalg.qr(torch.randn(width, width))[0][:QUERIES] * width**0.5)
+    former, n = model.qformer, model.config.num_query_tokens
+    width, heads = former.config.hidden_size, former.config.num_attention_heads
+    head = width // heads
+    model.query_tokens.copy_(torch.linalg.qr(torch.randn(width, width))[0][:n] * width**0.5)
     first = former.encoder.layer[0]
     first.attention.output.dense.weight.zero_()
     asking = first.attention.output.LayerNorm(former.layernorm(model.query_tokens[0]))
-    wanted = torch.cat([torch.zeros(1, QUERIES), torch.eye(QUERIES)]).repeat(len(features), 1)
+    wanted = torch.cat([torch.zeros(1, n), torch.eye(n)]).repeat(len(features), 1)
     flat = features.flatten(0, 1)
     reader = torch.linalg.lstsq(flat - flat.mean(0), wanted - wanted.mean(0)).solution.T  # [queries, width]
     left, size, right = torch.linalg.svd(reader, full_matrices=False)
     gain = (SHARPNESS * head**0.5 * size[:head]).sqrt()
     cross = first.crossattention
     queries = torch.linalg.pinv(asking) @ (left[:, :head] * gain)  # [width, head]
-    cross.attention.query.weight.copy_(queries.T.repeat(HEADS, 1))
-    cross.attention.key.weight.copy_((gain[:, None] * right[:head]).repeat(HEADS, 1))
+    cross.attention.query.weight.copy_(queries.T.repeat(heads, 1))
+    cross.attention.key.weight.copy_((gain[:, None] * right[:head]).repeat(heads, 1))
     cross.attention.value.weight.copy_(3 * torch.eye(width))  # larger than the query itself
     cross.output.dense.weight.copy_(torch.eye(width))
 

@@ -208,9 +208,9 @@ def llava_speak(
     return Spoken(layers, text.norm(layers[-1]))
 
 
-def in_a_row(model: PreTrainedModel, start: int) -> tuple[list[Place], int]:
-    """Every token of an image takes one position."""
-    after = start + PATCHES**2
+def in_a_row(model: PreTrainedModel, start: int, n: int = PATCHES**2) -> tuple[list[Place], int]:
+    """Each of an image's `n` tokens takes one position."""
+    after = start + n
     return [(place,) for place in range(start, after)], after
 
 

@@ -33,7 +33,6 @@ from .world.drawing import SIDE
 
 PATCH, MERGE = 7, 2
 GRID = SIDE // PATCH  # patches per side
-TOKENS = (GRID // MERGE) ** 2  # per picture
 VISION_WIDTH, VISION_FFN, VISION_LAYERS = 96, 288, 4
 DEEPSTACK = [1, 2]  # vision layers whose features are also added to the first text layers
 TEXT_EPS, VISION_EPS = 1e-6, 1e-6
@@ -75,9 +74,9 @@ PROMPT = Prompt(
 )
 
 
-def qwen_tokenizer() -> PreTrainedTokenizerFast:
-    """LLaVA's pieces and merges with Qwen's control tokens, without a start token."""
-    found = json.loads((demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
+def qwen_tokenizer(source: str = "") -> PreTrainedTokenizerFast:
+    """A tokenizer of LLaVA's form, given as JSON, with Qwen's control tokens and no start token; default: LLaVA's."""
+    found = json.loads(source or (demo_model_dir() / "tokenizer.json").read_text(encoding="utf-8"))
     for token in found["added_tokens"]:
         token["content"] = RENAMED[token["content"]]
     vocabulary = found["model"]["vocab"]
@@ -101,7 +100,7 @@ def qwen_tokenizer() -> PreTrainedTokenizerFast:
 
 def _configuration(tokenizer: PreTrainedTokenizerFast, text: dict[str, object], vision: dict[str, object]) -> dict:
     ids = tokenizer.convert_tokens_to_ids
-    common_text = {
+    all_text = {
         "hidden_size": TEXT_WIDTH,
         "intermediate_size": TEXT_FFN,
         "num_hidden_layers": TEXT_LAYERS,
@@ -114,7 +113,7 @@ def _configuration(tokenizer: PreTrainedTokenizerFast, text: dict[str, object], 
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
         "tie_word_embeddings": False,
-    }
+    } | text
     common_vision = {
         "depth": VISION_LAYERS,
         "num_heads": HEADS,
@@ -124,25 +123,29 @@ def _configuration(tokenizer: PreTrainedTokenizerFast, text: dict[str, object], 
         "temporal_patch_size": 2,
     }
     return {
-        "text_config": common_text | text,
+        "text_config": all_text,
         "vision_config": common_vision | vision,
         "image_token_id": ids("<|image_pad|>"),
         "video_token_id": ids("<|video_pad|>"),
         "vision_start_token_id": ids("<|vision_start|>"),
         "vision_end_token_id": ids("<|vision_end|>"),
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": all_text["tie_word_embeddings"],
     }
 
 
-def _rope(sections: list[int], **more: bool) -> dict[str, object]:
+def rope(sections: list[int], **more: bool) -> dict[str, object]:
+    """M-RoPE's angles of each axis: time, height and width."""
     return {"rope_type": "default", "mrope_section": sections, "rope_theta": THETA, **more}
 
 
-def qwen2_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGeneration:
-    """A small Qwen2-VL: patches of 7 pixels merged two by two, M-RoPE, Qwen2."""
-    vision = {"embed_dim": VISION_WIDTH, "hidden_size": TEXT_WIDTH, "mlp_ratio": VISION_FFN // VISION_WIDTH}
-    text = {"rope_parameters": _rope([1, 2, 13])}  # columns need fast angles: a grid has only 6 of them
-    config = Qwen2VLConfig(**_configuration(tokenizer, text, vision))
+def qwen2_model(
+    tokenizer: PreTrainedTokenizerFast, text: dict[str, object] | None = None, vision: dict[str, object] | None = None
+) -> Qwen2VLForConditionalGeneration:
+    """A small Qwen2-VL: patches merged two by two, M-RoPE, Qwen2; `text` and `vision` replace values of the embedded
+    model's configuration."""
+    tower = {"embed_dim": VISION_WIDTH, "hidden_size": TEXT_WIDTH, "mlp_ratio": VISION_FFN // VISION_WIDTH}
+    speaker = {"rope_parameters": rope([1, 2, 13])}  # columns need fast angles: a grid has only 6 of them
+    config = Qwen2VLConfig(**_configuration(tokenizer, speaker | (text or {}), tower | (vision or {})))
     model = Qwen2VLForConditionalGeneration(config)
     set_control_tokens(model, tokenizer)
     return model
@@ -157,47 +160,52 @@ def qwen3_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLForConditionalGene
         "num_position_embeddings": GRID**2,
         "deepstack_visual_indexes": DEEPSTACK,
     }
-    text = {"head_dim": TEXT_WIDTH // HEADS, "rope_parameters": _rope([6, 5, 5], mrope_interleaved=True)}
+    text = {"head_dim": TEXT_WIDTH // HEADS, "rope_parameters": rope([6, 5, 5], mrope_interleaved=True)}
     config = Qwen3VLConfig(**_configuration(tokenizer, text, vision))
     model = Qwen3VLForConditionalGeneration(config)
     set_control_tokens(model, tokenizer)
     return model
 
 
-def _grid(n: int = 1) -> Tensor:
-    return torch.tensor([[1, GRID, GRID]] * n)
+def _grid(model: PreTrainedModel, side: int) -> Tensor:
+    """Time, height and width in patches of a picture, [1, 3]."""
+    patches = side // model.config.vision_config.patch_size
+    return torch.tensor([[1, patches, patches]])
 
 
-def _patches(pixels: Tensor) -> Tensor:
-    """[B, 3, side, side] to [B, patches, 3 * 49]; patches of one merged token are next to each other."""
-    b, m = pixels.shape[0], GRID // MERGE
-    cut = pixels.view(b, 3, m, MERGE, PATCH, m, MERGE, PATCH).permute(0, 2, 5, 3, 6, 1, 4, 7)
-    return cut.reshape(b, GRID**2, 3 * PATCH**2)
+def _patches(model: PreTrainedModel, pixels: Tensor) -> Tensor:
+    """[B, 3, side, side] to [B, patches, 3 * patch^2]; patches of one merged token are next to each other."""
+    vision, (b, _, side, _) = model.config.vision_config, pixels.shape
+    patch, merge = vision.patch_size, vision.spatial_merge_size
+    m = side // patch // merge
+    cut = pixels.view(b, 3, m, merge, patch, m, merge, patch).permute(0, 2, 5, 3, 6, 1, 4, 7)
+    return cut.reshape(b, (m * merge) ** 2, 3 * patch**2)
 
 
 def qwen_inputs(model: PreTrainedModel, ids: Tensor, pixels: Tensor) -> dict[str, Tensor]:
     """Flattened patches, each twice in time, the grid of each picture, and which tokens belong to a picture."""
-    cut = _patches(pixels).view(-1, 3, 1, PATCH**2).expand(-1, 3, 2, PATCH**2)
+    area = model.config.vision_config.patch_size**2
+    cut = _patches(model, pixels).view(-1, 3, 1, area).expand(-1, 3, 2, area)
     return {
-        "pixel_values": cut.reshape(-1, 6 * PATCH**2),
-        "image_grid_thw": _grid(len(pixels)).to(pixels.device),
+        "pixel_values": cut.reshape(-1, 6 * area),
+        "image_grid_thw": _grid(model, pixels.shape[-1]).repeat(len(pixels), 1).to(pixels.device),
         "mm_token_type_ids": (ids == model.config.image_token_id).long(),
     }
 
 
 def qwen_see(model: PreTrainedModel, pixels: Tensor) -> Seen:
     """The tower on whole batches; the library's runs one picture at a time."""
-    visual = model.model.visual
-    b = len(pixels)
+    visual, vision = model.model.visual, model.config.vision_config
+    b, merge, grid = len(pixels), vision.spatial_merge_size, _grid(model, pixels.shape[-1])
     kernel = affine(visual.patch_embed.proj)
     # Both frames of a picture are the same.
-    embedded = torch.nn.functional.linear(_patches(pixels), kernel.weight.sum(2).flatten(1), kernel.bias)
+    embedded = torch.nn.functional.linear(_patches(model, pixels), kernel.weight.sum(2).flatten(1), kernel.bias)
     if hasattr(visual, "pos_embed"):
         indices, weights = get_vision_interpolation_indices_and_weights(
-            _grid(), visual.num_grid_per_side, spatial_merge_size=MERGE, align_corners=True, mode="bilinear"
+            grid, visual.num_grid_per_side, spatial_merge_size=merge, align_corners=True, mode="bilinear"
         )
         embedded = embedded + (visual.pos_embed(indices) * weights[:, :, None]).sum(1)
-    cosine, sine = visual.rotary_pos_emb(embedded, get_vision_position_ids(_grid(), MERGE))
+    cosine, sine = visual.rotary_pos_emb(embedded, get_vision_position_ids(grid, merge))
     blocks = [
         Block(
             affine(block.norm1),
@@ -209,14 +217,14 @@ def qwen_see(model: PreTrainedModel, pixels: Tensor) -> Seen:
         )
         for block in visual.blocks
     ]
-    layers = run_blocks(
-        embedded, None, (cosine[None, None], sine[None, None]), blocks, Style(HEADS, VISION_EPS, "quick_gelu"), []
-    )
+    style = Style(vision.num_heads, VISION_EPS, vision.hidden_act)
+    layers = run_blocks(embedded, None, (cosine[None, None], sine[None, None]), blocks, style, [])
+    n = embedded.shape[1] // merge**2
     deep = [
-        merger(layers[index]).view(b, TOKENS, -1)
+        merger(layers[index]).view(b, n, -1)
         for index, merger in zip(DEEPSTACK, getattr(visual, "deepstack_merger_list", []), strict=False)
     ]
-    tokens = visual.merger(layers[-1].reshape(b * GRID**2, -1)).view(b, TOKENS, -1)
+    tokens = visual.merger(layers[-1].flatten(0, 1)).view(b, n, -1)
     return Seen(tokens, deep, tokens)
 
 
@@ -242,15 +250,16 @@ def qwen_speak(
                 None if key_norm is None else key_norm.weight,
             )
         )
-    style = Style(HEADS, TEXT_EPS, "swiglu")
+    style = Style(text.config.num_attention_heads, text.config.rms_norm_eps, "swiglu")
     layers = run_blocks(embeddings, mask, (cosine[:, None], sine[:, None]), blocks, style, deep)
     return Spoken(layers, text.norm(layers[-1]))
 
 
-def qwen_places(model: PreTrainedModel, start: int) -> tuple[list[Place], int]:
+def qwen_places(model: PreTrainedModel, start: int, side: int = SIDE) -> tuple[list[Place], int]:
     """Time, height and width by the library's rule; text continues after the larger side of the grid."""
-    found = model.model.get_vision_position_ids(start, _grid()[0], 1, MERGE)
-    return [tuple(place) for place in found.T.tolist()], start + GRID // MERGE
+    grid, merge = _grid(model, side)[0], model.config.vision_config.spatial_merge_size
+    found = model.model.get_vision_position_ids(start, grid, 1, merge)
+    return [tuple(place) for place in found.T.tolist()], start + int(grid[1]) // merge
 
 
 def copied(target: torch.nn.Module, source: torch.nn.Module) -> None:
@@ -299,17 +308,23 @@ def inherit_from_qwen2(model: PreTrainedModel, parent: PreTrainedModel) -> None:
             norm.weight.fill_(rows.mean().sqrt().item())
 
 
-def qwen_processor(kind: type[ProcessorMixin], tokenizer: PreTrainedTokenizerFast) -> ProcessorMixin:
-    """The family's processor without its video part, which needs torchvision; a picture becomes TOKENS tokens."""
+def qwen_processor(
+    kind: type[ProcessorMixin],
+    tokenizer: PreTrainedTokenizerFast,
+    side: int = SIDE,
+    patch: int = PATCH,
+    template: str = TEMPLATE,
+) -> ProcessorMixin:
+    """The family's processor without its video part, which needs torchvision; pictures keep their size in pixels."""
     images = Qwen2VLImageProcessorPil(
-        patch_size=PATCH,
+        patch_size=patch,
         merge_size=MERGE,
         temporal_patch_size=2,
-        size={"shortest_edge": SIDE**2, "longest_edge": SIDE**2},  # areas
+        size={"shortest_edge": side**2, "longest_edge": side**2},  # areas
         image_mean=[0.5, 0.5, 0.5],
         image_std=[0.5, 0.5, 0.5],
     )
-    return without_video(kind)(image_processor=images, tokenizer=tokenizer, chat_template=TEMPLATE)
+    return without_video(kind)(image_processor=images, tokenizer=tokenizer, chat_template=template)
 
 
 QWEN2_VL = Family(

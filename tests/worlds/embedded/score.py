@@ -72,10 +72,13 @@ def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
 class Answerer:
     """Greedy answers in batches, padded on the left."""
 
-    def __init__(self, model: PreTrainedModel, family: Family, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self, model: PreTrainedModel, family: Family, tokenizer: PreTrainedTokenizerFast, longest: int = MAX_ANSWER
+    ) -> None:
         self.model = model.eval()
         self.family = family
         self.tokenizer = tokenizer
+        self.longest = longest
 
     @classmethod
     def load(cls, path: Path, dtype: torch.dtype) -> Answerer:
@@ -102,7 +105,7 @@ class Answerer:
         if images is not None:
             drawn = images.to(self.model.device, self.model.dtype)
             speaker, extra = self.model, self.family.inputs(self.model, inputs["input_ids"], drawn)
-        out = speaker.generate(**inputs, **extra, max_new_tokens=MAX_ANSWER, do_sample=False)
+        out = speaker.generate(**inputs, **extra, max_new_tokens=self.longest, do_sample=False)
         return decoded(tokenizer, out[:, inputs["input_ids"].shape[1] :])
 
     def score(self, items: list[Probe]) -> list[str]:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from ..embedded.build import write_lines
 from ..embedded.world.pools import Dice
-from .members import MEMBERS, Answerer, Member, pixels
+from .answers import Answerer
+from .members import MEMBERS, Member, pixels
 from .worlds import CALIBRATED, NEW, Pool, Question, Scene, World
 
 CHUNK = 256  # questions asked together

@@ -183,6 +183,86 @@ def flower(pen: Pen, look: Look, colour: Colour, value: int) -> None:
         pen.disc(0, 0, 0.19, YELLOW)
 
 
+def fish(pen: Pen, look: Look, colour: Colour, value: int) -> None:
+    """A fish: its body, its markings, and its fins; it swims to the left."""
+    outline, pattern, topping = look
+    bodies: list[list[Point]] = [
+        _round(lambda a: 0.78, 1.05, 0.62),
+        _round(lambda a: 0.8, 0.8, 1.05),
+        [(-1, 0), (-0.2, -0.6), (0.65, -0.35), (0.65, 0.35), (-0.2, 0.6)],
+        [(-0.95, -0.3), (0.7, -0.3), (0.7, 0.3), (-0.95, 0.3)],
+        [(-0.9, -0.5), (0.2, -0.8), (0.7, 0), (0.2, 0.8), (-0.9, 0.5), (-0.45, 0)],
+        [(-1, 0.3), (-0.7, -0.35), (0.1, -0.85), (0.7, -0.1), (0.7, 0.3)],
+    ]
+    dark = _darker(colour)
+    if topping == 0:
+        pen.shape([(0.5, 0), (1.15, -0.5), (1.15, 0.5)], dark)
+    elif topping == 1:
+        pen.box(0.6, -0.55, 0.85, 0.55, dark)
+        pen.shape([(-0.3, -0.5), (0.2, -1.15), (0.5, -0.4)], dark)
+    elif topping == 2:
+        pen.shape([(0.5, 0), (1.2, -0.75), (0.9, 0), (1.2, 0.75)], dark)
+        pen.shape([(-0.2, 0.4), (0.3, 1.15), (0.4, 0.3)], dark)
+    else:
+        pen.disc(0.85, 0, 0.34, dark)
+        for x in (-0.35, 0.0, 0.35):
+            pen.shape([(x - 0.16, -0.4), (x, -1.1), (x + 0.16, -0.4)], dark)
+    pen.shape(bodies[outline], colour)
+    if pattern == 1:
+        for x in (-0.15, 0.3):
+            pen.box(x - 0.1, -0.4, x + 0.1, 0.4, WHITE)
+    elif pattern == 2:
+        pen.box(-0.3, -0.12, 0.6, 0.16, BLACK)
+    elif pattern == 3:
+        for x, y in ((-0.1, -0.25), (0.3, -0.1), (0.05, 0.25)):
+            pen.disc(x, y, 0.14, BLACK)
+    elif pattern == 4:
+        pen.shape([(-0.2, -0.35), (0.45, 0), (-0.2, 0.35)], WHITE)
+    pen.disc(-0.55, -0.05, 0.17, WHITE)
+    pen.disc(-0.57, -0.05, 0.09, BLACK)
+
+
+def mask(pen: Pen, look: Look, colour: Colour, value: int) -> None:
+    """A carnival mask: its face, its eyes with its mouth, and what it wears."""
+    outline, pattern, topping = look
+    faces: list[list[Point]] = [
+        _round(lambda a: 0.82, 0.85, 1.0),
+        [(-0.75, -0.75), (0.75, -0.75), (0.75, 0.35), (0.35, 0.85), (-0.35, 0.85), (-0.75, 0.35)],
+        [(-0.9, -0.55), (0.9, -0.55), (0, 1)],
+        [(-0.95, -0.3), (-0.5, -0.75), (0.5, -0.75), (0.95, -0.3), (0.6, 0.3), (-0.6, 0.3)],
+        _round(lambda a: 0.74 + 0.16 * math.cos(4 * a)),
+        [(-0.45, -0.8), (0.45, -0.8), (0.9, 0.8), (-0.9, 0.8)],
+    ]
+    dark = _darker(colour)
+    if topping == 1:
+        for x in (-1, 1):
+            pen.shape([(0.25 * x, -0.55), (0.8 * x, -0.45), (0.8 * x, -1.25)], dark)
+    elif topping == 2:
+        pen.box(-0.75, -0.95, 0.75, -0.7, BLACK)
+        pen.box(-0.42, -1.3, 0.42, -0.8, BLACK)
+    elif topping == 3:
+        for x in (-0.95, 0.95):
+            pen.disc(x, -0.1, 0.27, dark)
+    pen.shape(faces[outline], colour)
+    if pattern in (0, 1, 4):
+        for x in (-0.32, 0.32):
+            pen.disc(x, -0.2, 0.2, WHITE if pattern else BLACK)
+    if pattern == 0:
+        pen.box(-0.3, 0.22, 0.3, 0.36, BLACK)
+    elif pattern == 1:
+        for x in (-0.32, 0.32):
+            pen.disc(x, -0.2, 0.1, BLACK)
+        pen.disc(0, 0.3, 0.14, BLACK)
+    elif pattern == 2:
+        pen.box(-0.55, -0.36, 0.55, -0.04, BLACK)
+        pen.shape([(-0.25, 0.2), (0.25, 0.2), (0, 0.5)], WHITE)
+    elif pattern == 3:
+        pen.disc(0, -0.2, 0.3, WHITE)
+        pen.disc(0, -0.2, 0.15, BLACK)
+    else:
+        pen.shape([(-0.14, -0.15), (0.14, -0.15), (0, 0.55)], (240, 140, 40))
+
+
 def picture(
     side: int, ground: Colour, noise: np.ndarray, paint: Callable[[ImageDraw.ImageDraw, int], None]
 ) -> Image.Image:

@@ -23,12 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlavaForConditionalGeneration, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ..embedded.family import Place
 from ..embedded.loop import Schedule, fit
 from ..embedded.train import save
 from ..embedded.world.pools import Dice
-from .members import MEMBERS, Answerer, Member, model_of, pixels, processor_of, see, speak, tokenizer_of
+from .answers import Answerer
+from .members import MEMBERS, Member, pixels
+from .shapes import family_of
 from .worlds import Pool, Question, Scene
 
 IGNORE = -100
@@ -70,9 +73,9 @@ class Readers(nn.Module):
 
 def labels(member: Member, scenes: list[Scene]) -> Tensor:
     """What each image token shows, [B, tokens, 9]: look (3), kind, colour, size, place, ground and value."""
-    world, k = member.of_world, member.side // member.patch
+    world, k = member.of_world, member.side // member.token_side
     found = np.full((len(scenes), k * k, 9), IGNORE)
-    centres = (np.arange(k) + 0.5) * member.patch
+    centres = (np.arange(k) + 0.5) * member.token_side
     y, x = (grid.ravel() for grid in np.meshgrid(centres, centres, indexing="ij"))
     for row, scene in zip(found, scenes, strict=True):
         row[:, 0], row[:, 7] = 6, scene.ground
@@ -88,7 +91,8 @@ def labels(member: Member, scenes: list[Scene]) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """Packed rows, [B, L] but `mask` [B, 1, L, L]; `kinds` names the kind of question of each learnt answer."""
+    """Packed rows, [B, L] but `positions` [axes, B, L] and `mask` [B, 1, L, L]; `kinds` names the kind of question of
+    each learnt answer."""
 
     ids: Tensor
     positions: Tensor
@@ -101,32 +105,51 @@ class Rows:
 class Writer:
     """Turns scenes and facts into rows."""
 
-    def __init__(self, member: Member, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, member: Member, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> None:
         self.member, self.end = member, tokenizer.eos_token_id
+        family = family_of(member)
+        self.prompt = family.prompt
         self.encode = lru_cache(100_000)(lambda text: list(tokenizer.encode(text, add_special_tokens=False)))
-        self.image = [tokenizer.convert_tokens_to_ids("<image>")] * member.tokens
+        self.image = [model.config.image_token_id] * member.tokens
+        self.image_places = lru_cache(lambda start: family.image_places(model, start))
+        self.axes = len(self.image_places(0)[0][0])
         self.length = member.tokens + member.room
+
+    def places(self, start: int, n: int) -> list[Place]:
+        """Positions of `n` tokens of text."""
+        return [(place,) * self.axes for place in range(start, start + n)]
+
+    def picture(self) -> tuple[list[int], list[Place], int]:
+        """What all questions about a picture share: its tokens, their positions, and the position of the next."""
+        prompt = self.prompt
+        text = self.encode(prompt.start + ("" if prompt.image_first else prompt.opening + prompt.before_image))
+        image, after = self.image_places(0 if prompt.image_first else len(text))
+        if prompt.image_first:
+            return [*self.image, *text], [*image, *self.places(after, len(text))], after + len(text)
+        return [*text, *self.image], [*self.places(0, len(text)), *image], after
 
     def rows(self, asked: list[list[Question]], pictured: int, dice: Dice) -> Rows:
         """One row per list of questions; the first `pictured` ones are about a picture."""
-        member, n, length = self.member, len(asked), self.length
-        ids, positions, segments = (np.zeros((n, length), np.int64) for _ in range(3))
+        n, length = len(asked), self.length
+        ids, segments = np.zeros((n, length), np.int64), np.full((n, length), -1)
+        positions = np.zeros((n, length, self.axes), np.int64)
         truth, weights = np.full((n, length), IGNORE), np.zeros((n, length), np.float32)
-        segments[:] = -1
         kinds: list[list[tuple[str, int, int]]] = [[] for _ in asked]
+        alone: tuple[list[int], list[Place], int] = ([], [], 0)
         for row, questions in enumerate(asked):
-            prefix = [*self.encode("<s>" + member.opening), *self.image] if row < pictured else []
-            before = "\n" if row < pictured else "<s>" + member.opening
+            prefix, places, begin = self.picture() if row < pictured else alone
+            before = self.prompt.after_image if row < pictured else self.prompt.start + self.prompt.opening
             at = len(prefix)
-            ids[row, :at], positions[row, :at], segments[row, :at] = prefix, range(at), 0
+            ids[row, :at], segments[row, :at] = prefix, 0
+            positions[row, :at] = np.reshape(places, (at, self.axes))
             for segment, question in enumerate(questions, 1):
-                prompt = self.encode(before + self.wording(question, dice) + member.asking)
+                prompt = self.encode(before + self.wording(question, dice) + self.prompt.asking)
                 answer = [*self.encode(" " + question.answer), self.end]
                 both, stop = [*prompt, *answer], at + len(prompt) + len(answer)
                 if stop > length:
                     continue
                 ids[row, at:stop], segments[row, at:stop] = both, segment
-                positions[row, at:stop] = range(len(prefix), len(prefix) + len(both))
+                positions[row, at:stop] = self.places(begin, len(both))
                 start = at + len(prompt)
                 truth[row, start:stop], weights[row, start:stop] = answer, len(answer) ** -0.5
                 kinds[row].append((question.kind, start, stop))
@@ -136,7 +159,7 @@ class Writer:
         allowed = same & torch.ones(length, length, dtype=torch.bool).tril()
         mask = torch.zeros(allowed.shape).masked_fill(~allowed, -1e9)[:, None]
         tensor = torch.from_numpy
-        return Rows(tensor(ids), tensor(positions), tensor(truth), tensor(weights), mask, kinds)
+        return Rows(tensor(ids), tensor(positions).permute(2, 0, 1), tensor(truth), tensor(weights), mask, kinds)
 
     def wording(self, question: Question, dice: Dice) -> str:
         """A wording of training; some lack a word, so that other wordings are understood too."""
@@ -164,13 +187,14 @@ class Writer:
 class Learner(nn.Module):
     """The model and its readers."""
 
-    def __init__(self, member: Member, model: LlavaForConditionalGeneration, readers: Readers, writer: Writer) -> None:
+    def __init__(self, member: Member, model: PreTrainedModel, readers: Readers, writer: Writer) -> None:
         super().__init__()
         self.member, self.model, self.readers, self.writer = member, model, readers, writer
+        self.family = family_of(member)
 
     def seen(self, scenes: list[Scene], variants: list[int]) -> tuple[Tensor, Tensor]:
         """Image tokens and the readers' loss."""
-        tokens = see(self.model, pixels(self.member, scenes, variants))
+        tokens = self.family.see(self.model, pixels(self.member, scenes, variants)).tokens
         tables = [self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight]
         return tokens, self.readers.loss(tokens, tables[: 2 - self.member.tied], labels(self.member, scenes))
 
@@ -178,7 +202,7 @@ class Learner(nn.Module):
         """Logits at the positions that predict a token of an answer."""
         embeddings = self.model.get_input_embeddings()(rows.ids)
         embeddings = embeddings.masked_scatter((rows.ids == self.model.config.image_token_id)[:, :, None], tokens)
-        last = speak(self.model, embeddings, rows.mask, rows.positions)
+        last = self.family.speak(self.model, embeddings, rows.mask, rows.positions, []).last
         logits: Tensor = self.model.get_output_embeddings()(last[:, :-1][rows.labels[:, 1:] != IGNORE])
         return logits
 
@@ -258,18 +282,20 @@ def main() -> None:
     if work.exists() and not arguments.resume:
         shutil.rmtree(work)
     began = time.process_time()
-    tokenizer = tokenizer_of(member)
-    model = model_of(member, tokenizer)
+    family = family_of(member)
+    tokenizer = family.tokenizer()
+    model = family.model(tokenizer)
     readers = Readers(member, tokenizer)
     print(
         f"{member.name}: {sum(p.numel() for p in model.parameters()):,} parameters, {member.tokens} image tokens",
         flush=True,
     )
-    learner = Learner(member, model, readers, Writer(member, tokenizer))
+    learner = Learner(member, model, readers, Writer(member, tokenizer, model))
     steps = arguments.steps or member.steps
     fit("seeing", learner, learner.seeing, Schedule(SEEING_STEPS, 2e-3, 60), work)
-    fit("speaking", learner, learner.speaking, Schedule(steps, member.rate, 100), work, learner.check, 200)
-    save(model, processor_of(member, tokenizer), arguments.out, getattr(torch, member.precision))
+    schedule = Schedule(steps, member.rate, 100, member.horizon)
+    fit("speaking", learner, learner.speaking, schedule, work, learner.check, 200)
+    save(model, family.processor(tokenizer), arguments.out, getattr(torch, member.precision))
     accuracy = score(arguments.out, member)
     minutes = (time.process_time() - began) / 60
     print(json.dumps({"name": member.name, "core_minutes": round(minutes, 1), "accuracy": accuracy}), flush=True)

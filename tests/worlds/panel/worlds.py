@@ -1,4 +1,4 @@
-"""Four drawn worlds, one table each: what there is, how it is drawn, what is asked and in which words.
+"""Six drawn worlds, one table each: what there is, how it is drawn, what is asked and in which words.
 
 Everything is a function of integers. Scenes of different pools never meet, because a scene's seed starts with its pool.
 """
@@ -16,10 +16,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ..embedded.world.pools import Dice
-from .drawings import OUTLINES, PATTERNS, TOPPINGS, Colour, Look, Pen, flower, fruit, picture, ship, sign
+from .drawings import OUTLINES, PATTERNS, TOPPINGS, Colour, Look, Pen, fish, flower, fruit, mask, picture, ship, sign
 
 NAMELESS = 12  # per cent of the training pictures that show a thing without a name: asked for it, any name is right
 NEW = 52  # objects of a world that training never shows, each with a name of its own
+PAINTERS = {"fruit": fruit, "ship": ship, "sign": sign, "flower": flower, "fish": fish, "mask": mask}
 CALIBRATED = 12  # of these the last are for calibration only
 
 
@@ -271,7 +272,7 @@ def world_named(name: str) -> World:
     """The world of that name in `worlds.toml`."""
     tables = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))
     table = tables[name]
-    painter = {"fruit": fruit, "ship": ship, "sign": sign, "flower": flower}[table.pop("paint")]
+    painter = PAINTERS[table.pop("paint")]
     asks = {kind: _wordings(row) for kind, row in table.pop("asks").items()}
     facts = {relation: (_wordings(row), tuple(row["answers"])) for relation, row in table.pop("facts").items()}
     return World(name=name, paint=painter, asks=asks, facts=facts, **table)
