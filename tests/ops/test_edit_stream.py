@@ -134,7 +134,7 @@ def test_nothing_is_read_more_than_one_edit_ahead(world: World, undisturbed: byt
 
     ahead: list[int] = []
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False)
     report = edit_stream(target, Counted(sys.stdin.buffer), options, Machine(), listener=Watching())
     assert (report.applied, ahead) == (5, [1, 1, 1, 1, 0])
     assert target.sidecar.read_bytes() == undisturbed
@@ -193,7 +193,7 @@ def test_an_image_that_vanishes_after_prefetching_is_reported_for_its_edit(world
             yield Record("<stdin>", 2, line(1, image=str(picture)))
 
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False)
     with pytest.raises(DataError, match=r"image not found: `.*later\.png`"):
         edit_stream(target, Two(sys.stdin.buffer), options, Machine(), listener=Spoiling())
     assert run("status", world.model, "--state", target.sidecar, "--json").json["behind"] == 0
