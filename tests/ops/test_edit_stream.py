@@ -291,7 +291,7 @@ def test_a_stream_with_a_limit_does_not_wait_for_a_line_it_will_not_apply(world:
     reading, writing = os.pipe()
     os.write(writing, lines_of(*FIVE[:2]))
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, limit=2)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False, limit=2)
     with open(reading, "rb") as source:
         assert edit_stream(target, Pipe(source), options, Machine()).applied == 2
     os.close(writing)
