@@ -248,7 +248,7 @@ def test_a_sender_that_is_slow_then_hasty_then_dead(
     sidecar, fifo = tmp_path / "s.more", tmp_path / "fifo"
     answers, results = os.pipe()
     command = [sys.executable, "-c", SENDER, str(answers)]
-    options = (*QUICK, "--image-root", world.root, "--state", sidecar, "--json-lines")
+    options = (*QUICK, "--image-root", world.root, "--state", sidecar, "--json-lines", "--no-anchors")
     os.mkfifo(fifo)
     argv = [sys.executable, "-m", "more_cli", "edit", world.model, "-" if through == "pipe" else fifo, *options]
     with contextlib.ExitStack() as stack:
