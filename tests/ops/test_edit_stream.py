@@ -134,7 +134,7 @@ def test_nothing_is_read_more_than_one_edit_ahead(world: World, undisturbed: byt
 
     ahead: list[int] = []
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False)
     report = edit_stream(target, Counted(sys.stdin.buffer), options, Machine(), listener=Watching())
     assert (report.applied, ahead) == (5, [1, 1, 1, 1, 0])
     assert target.sidecar.read_bytes() == undisturbed
@@ -193,7 +193,7 @@ def test_an_image_that_vanishes_after_prefetching_is_reported_for_its_edit(world
             yield Record("<stdin>", 2, line(1, image=str(picture)))
 
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False)
     with pytest.raises(DataError, match=r"image not found: `.*later\.png`"):
         edit_stream(target, Two(sys.stdin.buffer), options, Machine(), listener=Spoiling())
     assert run("status", world.model, "--state", target.sidecar, "--json").json["behind"] == 0
@@ -248,7 +248,7 @@ def test_a_sender_that_is_slow_then_hasty_then_dead(
     sidecar, fifo = tmp_path / "s.more", tmp_path / "fifo"
     answers, results = os.pipe()
     command = [sys.executable, "-c", SENDER, str(answers)]
-    options = (*QUICK, "--image-root", world.root, "--state", sidecar, "--json-lines")
+    options = (*QUICK, "--image-root", world.root, "--state", sidecar, "--json-lines", "--no-anchors")
     os.mkfifo(fifo)
     argv = [sys.executable, "-m", "more_cli", "edit", world.model, "-" if through == "pipe" else fifo, *options]
     with contextlib.ExitStack() as stack:
@@ -291,7 +291,7 @@ def test_a_stream_with_a_limit_does_not_wait_for_a_line_it_will_not_apply(world:
     reading, writing = os.pipe()
     os.write(writing, lines_of(*FIVE[:2]))
     target = Target(world.model, tmp_path / "s.more")
-    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, limit=2)
+    options = EditOptions(settings=("max_steps=1", "last=1"), image_root=world.root, anchors=False, limit=2)
     with open(reading, "rb") as source:
         assert edit_stream(target, Pipe(source), options, Machine()).applied == 2
     os.close(writing)
