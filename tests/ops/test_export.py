@@ -18,7 +18,7 @@ from more_cli.recipe.files import load_recipe
 from more_cli.store.state import load_state, save_state
 from support.helpers import QUESTION, World, at_call, die, forks, in_child, line, run
 
-LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6")
+LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6", "--set", "anchors.prompts=[]")
 ANCHORS = [
     {"image": "img/purple.png", "question": "what is in the image ?"},
     {"image": "img/orange.png", "question": QUESTION, "answer": "o"},

@@ -26,7 +26,7 @@ QUICK = ["state", "ledger", "digest", "signed", "anchors", "images", "base", "ba
 DEEP = [*QUICK, "shards", "replay"]
 UNSIGNED = {"signed": "skipped"}
 ANCHORS = [{"image": "img/purple.png", "question": "what is in the image ?"}, {"question": "a photo of"}]
-OPTIONS = (*LEARNING, "--set", "rehearsal.size=2", "--set", "criterion=margin")
+OPTIONS = (*LEARNING, "--set", "rehearsal.size=2", "--set", "criterion=margin", "--set", "anchors.prompts=[]")
 
 
 @pytest.fixture(scope="module")
