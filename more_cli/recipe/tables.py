@@ -115,9 +115,8 @@ class AnchorUse(BaseModel):
     questions: tuple[str, ...] = Field(default=(), exclude=True)
     """Neutral questions that `init --anchors auto` asks pictures. The state keeps the anchors that were made."""
     prompts: tuple[str, ...] = Field(default=(), exclude=True)
-    """Questions without a picture that made anchors begin with. They are followed by questions that the base asks itself,
-    and both join anchors of a file that has fewer than `size` without a picture. Empty: neither. The state keeps the
-    anchors that were made."""
+    """Questions without a picture that made anchors begin with; questions that the base asks itself follow. Both join
+    anchors of a file that has fewer than `size` without a picture. Empty: neither. The state keeps what was made."""
 
     @property
     def used(self) -> bool:

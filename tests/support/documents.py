@@ -84,8 +84,11 @@ def prepare(folder: Path) -> None:
     shutil.copytree(samples / "images", folder / "images")
     shutil.copy(samples / "edits.jsonl", folder)
     lines = (samples / "anchors.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "anchors.jsonl").write_text("".join(lines[::2]), encoding="utf-8")
-    (folder / "regression.jsonl").write_text("".join(lines[1::2]), encoding="utf-8")
+    text = [line for line in lines if '"image"' not in line]
+    # Eight of them are without a picture, so that no made ones join them.
+    anchors = {*lines[::2], *text[-4:]}
+    (folder / "anchors.jsonl").write_text("".join(line for line in lines if line in anchors), encoding="utf-8")
+    (folder / "regression.jsonl").write_text("".join(line for line in lines if line not in anchors), encoding="utf-8")
 
 
 def programs(folder: Path) -> Path:
