@@ -9,6 +9,7 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.wording import Words, words_of
 from more_cli.ops.about import Corrected, alike
 from more_cli.ops.anchors import identity, identity_of, load_anchors
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 
@@ -39,6 +40,13 @@ class Held:
                     self.made.add(place)
                 picture = anchor.image.sha256 if anchor.image else ""
                 self._words.setdefault(picture, {})[place] = words_of(anchor.question)
+
+    def may_be_corrected_by(self, entry: Entry) -> bool:
+        """Return whether an edit can correct an anchor's answer, by its pictures: a long ledger has few that can."""
+        if len(entry.images) <= 1 and identity_of(entry.question, *entry.images) in self.places:
+            return True
+        further = (probe.image or "" for probe in entry.portability)
+        return not self._words.keys().isdisjoint((*(entry.images or [""]), *entry.image_rephrases, *further))
 
     def corrected_by(self, edit: Edit) -> set[int]:
         """Return the places of the anchors whose answer an edit corrects.
@@ -94,6 +102,6 @@ def corrected(held: Held, ledger: Ledger, until: int | None = None) -> dict[int,
     found = dict[int, str]()
     if held.anchors:
         for entry in ledger.history[:until]:
-            if entry.kind == "edit":
+            if entry.kind == "edit" and held.may_be_corrected_by(entry):
                 found |= dict.fromkeys(held.corrected_by(ledger.edit_of(entry)), entry.id)
     return found
