@@ -54,9 +54,10 @@ class Held:
         One that somebody wrote asks what the edit asks; of the others the edit is about the same picture in words that
         are alike.
         """
-        found, asked = set[int](), identity_of(edit.question, *(image.sha256 for image in edit.images))
-        if len(edit.images) <= 1 and asked in self.places:
-            found.add(self.places[asked])
+        found = set[int]()
+        if len(edit.images) <= 1:  # an anchor has no more
+            place = self.places.get(identity_of(edit.question, *(image.sha256 for image in edit.images)))
+            found |= set() if place is None else {place}
         if self._words:
             for picture, about in Corrected.of([edit]).words.items():
                 for place, words in self._words.get(picture, {}).items():

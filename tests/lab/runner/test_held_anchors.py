@@ -20,6 +20,8 @@ ANCHORS = [
     {"question": "a photo of"},
 ]
 LOOP = ("--set", "max_steps=6", "--dtype", "float32")
+WRITTEN = ("--set", "anchors.prompts=[]")
+"""No made anchors join those of a file."""
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +47,10 @@ def anchored(world: World, *options: object, cache: str = "cache") -> dict[str, 
 
 def test_a_run_with_anchors_has_the_scores_of_a_state_with_them(world: World, tmp_path: Path) -> None:
     """Two ways to one number: `eval --suite --anchors`, and `init --anchors`, `edit`, `eval`."""
-    result, without = anchored(world), suite(world).json
+    anchors = "--anchors", world.root / "anchors.jsonl", *WRITTEN
+    result, without = suite(world, *anchors).json, suite(world).json
     state = "--state", tmp_path / "other.more"
-    run("init", world.model, "--anchors", world.root / "anchors.jsonl", *LOOP[:2], *state, *LOOP[2:])
+    run("init", world.model, *anchors, *LOOP[:2], *state, *LOOP[2:])
     run("edit", world.model, world.root / "edits.jsonl", *state, *LOOP[2:])
     scored = run("eval", world.model, *state, *LOOP[2:], "--json").json
     for name, value in scored["metrics"].items():
@@ -114,8 +117,11 @@ def test_calibration_leaves_them_out_too(world: World, monkeypatch: pytest.Monke
     assert result.json["left_out"] == 0
 
 
-def test_anchors_are_made_from_the_calibration_pool_alone(world: World, tmp_path: Path) -> None:
-    """The same anchors as `init --anchors auto` on the records of the pool, whatever is evaluated."""
+def test_anchors_are_made_from_the_calibration_pool_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The anchors of `init --anchors auto` on the records of the pool, without what the base asks itself."""
+    monkeypatch.setattr("more_cli.ops.auto_anchors.OWN", 0)
     colours = ("red", "green", "blue", "yellow")
     questions = ("who is it ?", "is it a dog ?", "how old is the fox ?", "where is the chair ?")
     record = {"pred": "x", "alt": "r", "loc": "a photo of", "loc_ans": "no", "m_loc_q": "why ?", "m_loc_a": "x"}
