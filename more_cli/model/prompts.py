@@ -114,7 +114,10 @@ class Prompter:
         return self._tokens(before.rstrip(" ")), after
 
     def asked(self, ids: Sequence[int]) -> str:
-        """Return the question that these tokens begin, where the text after a question, a line or a control ends it."""
+        """Return the question at the start of these tokens.
+
+        It ends before a line break, a control token, or what the prompt has after a question.
+        """
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
         ends = filter(str.strip, (self.turn()[1].strip(), *self._control))
         for end in ("\n", *ends):

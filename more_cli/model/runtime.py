@@ -334,12 +334,14 @@ class Runtime:
         return [ids for part in self.parts(prompts, "answer") for ids in self._answers(part, max_new_tokens)]
 
     def questions(self, count: int, max_new_tokens: int, seed: int) -> list[str]:
-        """Sample what the model puts where a user's question without a picture stands; none from an encoder-decoder.
+        """Sample what the model puts where a user's question without a picture stands.
 
-        The same seed gives the same texts on one machine. They may repeat, and be cut off.
+        The same seed gives the same texts on one machine. They may repeat, and be cut off. There are none from an
+        encoder-decoder, nor from a model that takes no question without a picture.
         """
         before, _ = self.prompter.turn()
-        if not before or self.prompter.decoder_start is not None:
+        unasked = self.prompter.family.refuses(0, alone=True)
+        if not before or unasked or self.prompter.decoder_start is not None:
             return []
         turn = Encoded(torch.tensor(before), Span(len(before), len(before)))
         drawn = _Drawn(seed)
