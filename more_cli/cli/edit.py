@@ -164,11 +164,12 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
         rows += [("", e.reason)] if e.reason else []
     output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
     output.line(_summary(report))
-    if report.run.consolidation is not None:
-        done = report.run.consolidation
+    together = [("compaction", entry) for entry in report.run.compactions]
+    together += [("consolidation", report.run.consolidation)] if report.run.consolidation else []
+    for word, done in together:
         result = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")
-        output.line(f"consolidation: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
+        output.line(f"{word}: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
     if report.run.drift:
         output.line(f"drift of {report.run.drift.sentence}")
     if report.failed:

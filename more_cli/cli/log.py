@@ -192,11 +192,12 @@ def _done(entry: Entry) -> tuple[str, str]:
     if entry.kind == "revert":
         later = f"; {counted(entry.redone, 'later line')} made again" if entry.redone else ""
         return "reverted", ", ".join(entry.ids) + later
-    if entry.kind == "consolidate":
+    if entry.joint_writing:
         wrong = sum(margin <= 0 for _, margin in entry.margins)
         result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
         done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
-        return "consolidated", f"{done}, {counted(entry.writes, 'write')}; {result}"
+        word = "compacted" if entry.kind == "compact" else "consolidated"
+        return word, f"{done}, {counted(entry.writes, 'write')}; {result}"
     if entry.kind == "anchors":
         return "added", f"{counted(entry.anchors, 'anchor')} from here on"
     return entry.status, entry.kind
@@ -226,7 +227,7 @@ def _show_edit(output: Output, record: EditRecord) -> None:
             **{f"image {number}": _image(record, image) for number, image in enumerate(entry.images, 1)},
             "probes": _probes(record),
             "anchors made of its picture": "; ".join(anchor.question for anchor in entry.made),
-            "writes": _cost(entry) if entry.kind in ("edit", "consolidate") else "",
+            "writes": _cost(entry) if entry.kind == "edit" or entry.joint_writing else "",
             "sites": ", ".join(entry.sites),
             "drift": _moved(record),
             "tags": ", ".join(f"{name}={value}" for name, value in entry.tags.items()),

@@ -10,6 +10,10 @@ import numpy as np
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.past import Past
 
+GROWTH = 2
+"""A compaction comes when there are this many times the edits of the one before: spread over a stream, it costs a share
+of what the edits cost in turn."""
+
 
 class Memory:
     """The edits that stand, by number; `recall` fetches one.
@@ -25,6 +29,12 @@ class Memory:
         self._at = array("q")
         self._by_subject: dict[str, list[tuple[int, str]]] = {}
         """By subject (images and question): number and content of the edits that stand."""
+        self.together = 0
+        """Number of edits that the last writing of all standing edits wrote together."""
+
+    def compaction_due(self, first: int | None) -> bool:
+        """Return whether all standing edits are to be written together now, `first` at that many; None for never."""
+        return first is not None and self._stands.count(True) >= max(first, GROWTH * self.together)
 
     def context(self, number: int, subject: str = "", content: str = "", *, retry: bool = False) -> EditContext:
         """Return what edit `number` may use: the earlier edits that stand and that it does not contradict.

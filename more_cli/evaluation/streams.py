@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from more_cli.editors.base import Editor, EditOutcome, EditRequest, Forced
@@ -31,7 +31,10 @@ class Stream:
 
     def run(self) -> list[EditOutcome]:
         """Apply all edits, and write at the end what is written then."""
-        outcomes = [self.edit(number) for number in range(1, len(self.edits) + 1)]
+        outcomes = []
+        for number in range(1, len(self.edits) + 1):
+            outcomes.append(self.edit(number))
+            self.compact(number)
         self.finish()
         return outcomes
 
@@ -46,6 +49,23 @@ class Stream:
             outcome = EditOutcome("refused", unknown, unknown, 0, 0, reason=error.message)
         self.remember(number, outcome.status, outcome.margins.items())
         return outcome
+
+    def compact(self, number: int) -> Consolidated | None:
+        """Write all standing edits together if there are enough after this one, as a session does; None if not."""
+        editor, memory = self.editor, self.memory
+        if self.writing == "batch" or not isinstance(editor, MoreEditor):
+            return None
+        if not memory.compaction_due(editor.recipe.compact):
+            return None
+        context = memory.context(number + 1)
+        done = editor.write_anew(list(context.past), [], context)
+        self.remember_compaction(number, done.margins)
+        return done
+
+    def remember_compaction(self, number: int, margins: Mapping[int, float]) -> None:
+        """Remember that these edits were written together after this one."""
+        self.memory.update(number, margins.items())
+        self.memory.together = len(margins)
 
     def remember(self, number: int, status: str, margins: Iterable[tuple[int, float]]) -> None:
         """Remember an edit that was applied, and the margins that were measured with it."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
+from more_cli.editors.more.editor import Consolidated
 from more_cli.errors import DataError
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.ops.session import Session, Try, versions
+from more_cli.ops.signals import Interrupted, Stop
 from more_cli.store.entry import Entry, Status
 
 SPARE_TOKENS = 8
@@ -42,18 +44,39 @@ def commit_consolidation(session: Session, since: int, *, anew: bool = False) ->
     session.progress(0, None, "writing all edits anew" if anew else "consolidating")
     started = time.monotonic()
     done = session.consolidate(since, anew=anew)
-    line = {
-        "kind": "consolidate",
-        "id": f"consolidation-{len(session.ledger.history) + 1}",
+    how = {"since": since, "anew": anew}
+    return _append(session, started, {"kind": "consolidate", **_together(session, "consolidation", done), **how})
+
+
+def compact_if_due(session: Session, stop: Stop) -> Iterator[Entry]:
+    """Write all standing edits together if there are enough of them, and append and yield a ledger line about it.
+
+    Raises:
+        Interrupted: a signal ended it. The session is in the middle of its writes and must not be saved: the next call
+            goes on from the last saved state.
+    """
+    if stop.asked or not session.compaction_due:
+        return
+    session.save()
+    started, done = time.monotonic(), None
+    with stop.waiting():
+        done = session.compact()
+    if done is None:
+        raise Interrupted
+    yield _append(session, started, {"kind": "compact", **_together(session, "compaction", done)})
+
+
+def _together(session: Session, name: str, done: Consolidated) -> dict[str, Any]:
+    """Return the fields of a line about edits that were written together."""
+    return {
+        "id": f"{name}-{len(session.ledger.history) + 1}",
         "status": Status.NOT_LEARNT if done.failing else Status.LEARNT,
-        "since": since,
+        "reason": f"undone: {done.undone}" if done.undone else "",
         "writes": done.writes,
         "cost": done.cost,
         "looks": list(done.margins.items()),
         "drifts": list(done.drifts.items()),
-        **({"anew": True, "reason": f"undone: {done.undone}" * bool(done.undone)} if anew else {}),
     }
-    return _append(session, started, line)
 
 
 def commit_anchors(session: Session, digest: str, size: int) -> Entry:

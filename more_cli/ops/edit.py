@@ -29,13 +29,13 @@ from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import anchors_too, identities, identity
-from more_cli.ops.commit import commit_consolidation, commit_edit
+from more_cli.ops.commit import commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.held import anchors_of
 from more_cli.ops.init import InitReport, Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
-from more_cli.ops.signals import Stop, stoppable
+from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
@@ -59,6 +59,8 @@ class EditRun:
     """The state, if this run made it."""
     replayed: int = 0
     """Ledger lines that were applied again because the sidecar lacked them."""
+    compactions: list[Entry] = field(default_factory=list)
+    """Lines about all standing edits, which were written together."""
     consolidation: Entry | None = None
     drift: Drift | None = None
     """Of the watched anchors after the stream; None without any."""
@@ -227,9 +229,11 @@ class _Run:
                 pending = arriving if isinstance(source, list) else pending
                 first = next(stop.before_each(pending), None)
                 unfinished = self.options.consolidate in EVERY or (self.options.batch and session.unwritten)
-                if first is not None or session.behind or session.outdated or unfinished:
-                    total = report.total if isinstance(source, list) else None
+                unsaved = session.behind or session.outdated
+                if first is not None or unsaved or unfinished or session.compaction_due:
+                    total, start = report.total if isinstance(source, list) else None, len(session.ledger.entries)
                     self._apply(session, arriving, stop.before_each(_chain(first, pending)), total, stop)
+                    report.entries = session.ledger.entries[start:].of_kind("edit")
             statuses = session.ledger.statuses()
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
             report.run.interrupted = stop.asked
@@ -244,7 +248,7 @@ class _Run:
     ) -> None:
         """Apply the pending edits, save the state as they accumulate, then consolidate."""
         options, report = self.options, self.report
-        due, start = Every(options.save_every, SAVE_SECONDS), len(session.ledger.entries)
+        due = Every(options.save_every, SAVE_SECONDS)
         saved = session.state.meta.edits
 
         def save_while_waiting() -> None:
@@ -260,6 +264,7 @@ class _Run:
             report.notes += session.machine_notes()
             arriving.start(partial(_prepare, session), save_while_waiting, SAVE_SECONDS)
             try:
+                report.run.compactions += compact_if_due(session, stop)
                 for edit in pending:
                     session.progress(report.skipped + report.applied, total, edit.id)
                     kept = session.ledger.describe(edit, store=options.store_images)
@@ -268,16 +273,19 @@ class _Run:
                     supersedes = report.count(entry, superseded)
                     with stop.waiting():
                         self.listener.edited(entry, entry.status, new=True, supersedes=supersedes)
+                    report.run.compactions += compact_if_due(session, stop)
                     if due():
                         session.save()
                     if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
                         session.save()
                         keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
-                report.entries = session.ledger.entries[start : start + report.applied]
                 since = self._consolidated_from(session)
                 if since is not None and not stop.asked:
                     anew = options.consolidate == "anew"
                     report.run.consolidation = commit_consolidation(session, since, anew=anew)
+                    report.run.compactions += compact_if_due(session, stop)
+            except Interrupted:
+                return
             except (DataError, BrokenPipeError):
                 session.save()  # a bad line or a closed output pipe: both strike between two edits
                 raise

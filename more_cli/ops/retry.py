@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.ops.commit import commit_edit
+from more_cli.ops.commit import commit_edit, compact_if_due
 from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
-from more_cli.ops.signals import stoppable
+from more_cli.ops.signals import Interrupted, stoppable
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.store.entry import FAILED, Status
@@ -51,7 +52,7 @@ def retry(
         report.ids = _chosen(ledger, ids)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:
-            with ledger, session.attached(writing=True) as report.run.replayed:
+            with ledger, suppress(Interrupted), session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
                 for id in stop.before_each(iter(report.ids)):
                     session.progress(report.applied, report.total, id)
@@ -62,13 +63,14 @@ def retry(
                     supersedes = report.count(entry, contradicted)
                     with stop.waiting():
                         listener.edited(entry, entry.status, new=True, supersedes=supersedes)
+                    report.run.compactions += compact_if_due(session, stop)
                     if due():
                         session.save()
                 # Not after an error, which may have struck inside a write: then the ledger is replayed.
                 session.save()
         statuses = ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids}
-        report.entries = ledger.entries[start:]
+        report.entries = ledger.entries[start:].of_kind("edit")
         report.run.interrupted = stop.asked
         report.run.drift = known_drift(ledger, session.state.meta)
     report.run.wall_seconds = time.monotonic() - started

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +20,10 @@ from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import keep_anchors
-from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
+from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.held import held_at
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
-from more_cli.ops.signals import Stop, stoppable
+from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
@@ -46,9 +48,12 @@ class Plan:
     again: list[int]
     """Places of the later entries that are applied again."""
 
-    def place(self, old: int) -> int:
-        """Return the new place of the first remaining entry at an old place or after it."""
-        return min(old - 1, self.kept) + bisect_left(self.again, old) + 1
+    def place(self, old: int, made: Sequence[int]) -> int:
+        """Return the new place of the first remaining entry at an old place or after it.
+
+        `made` are the places of those that were applied again so far.
+        """
+        return old if old <= self.kept else made[bisect_left(self.again, old)]
 
 
 @dataclass
@@ -157,15 +162,20 @@ def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[st
 def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
     """Return the places of the history that a run without these edits would have.
 
-    A consolidation ends a run; it goes if all edits of that run go. Anchors stay.
+    A consolidation ends a run; it goes if all edits of that run go. Anchors stay. A compaction after a reverted edit
+    goes: it comes again where there are enough edits.
     """
     places: list[int] = []
-    some_go = some_stay = False
+    some_go = some_stay = fewer = False
     for place, (kind, id) in enumerate(lines, 1):
         if kind == "edit":
             some_stay |= id not in gone
             some_go |= id in gone
+            fewer |= id in gone
             if id in gone:
+                continue
+        elif kind == "compact":
+            if fewer:
                 continue
         elif kind == "anchors":
             pass
@@ -203,28 +213,46 @@ def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
 def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) -> None:
     """Replay in the draft what stays, and apply again what comes after it."""
     plan, own = report.plan, draft.ledger
-    total = plan.kept + len(plan.again)
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
-    if draft.state.meta.edits == total and not draft.lacks_anchor_keys:
+    again = plan.again[len(_made(own, plan)) :]
+    if not (again or draft.behind or draft.lacks_anchor_keys or draft.compaction_due):
         return
     due = Every(SAVE_EVERY, SAVE_SECONDS)
-    with draft.attached(writing=True, replay=False):
+    # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
+    with suppress(Interrupted), draft.attached(writing=True, replay=False):
         report.notes += session.machine_notes()
-        for place in stop.before_each(iter(range(draft.state.meta.edits, total))):
-            old = session.ledger.history[_old(plan, place + 1) - 1]
-            draft.progress(place, total, old.id)
-            if place < len(own.history):
-                draft.repeat(own.history[place])
-            elif old.kind == "consolidate":
-                commit_consolidation(draft, plan.place(old.since), anew=old.anew)
-            elif old.kind == "anchors":
-                _add_anchors(draft, session, _old(plan, place + 1))
-            else:
-                commit_edit(draft, own.edit_of(old), old.description(), Try.of(old))
+        for place in stop.before_each(iter(range(draft.state.meta.edits, len(own.history)))):
+            entry = own.history[place]
+            draft.progress(place, plan.kept + len(plan.again), entry.id)
+            draft.repeat(entry)
             if due():
                 draft.save()
-        # Not after an error, which may have struck inside a write: then the draft stays as last saved.
+        deque(compact_if_due(draft, stop))
+        for place in stop.before_each(iter(again)):
+            _apply_again(session, draft, plan, place)
+            deque(compact_if_due(draft, stop))
+            if due():
+                draft.save()
         draft.save()
+
+
+def _made(own: Ledger, plan: Plan) -> list[int]:
+    """Return the places in a draft of the lines that were applied again; compactions come by themselves."""
+    kinds = enumerate(own.history.kinds(), 1)
+    return [place for place, (kind, _) in kinds if place > plan.kept and kind != "compact"]
+
+
+def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> None:
+    """Apply the line at a place of the history again, at the end of the draft."""
+    old = session.ledger.history[place - 1]
+    made = _made(draft.ledger, plan)
+    draft.progress(plan.kept + len(made), plan.kept + len(plan.again), old.id)
+    if old.kind == "consolidate":
+        commit_consolidation(draft, plan.place(old.since, made), anew=old.anew)
+    elif old.kind == "anchors":
+        _add_anchors(draft, session, place)
+    else:
+        commit_edit(draft, draft.ledger.edit_of(old), old.description(), Try.of(old))
 
 
 def _add_anchors(draft: Session, session: Session, place: int) -> None:
@@ -234,11 +262,6 @@ def _add_anchors(draft: Session, session: Session, place: int) -> None:
     # Without the edits that are reverted, the set before can be smaller: these may have brought anchors.
     anchors = [*draft.anchors, *held_at(ledger, meta, place).anchors[known:]]
     commit_anchors(draft, keep_anchors(draft.target.folder, anchors), len(anchors))
-
-
-def _old(plan: Plan, place: int) -> int:
-    """Return the old place of the entry at a new place."""
-    return place if place <= plan.kept else plan.again[place - plan.kept - 1]
 
 
 def _commit(session: Session, draft: Session, report: RevertReport) -> None:

@@ -203,7 +203,8 @@ class Session:
         meta, digest = self.state.meta, anchors_digest(self.anchors)
         answers = self.cache / anchors_cache(meta, digest, self.machine)
         self._answers = ask_anchors(self.runtime, self.anchors, answers)
-        facts = digest, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
+        ranks = [site.rank for site in self.editor.records]
+        facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(self.machine)
         path = self.cache / cache_name("directions", *facts)
         known = read_cache(path).get("directions")
         self.editor.hold(self._answers, fresh=fresh, absorb_from=absorb_from, directions=known)
@@ -255,6 +256,16 @@ class Session:
         else:
             self._give_anchors(absorb_from=known)
 
+    @property
+    def compaction_due(self) -> bool:
+        """Whether all standing edits are to be written together before the next line."""
+        return not self.unwritten and self.memory.compaction_due(self.state.meta.recipe.compact)
+
+    def compact(self) -> Consolidated:
+        """Write all standing edits together, as if they had come at once; keep what was if that is better."""
+        context = self.memory.context(self.state.meta.edits + 1)
+        return self.editor.write_anew(list(context.past), [], context, self.progress)
+
     def consolidate(self, since: int, *, anew: bool = False) -> Consolidated:
         """Write the edits from place `since` on again where they do not hold, or all of these `anew`.
 
@@ -264,7 +275,7 @@ class Session:
         numbers = [number for number in context.past if number >= since]
         new = [number for number in self.unwritten if number in numbers]
         if anew:
-            return self.editor.write_anew(numbers, new, context)
+            return self.editor.write_anew(numbers, new, context, self.progress)
         if self.unwritten and since <= self.unwritten[0]:
             return self.editor.write_batch(numbers, new, context)
         return self.editor.consolidate(numbers, context)
@@ -290,6 +301,8 @@ class Session:
                 self.unwritten.append(place)
         if entry.kind == "consolidate" and self.unwritten and entry.since <= self.unwritten[0]:
             self.unwritten = []
+        if entry.kind == "compact" or entry.anew:
+            self.memory.together = len(entry.margins)
         self.memory.update(place, entry.margins)
 
     def _recall(self, number: int) -> EditRequest:
@@ -310,6 +323,8 @@ class Session:
         """Apply the first entry of the history that the state lacks."""
         if entry.kind == "consolidate":
             self.consolidate(entry.since, anew=entry.anew)
+        elif entry.kind == "compact":
+            self.compact()
         elif entry.kind == "anchors":
             self.take_anchors(entry.content)
         else:

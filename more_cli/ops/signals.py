@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
+class Interrupted(Exception):
+    """A signal ended work whose result cannot be kept."""
+
+
 class Stop:
     """The first SIGINT or SIGTERM asks to stop after the current edit; a second one stops at once."""
 

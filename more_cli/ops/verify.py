@@ -322,8 +322,9 @@ def _site_flaw(site: SiteRecord, state: State, base: Checkpoint) -> str:
     tensor = base.weights.get(site.disk_key)
     if tensor is None or tensor.shape != site.shape:
         return f"the base has no `{shorten(site.disk_key)}` of shape {site.shape[0]} x {site.shape[1]}"
-    expected = recipe.rank_at(site.shape[1]), basis.site_seed(recipe.seed, site.name), recipe.scale
-    if (site.rank, site.seed, site.scale) != expected:
+    expected = basis.site_seed(recipe.seed, site.name), recipe.scale
+    ranks = recipe.rank_at(site.shape[1]), recipe.largest_rank(site.shape[1])
+    if site.rank not in ranks or (site.seed, site.scale) != expected:
         return "rank, seed or scale is not the recipe's"
     try:
         check_basis(site, recipe.basis)

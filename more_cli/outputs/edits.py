@@ -68,6 +68,8 @@ class Stream(Part):
     """what to know, such as another number of threads"""
     consolidation: EditResult | None
     """with `--consolidate`: what it wrote again"""
+    compactions: list[EditResult]
+    """each time that all standing edits were written together, because there were enough of them"""
     dry_run: bool
     """whether nothing was written because of `--dry-run`"""
     interrupted: bool
@@ -93,6 +95,7 @@ class WholeStream(Stream):
             state=report.target.sidecar,
             replayed=run.replayed,
             consolidation=EditResult.of_entry(run.consolidation) if run.consolidation else None,
+            compactions=[EditResult.of_entry(entry) for entry in run.compactions],
             dry_run=run.dry_run,
             interrupted=run.interrupted,
             wall_seconds=run.wall_seconds,

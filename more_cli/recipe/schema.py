@@ -36,7 +36,7 @@ BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
 SWITCHES = (
     *("statistics", "key_mask", "key_taken", "rank_share"),
-    *("basis", "basis_rate", "basis_orthonormal", "last_vision"),
+    *("basis", "basis_rate", "basis_orthonormal", "last_vision", "compact"),
 )
 """Keys that came after the first states, most of them for the paper's ablations. A state stores such a key only if it
 is not at its default, so older states keep their bytes."""
@@ -148,6 +148,10 @@ class Recipe(BaseModel):
     """Joint writing of wrong or unsure edits after a stream (`edit --consolidate`)."""
     batch: Joint = Joint(rounds=16)
     """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
+    compact: Count | Unset = None
+    """Number of standing edits, from 1, at which all of them are written together again, as if they had come at once,
+    and then at each doubling (compaction). P is made anew too, with a rank of up to all of a site's inputs. Default:
+    never, as in the paper."""
     visual_share: Share | Unset = None
     """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
     have one step length."""
@@ -271,6 +275,10 @@ class Recipe(BaseModel):
     def rank_at(self, d_in: int) -> int:
         """Return the rank at a site with `d_in` inputs: `rank`, at most `rank_share` of them."""
         return max(1, min(self.rank, int(self.rank_share * d_in)))
+
+    def largest_rank(self, d_in: int) -> int:
+        """Return the rank that a compaction gives a site with `d_in` inputs; an A that a state stores keeps its own."""
+        return self.rank_at(d_in) if self.stores_basis else min(self.rank, d_in)
 
     def constants_of(self, site: str, modality: str) -> Constants:
         """Return the constants of one site."""

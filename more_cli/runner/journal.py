@@ -119,11 +119,10 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def settled(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines of a finished run; what wrote edits together at its end says which of them are learnt."""
-    joint = next((line["joint"] for line in lines if "joint" in line), None)
-    if joint is None:
-        return list(lines)
-    found = dict.fromkeys(joint["scored"], "learnt") | dict.fromkeys(joint["failing"], "not-learnt")
+    """Return the lines of a finished run; what wrote edits together last says which of them are learnt."""
+    found: dict[int, str] = {}
+    for joint in (line[name] for line in lines for name in ("compaction", "joint") if name in line):
+        found |= dict.fromkeys(joint["scored"], "learnt") | dict.fromkeys(joint["failing"], "not-learnt")
     return [line | {"outcome": _as_found(line["outcome"], found.get(line["t"], ""))} for line in lines]
 
 

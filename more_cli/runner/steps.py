@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from more_cli.editors.base import Editor
+from more_cli.editors.more.editor import Consolidated
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
 from more_cli.evaluation.streams import Stream, Writing
@@ -106,6 +107,9 @@ class Run:
         for line in self.journal.lines[: len(self.edits)]:
             margins = ((int(number), margin) for number, margin in line["outcome"]["looks"].items())
             stream.remember(line["t"], line["outcome"]["status"], margins)
+            if "compaction" in line:
+                margins = ((int(number), margin) for number, margin in line["compaction"]["looks"].items())
+                stream.remember_compaction(line["t"], dict(margins))
         if self.observer:
             self.observer.begin(runtime, self.editor, len(self.journal.lines))
         for t in range(len(self.journal.lines) + 1, len(self.edits) + 1):
@@ -118,6 +122,7 @@ class Run:
             line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(stream, t)}
             due = self.schedule.due(t)
             line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
+            self._compact(stream, t, line)
             if t == len(self.edits):
                 self._finish(stream, line)
             line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
@@ -144,18 +149,20 @@ class Run:
         seconds = time.perf_counter() - started
         return {"id": stream.edits[number - 1].id, "seconds": seconds, "outcome": outcome_values(outcome)}
 
+    def _compact(self, stream: Stream, number: int, line: dict[str, Any]) -> None:
+        """Write all edits together if there are enough of them, and add to the last one's line what that took."""
+        started = time.perf_counter()
+        if done := stream.compact(number):
+            looks = {str(edit): margin for edit, margin in done.margins.items()}
+            line["catch_up"] += done.cost
+            line["compaction"] = {**_together(done, started), "looks": looks}
+
     def _finish(self, stream: Stream, line: dict[str, Any]) -> None:
         """Write together what the stream left for its end, and add to the last edit's line what that took."""
         started = time.perf_counter()
         if done := stream.finish():
             line["catch_up"] += done.cost
-            line["joint"] = {
-                "scored": sorted(done.margins),
-                "failing": done.failing,
-                "undone": done.undone,
-                "writes": done.writes,
-                "seconds": time.perf_counter() - started,
-            }
+            line["joint"] = _together(done, started)
 
     def _scores(self, runtime: Runtime, references: References, due: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
         known = self._known() if self.editor.is_base else {}  # it never changes a score
@@ -172,6 +179,16 @@ class Run:
         self.journal.add(line)
         if self._save() or self.finished:
             self.journal.save(self.editor)
+
+
+def _together(done: Consolidated, started: float) -> dict[str, Any]:
+    return {
+        "scored": sorted(done.margins),
+        "failing": done.failing,
+        "undone": done.undone,
+        "writes": done.writes,
+        "seconds": time.perf_counter() - started,
+    }
 
 
 def _own_question(edit: Edit) -> Probe:

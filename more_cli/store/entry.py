@@ -83,7 +83,8 @@ class Entry(_Strict):
 
     Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.
     A "consolidate" line says that the edits from place `since` on were checked again and the wrong ones written
-    together, or all of them `anew`. A "revert" line undoes the edits `ids`: the history is cut before place `since`,
+    together, or all of them `anew`. A "compact" line says that all standing edits were written anew by themselves,
+    because there were enough of them. A "revert" line undoes the edits `ids`: the history is cut before place `since`,
     and the next `redone` lines repeat the later edits without them. An "anchors" line says that later writes hold
     another set of anchors.
     """
@@ -94,8 +95,8 @@ class Entry(_Strict):
     """SHA-256 of the line before; zeros in the first"""
     check: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """SHA-256 of this line with this value empty; it protects the last line, whose hash no other line holds"""
-    kind: Literal["edit", "revert", "consolidate", "anchors"] = "edit"
-    """`edit`, `consolidate`, `revert` or `anchors`"""
+    kind: Literal["edit", "revert", "consolidate", "compact", "anchors"] = "edit"
+    """`edit`, `consolidate`, `compact`, `revert` or `anchors`"""
     id: str
     """name of the edit"""
     status: Status
@@ -187,15 +188,20 @@ class Entry(_Strict):
         return self.looks
 
     @property
+    def joint_writing(self) -> bool:
+        """Whether the line says which edits were scored and written together."""
+        return self.kind in ("consolidate", "compact")
+
+    @property
     def drift(self) -> float | None:
         """Largest drift of the watched anchors that were scored afterwards, nats per token; None if none was."""
         return max((drift for _, drift in self.drifts), default=None)
 
     @property
     def consolidated(self) -> str:
-        """What a "consolidate" line did to its edits, in words."""
+        """What a "consolidate" or "compact" line did to its edits, in words."""
         undone = f" ({self.reason})" if self.reason else ""
-        return f"written anew{undone}" if self.anew else "checked"
+        return f"written anew{undone}" if self.anew or self.kind == "compact" else "checked"
 
     def description(self) -> dict[str, Any]:
         """Return the fields that describe the edit, without measurements: what `Ledger.describe` returns."""

@@ -341,7 +341,7 @@ class Ledger:
         if entry.kind == "edit":
             self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
-        if entry.kind == "consolidate":
+        if entry.joint_writing:
             self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.margins}
         if entry.kind == "anchors" or entry.made:
             self._anchors[len(self._history)] = ref
@@ -472,6 +472,10 @@ class Entries(Sequence[Entry]):
             for ref in self._refs:
                 file.seek(ref.offset)
                 yield parse_entry(file.readline(LINE_BYTES), self._path, ref.seq)
+
+    def of_kind(self, kind: str) -> Entries:
+        """Return the lines of this kind."""
+        return Entries(self._path, [ref for ref in self._refs if ref.kind == kind])
 
     def contents(self) -> Iterator[tuple[str, str]]:
         """Yield id and content hash of each line, without reading the disk."""

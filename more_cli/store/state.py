@@ -128,10 +128,20 @@ def unedited(meta: StateMeta) -> State:
     return State(first, *empty_tensors(sites, meta.recipe))
 
 
-def unedited_site(record: SiteRecord, recipe: Recipe) -> SiteRecord:
-    """Return the description of a site before its first key; a relative lambda is not fixed yet."""
+def unedited_site(record: SiteRecord, recipe: Recipe, rank: int | None = None) -> SiteRecord:
+    """Return the description of a site before its first key; a relative lambda is not fixed yet.
+
+    `rank` is by default the one that a new state has.
+    """
+    rank = rank or recipe.rank_at(record.shape[1])
     ridge = recipe.constants_of(record.name, record.modality).ridge
-    return record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0})
+    first = record.model_copy(update={"ridge": ridge, "keys": 0, "energy": 0.0, "rank": rank})
+    if rank == record.rank:
+        return first
+    from more_cli.core.basis import drawn_fingerprint
+
+    drawn = drawn_fingerprint(rank, record.shape[1], record.seed, recipe.basis)
+    return first.model_copy(update={"basis_fingerprint": drawn})
 
 
 def empty_tensors(

@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from more_cli import files
+from more_cli.editors.more import loop
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Passes
 from more_cli.ops.session import Session
+from more_cli.progress import no_progress
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
@@ -46,8 +48,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_all_edits_are_written_together_and_p_stays(world: World) -> None:
-    B, P = parts(world.sidecar, "B"), parts(world.sidecar, "P")
+def test_all_edits_are_written_together_from_nothing(world: World) -> None:
     done = world.edit("--consolidate", "anew")
     assert done.code == 0, done.err
     assert HELD in done.out
@@ -55,23 +56,23 @@ def test_all_edits_are_written_together_and_p_stays(world: World) -> None:
     last = world.entries()[-1]
     assert (last["kind"], last["since"], last["anew"], last["reason"]) == ("consolidate", 1, True, "")
     assert [number for number, _ in last["looks"]] == [1, 2, 3, 4, 5]
-    assert same(parts(world.sidecar, "P"), P)
-    assert not same(parts(world.sidecar, "B"), B)
     assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
     assert "5 edits written anew" in run("log", world.model).out
 
 
 def test_nothing_is_left_of_what_was_written_before(world: World) -> None:
-    """Two states with one P and another B end with the same B."""
+    """Two states with another B and another P end with the same B and P."""
     other = world.root / "other.more"
     state = load_state(world.sidecar)
     state.B = {name: 0.5 * B for name, B in state.B.items()}
+    state.P = {name: 0.5 * (P + torch.eye(len(P)).to(P)) for name, P in state.P.items()}
     (world.root / "other.more.d").symlink_to(world.sidecar.with_name(world.sidecar.name + ".d"))
     save_state(other, state)
     done = world.edit("--state", other, "--consolidate", "anew")
     assert (done.code, "undone" in done.out) == (0, False), done.err
     world.edit()  # the ledger is the same one: this replays its line
     assert same(parts(world.sidecar, "B"), parts(other, "B"))
+    assert same(parts(world.sidecar, "P"), parts(other, "P"))
 
 
 def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
@@ -93,11 +94,12 @@ def test_it_is_undone_where_a_watched_anchor_moves_too_far(world: World, monkeyp
     anchors = ("--anchors", world.root / "anchors.jsonl", "--set", "anchors.prompts=[]")
     assert run("init", world.model, *JOINT, *watching, *anchors, "--state", state).code == 0
     world.edit("--state", state)
-    B, joint = parts(state, "B"), []
-    monkeypatch.setattr(Watch, "harm", lambda watch: not joint.append(len(watch.passes.attempt.harmed)))
+    B, steps = parts(state, "B"), []
+    monkeypatch.setattr(Watch, "harm", lambda watch: True)
+    monkeypatch.setattr(loop, "consolidate", lambda *given: steps.append(given[1].attempt.max_step) or [])
     done = world.edit("--state", state, "--consolidate", "anew")
     assert f"5 edits written anew (undone: {HARM})" in done.out
-    assert len(joint) == 2, "tried twice"
+    assert steps == [1.0, 0.5], "tried twice"
     assert same(parts(state, "B"), B)
     assert HARM in run("log", world.model, "--state", state).out
 
@@ -114,34 +116,39 @@ def test_a_batch_that_breaks_the_harm_budget_is_written_edit_by_edit(world: Worl
 
 
 def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
-    scored = []
+    written = []
 
     class Stuck:
         margin = 2.0
         recipe = load_recipe("default")
+        progress = staticmethod(no_progress)
 
         def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
-            scored.append(len(numbers))
             return {number: SimpleNamespace(margin=-1.0) for number in numbers}
 
         def failing(self) -> list[int]:
             return list(self.scores)
 
-        def steps(self, chosen: list[int]) -> dict[str, object]:
+        def holds(self, score: SimpleNamespace) -> bool:
+            return False
+
+        def steps(self, chosen: list[int], *, fresh: bool) -> dict[str, object]:
+            self.scores = self.score(chosen)
             return {}
 
         def write(self, chosen: list[int], steps: object) -> str:
+            written.append(len(chosen))
             return ""
 
     assert consolidate(range(1, 41), Stuck(), Joint(rounds=16, size=16)) == list(range(1, 41))
-    assert len(scored) == 7, "six rounds, and the look that ends them"
+    assert written == [16, 16, 8] * 6, "six rounds"
 
 
 def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = MoreEditor.write_anew
 
-    def losing(*args) -> Consolidated:
-        done = whole(*args)
+    def losing(*args, **how) -> Consolidated:
+        done = whole(*args, **how)
         return replace(done, failing=[2], margins={**done.margins, 2: -0.5})
 
     world.edit("--consolidate", "all")

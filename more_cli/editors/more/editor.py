@@ -31,6 +31,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
@@ -134,11 +135,30 @@ class MoreEditor(Editor):
         joint = self._joint(numbers, new, context)
         return self._consolidated(joint.write(), joint.passes)
 
-    def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
-        """Take out what was written and write these past edits together; see `loop.JointWrites.write_anew`."""
-        joint = self._joint(numbers, new, context)
-        failing, undone = joint.write_anew()
+    def write_anew(
+        self,
+        numbers: Sequence[int],
+        new: Sequence[int],
+        context: EditContext,
+        progress: Progress = no_progress,
+    ) -> Consolidated:
+        """Start over from the anchors, and write these past edits together; see `loop.JointWrites.write_anew`."""
+        joint, watched = self._joint(numbers, new, context), self._watched
+        joint.passes.progress = progress
+        failing, undone = joint.write_anew(self._start_over)
+        if undone:
+            self._watched = watched
         return replace(self._consolidated(failing, joint.passes), undone=undone)
+
+    def _start_over(self) -> Watched | None:
+        """Leave only the anchors' keys in P, at the largest ranks of the recipe, and return the watched anchors."""
+        watched = dict(self._watched.anchors) if self._watched else {}
+        anchors = self._held | watched
+        self.sites.start_over()
+        self.start_from([anchors[place] for place in sorted(anchors)])
+        if watched:
+            self._watched = Watched(watched, self._directions(list(watched.values())))
+        return self._watched
 
     def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
         self._drop_replaced(context)

@@ -37,6 +37,8 @@ FEW = 1 / 3
 """Largest share of a batch that is written one by one after the joint writes; if more is left, the joint writes are
 undone. On three small models a share of a quarter did no harm. Of corrections about new objects most are left, and
 fewer of them are learnt if the joint writes stay."""
+LOOK = 3
+"""Rounds of joint writes after which all edits are scored, not only those that were written."""
 EARLY, MOST = 6, 0.9
 """Joint writes of more edits than one write takes end after this many rounds if more than this share still fails. On a
 weak small model all failed after 6 rounds and 79 % after 16; on two models where at most 15 % failed in the end, 77 and
@@ -104,31 +106,49 @@ def admit(request: EditRequest, passes: Passes) -> EditOutcome:
     return _outcome(passes, passes.scores[new], passes.scores[new])
 
 
-def consolidate(numbers: Iterable[int], passes: Passes, rules: Joint) -> list[int]:
-    """Score all these edits and write those that fail together, round by round, to the margin of `rules`.
+def consolidate(
+    numbers: Iterable[int],
+    passes: Passes,
+    rules: Joint,
+    scores: Mapping[int, EditScore] | None = None,
+    watch: Watch | None = None,
+) -> list[int]:
+    """Write these edits together where they fail, round by round, until all hold by the margin of `rules`.
 
-    O(T), meant for the end of a stream. It gives up early where nearly all edits go on failing. Returns the edits that
-    do not hold by the margin of a single edit.
+    A round writes the edits that failed when each was scored last: its own write scores it, and every `LOOK` rounds, or
+    when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
+    edits go on failing, and where `watch` finds that an anchor was moved too far. `scores` are those of the model as it
+    is, if they are known. Returns the edits that do not hold by the margin of a single edit.
     """
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
+    found, current = dict(scores or passes.score(numbers)), True
     for round in range(rules.rounds):
-        scores = passes.score(numbers)
-        passes.scores = scores
-        failing = sorted(passes.failing(), key=lambda number: scores[number].margin)
+        failing = _unsure(found, passes)
+        if not current and (not failing or round % LOOK == 0):
+            found, current = passes.score(numbers), True
+            failing = _unsure(found, passes)
+            if watch and watch.harm():
+                break
+        passes.progress(len(numbers) - len(failing), len(numbers), "writing edits together")
         if not failing or (round == EARLY and len(failing) > least):
             break
         for start in range(0, len(failing), rules.size):
             chosen = failing[start : start + rules.size]
-            passes.scores = {number: scores[number] for number in chosen}
-            passes.write(chosen, passes.steps(chosen))
-    else:
-        passes.scores = passes.score(numbers)
+            passes.write(chosen, passes.steps(chosen, fresh=True))
+            found, current = found | passes.scores, False
     passes.margin = passes.recipe.margin
+    passes.scores = found if current else passes.score(numbers)
     return passes.failing()
 
 
-@dataclass(frozen=True)
+def _unsure(scores: Mapping[int, EditScore], passes: Passes) -> list[int]:
+    """Return the edits that do not hold, the least sure first."""
+    failing = [number for number, score in scores.items() if not passes.holds(score)]
+    return sorted(failing, key=lambda number: scores[number].margin)
+
+
+@dataclass
 class JointWrites:
     """Past edits that are written together."""
 
@@ -162,27 +182,30 @@ class JointWrites:
             left = list(new)
         return self._one_by_one(left, past, known=known)
 
-    def write_anew(self) -> tuple[list[int], str]:
+    def write_anew(self, start_over: Callable[[], Watched | None]) -> tuple[list[int], str]:
         """Write the edits together from B = 0, as if all had come at once; undo that if it does harm.
 
-        That is, if fewer edits hold than before, or a watched anchor was moved too far. P keeps the keys that it knows.
-        O(T). Returns the edits that do not hold, and why it was undone, or "".
+        That is, if fewer edits hold than before, or a watched anchor was moved too far. `start_over` takes out what was
+        written, leaves only the anchors' keys in P, and returns the watched anchors. O(T). Returns the edits that do
+        not hold, and why it was undone, or "".
         """
         passes = self.passes
         self._absorb_new()
-        written, failed = passes.model.sites.snapshot(), len(self._failing())
-        passes.model.sites.clear()
-        failing, harmed = self._together(written)
+        self._failing()
+        written, failed = passes.model.sites.snapshot(), self._wrong()
+        self.watched, self.new = start_over(), self.numbers
+        scores = self._absorb_new()
+        failing, harmed = self._together(written, scores)
         if 0 < len(failing) <= FEW * len(self.numbers) and not harmed:
             past = passes.context.past.updated(passes.tally.margins, failing[0])
             failing = self._one_by_one(failing, past, known=True)
-        undone = HARM if harmed else TOO_FEW if len(failing) > failed else ""
+        undone = HARM if harmed else TOO_FEW if self._wrong() > failed else ""
         if undone:
             passes.model.sites.restore(written)
             failing = self._failing()
         return failing, undone
 
-    def _together(self, before: Snapshot) -> tuple[list[int], bool]:
+    def _together(self, before: Snapshot, scores: Mapping[int, EditScore] | None = None) -> tuple[list[int], bool]:
         """Write the edits together, again if that moves a watched anchor too far from where it was `before`.
 
         As for a single edit, the second try takes half the steps and trains on the anchors that the first one harmed.
@@ -190,23 +213,23 @@ class JointWrites:
         """
         passes, sites = self.passes, self.passes.model.sites
         start, attempt = sites.snapshot(), passes.attempt
-        failing = consolidate(self.numbers, passes, self.rules)
-        if self.watched is None:
-            return failing, False
         attempt.start = before
-        watch = Watch(self.watched, passes, list(self.watched.anchors))
-        if not watch.harm():
+        watch = Watch(self.watched, passes, list(self.watched.anchors), joint=True) if self.watched else None
+        failing = consolidate(self.numbers, passes, self.rules, scores, watch)
+        if watch is None or not watch.harm():
             return failing, False
         sites.restore(start)
         attempt.halve([moved.anchor for moved in watch.harmed])
-        failing = consolidate(self.numbers, passes, self.rules)
+        failing = consolidate(self.numbers, passes, self.rules, scores, watch)
         return failing, watch.harm()
 
-    def _absorb_new(self) -> None:
-        sites = self.passes.model.sites
+    def _absorb_new(self) -> dict[int, EditScore]:
+        """Let P absorb the keys of the new edits, and return their scores."""
+        sites, scores = self.passes.model.sites, dict[int, EditScore]()
         for number in self.new:
-            self.passes.score([number], record=True)  # alone, and before any write, as in `learn`
+            scores |= self.passes.score([number], record=True)  # alone, and before any write, as in `learn`
             sites.absorb(sites.keys(self.passes.batch([number])))
+        return scores
 
     def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
         """Write the edits that are `left` one by one, and return which of all edits do not hold."""
@@ -220,6 +243,10 @@ class JointWrites:
             memory |= {seen: LastScore(margin, number) for seen, margin in outcome.margins.items() if seen in memory}
             self.passes.tally.add(one.tally)
         return self._failing()
+
+    def _wrong(self) -> int:
+        """Return how many edits were wrong when all were scored last."""
+        return sum(not score.right for score in self.passes.scores.values())
 
     def _failing(self) -> list[int]:
         """Score all edits, and return those that do not hold by the margin of a single edit."""

@@ -18,6 +18,7 @@ from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 
 NOT_FINITE = "a write is not finite"
@@ -113,6 +114,8 @@ class Passes:
     """Whether the pass that scores an edit also serves its write: nothing else takes part in a write."""
     wordings: Sequence[Encoded] = ()
     """The new edit under other prompts: each write is trained on one of them, in turn."""
+    progress: Progress = no_progress
+    """Of writes that take many edits."""
     attempt: Attempt = field(default_factory=Attempt)
     last: LastWrite = field(default_factory=LastWrite)
     tally: Tally = field(default_factory=Tally)
@@ -220,13 +223,18 @@ class Passes:
         self.tally.passes += size
         self.tally.cost += size / 3
 
-    def steps(self, chosen: Sequence[int]) -> dict[str, Step]:
-        """Return the steps of a write on these edits; conjugate to the last one only if that wrote the same edits."""
-        loss = self.gradient(chosen)
+    def steps(self, chosen: Sequence[int], *, fresh: bool = False) -> dict[str, Step]:
+        """Return the steps of a write on these edits; conjugate to the last one only if that wrote the same edits.
+
+        `fresh` takes their scores from the pass that the gradient needs.
+        """
+        if fresh:
+            self.scores = {}
+        loss = self.gradient(chosen, fresh=fresh)
         return self.model.sites.steps(loss, self.recipe, self.last.steps if self.last.edits == chosen else {})
 
     @timed("gradient")
-    def gradient(self, chosen: Sequence[int]) -> float:
+    def gradient(self, chosen: Sequence[int], *, fresh: bool = False) -> float:
         """Run the forward and backward pass of a write on these edits; return L = mean loss + KL(base || edited)."""
         runtime, tally = self.model.runtime, self.tally
         if self.one_pass:
@@ -244,6 +252,9 @@ class Passes:
         for part in runtime.parts(samples, "backward"):
             scored = runtime.score(runtime.batch(part), record=True, add=start > 0)
             edits = min(max(targets - start, 0), len(part))
+            if fresh and edits:
+                rows = edit_scores(scored[:edits], self.handicap)
+                self.scores |= dict(zip(chosen[start : start + edits], rows, strict=True))
             loss = scored[:edits].nll(self.handicap).sum() / targets
             if held := anchors[start + edits - targets :][: len(part) - edits]:
                 moved = drift(scored[edits:], held)

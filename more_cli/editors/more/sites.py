@@ -27,7 +27,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.taps import inputs_of
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.tables import Statistics
-from more_cli.store.state import SiteRecord, State
+from more_cli.store.state import SiteRecord, State, unedited_site
 
 RIDGE_KEYS = 16
 """Without anchors, a relative lambda follows the mean |z|^2 of this many first keys of a site, and is then fixed."""
@@ -230,6 +230,8 @@ class Snapshot:
     """Everything that an edit may change, so that it can be undone."""
 
     weights: dict[str, Weights]
+    A: dict[str, Tensor]
+    """As its branch uses it: a compaction gives it more rows."""
     P: dict[str, Tensor]
     records: dict[str, SiteRecord]
 
@@ -274,6 +276,7 @@ class Sites:
         """Return what an edit may change; B and P are replaced, never changed in place, so references are enough."""
         return Snapshot(
             {name: site.weights for name, site in self._sites.items()},
+            {name: site.branch.A for name, site in self._sites.items()},
             {name: site.P for name, site in self._sites.items()},
             {name: site.record for name, site in self._sites.items()},
         )
@@ -281,6 +284,7 @@ class Sites:
     def restore(self, snapshot: Snapshot) -> None:
         """Undo every change since the snapshot."""
         for name, site in self._sites.items():
+            site.branch.A = snapshot.A[name]
             site.weights, site.P, site.record = snapshot.weights[name], snapshot.P[name], snapshot.records[name]
 
     @contextmanager
@@ -297,6 +301,19 @@ class Sites:
         """Set B of every site to zero; P stays."""
         for site in self:
             site.clear()
+
+    def start_over(self) -> None:
+        """Give every site the largest rank of its recipe, B = 0 and P = P_0, as if no key had ever come."""
+        for site in self:
+            rank = self.recipe.largest_rank(site.record.shape[1])
+            if rank != site.record.rank:
+                record = unedited_site(site.record, self.recipe, rank)
+                site.branch.A = rebuild_basis(record, self.recipe.basis).to(site.branch.A)
+                site.branch.B = site.branch.B.new_zeros(record.shape[0], rank)
+            site.clear()
+            site.record = unedited_site(site.record, self.recipe, rank)
+            P = recursion.initial(rank, site.record.ridge or 0.0, self.recipe.normalisation)
+            site.P = P.to(site.P.device)
 
     @timed("absorb")
     def keys(self, batch: Batch) -> dict[str, Tensor]:

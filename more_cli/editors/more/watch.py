@@ -85,6 +85,8 @@ class Watch:
     passes: Passes
     places: Sequence[int]
     """Those that are scored after the edit."""
+    joint: bool = False
+    """Whether many edits were written: then as many anchors may be beyond the budget as were before them."""
     moved: dict[int, Moved] = field(default_factory=dict)
     """How far they have moved after the edit, by place."""
     harmed: list[Moved] = field(default_factory=list)
@@ -111,8 +113,10 @@ class Watch:
         self.moved = self.watched.moved(self.passes, self.places)
         over = [place for place, moved in self.moved.items() if moved.drift > budget]
         with self.passes.before_edit():
-            before = self.watched.moved(self.passes, over)
+            before = self.watched.moved(self.passes, self.places if self.joint else over)
         by_edit = [place for place in over if self.moved[place].drift > before[place].drift + TOLERANCE * budget]
+        if self.joint and len(over) <= sum(moved.drift > budget for moved in before.values()):
+            return False
         self.harmed = sorted((self.moved[place] for place in by_edit), key=lambda moved: -moved.drift)
         return bool(by_edit)
 
