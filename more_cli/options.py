@@ -137,7 +137,7 @@ class FeedOptions:
 
     retry: bool = option(
         False,
-        "Try edits again that were refused or not learnt: those named, or all. --set is for this try.",
+        "Try edits again that were refused or not learnt: all, or those named. --set is for this try.",
         "--retry",
         panel=WHICH,
     )

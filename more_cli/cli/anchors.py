@@ -11,6 +11,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import FileOptions
 from more_cli.store.target import locate
@@ -49,6 +50,7 @@ def add(
     from more_cli.ops.add_anchors import add_anchors
     from more_cli.outputs.states import AnchorsOutput
 
+    refuse_swapped(model, [file], "more anchors add {} {}")
     target = locate(model, state)
     with output.progress() as progress:
         report = add_anchors(target, file, images.image_root, machine, progress, strict_paths=images.strict_paths)

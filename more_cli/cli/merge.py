@@ -11,6 +11,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import MergeOptions
 from more_cli.store.target import locate
@@ -42,6 +43,8 @@ def merge(
     """
     from more_cli.ops.merge import merge as run
 
+    if model is not None and not (out / "more.json").exists():  # a folder that an earlier merge wrote
+        refuse_swapped(model, [out], "more merge {} -o {}")
     target = locate(model, state)
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)

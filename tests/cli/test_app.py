@@ -327,7 +327,7 @@ def test_a_dry_run_checks_and_writes_nothing(world: World, existing: bool) -> No
     before = tree(world.root)
     done = run(*argv(world, "edit"), "--dry-run", "--json")
     assert (done.code, done.json["dry_run"], done.json["total"], done.json["applied"]) == (0, True, 2, 0)
-    assert ("1 edits would be applied, 1 are in the ledger" if existing else "2 edits applied") in done.json["notes"][0]
+    assert ("1 edit would be applied, 1 is in the ledger" if existing else "2 edits applied") in done.json["notes"][0]
     assert tree(world.root) == before
     world.write([line(0), "{"])
     assert run(*argv(world, "edit"), "--dry-run").code == 4
