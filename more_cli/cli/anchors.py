@@ -17,9 +17,6 @@ from more_cli.options import FileOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
-EXIT_CODES = """Exit codes: 0 done; 2 usage, or a recipe that does not use anchors; 4 bad lines; 5 model or state cannot
-be used; 7 out of memory or disk."""
-
 app = typer.Typer(
     cls=Group,
     rich_markup_mode=None,
@@ -28,7 +25,7 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def add(
     model: opt.ModelFolder,
@@ -60,7 +57,7 @@ def add(
     output.line(f"{counted(report.added, 'anchor')} added{repeated}; {target.sidecar} holds {report.total} from now on")
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(
     model: opt.Model = None,

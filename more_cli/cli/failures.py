@@ -19,6 +19,19 @@ from more_cli.text import did_you_mean, shorten
 EDITS_FAILED = 3
 INTERRUPTED = 130
 """Exit codes of runs that raised no error but did not apply every edit."""
+EXIT_CODES = {
+    0: "done, and no edit failed",
+    1: "a bug of `more`, with a traceback",
+    2: "wrong usage: a command, option, value or recipe",
+    EDITS_FAILED: "some edits failed (not learnt or refused), or a merge lost some, or `--require-all` found failed "
+    "ones, or rows of a table were not measured, or parts of a sweep failed",
+    4: "bad input: edit lines, images, probes or files of a suite",
+    5: "the model or the state cannot be used",
+    6: "a gate was missed",
+    7: "out of memory or disk",
+    INTERRUPTED: "interrupted, state saved; or the output pipe was closed",
+}
+"""What each exit code means, for `more help exit-codes` and the reference page."""
 MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """Typer's exception for a wrong command line; it has no public name."""
 

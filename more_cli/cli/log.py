@@ -30,9 +30,6 @@ LINES = 100
 WIDE = 100
 """Characters per line from which on line numbers, seconds and drift are shown."""
 
-EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` shows
-where)."""
-
 
 class _Listing(Group):
     """Makes `list` the default: `more log MODEL` is `more log list MODEL`."""
@@ -65,7 +62,7 @@ class StatusName(StrEnum):
     reverted = "reverted"
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(
     model: opt.Model = None,
@@ -110,7 +107,7 @@ def list_(
     _show_log(output, log(locate(model, state), chosen, limit or None))
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def show(
     words: Annotated[
