@@ -17,7 +17,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
-from more_cli.text import counted, did_you_mean
+from more_cli.text import counted, did_you_mean, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,7 +191,7 @@ def _done(entry: Entry) -> tuple[str, str]:
         return "reverted", ", ".join(entry.ids) + later
     if entry.kind == "consolidate":
         wrong = sum(margin <= 0 for _, margin in entry.margins)
-        result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
+        result = f"{wrong} still {verb(wrong, 'does', 'do')} not hold" if wrong else "all hold"
         done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
         return "consolidated", f"{done}, {counted(entry.writes, 'write')}; {result}"
     if entry.kind == "anchors":

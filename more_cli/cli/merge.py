@@ -15,7 +15,7 @@ from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import MergeOptions
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 if TYPE_CHECKING:
     from more_cli.ops.folding import Verification
@@ -114,7 +114,7 @@ def _show_verification(output: Output, report: MergeReport) -> None:
 def _show_held(output: Output, report: MergeReport, result: Verification) -> None:
     """Show how many edits that were learnt beside quantised weights hold in the full-precision ones."""
     held = result.edits - len(result.lost) - len(report.not_held)
-    output.line(f"verified: {held} of {counted(result.edits, 'edit')} hold in {report.out}")
+    output.line(f"verified: {held} of {counted(result.edits, 'edit')} {verb(held, 'holds', 'hold')} in {report.out}")
     if report.not_held:
         output.note(f"did not hold beside the quantised weights either: {', '.join(report.not_held)}")
     if result.lost:

@@ -20,7 +20,7 @@ from more_cli.cli.layout import laid_out, wrapped
 from more_cli.cli.styles import BOLD, STYLES, styled
 from more_cli.errors import MoreError
 from more_cli.options import OUTPUT, option
-from more_cli.text import counted, finite, inert, plain
+from more_cli.text import counted, finite, inert, plain, verb
 
 if TYPE_CHECKING:
     from more_cli.outputs.base import Printed
@@ -162,8 +162,8 @@ class Output:
     def replayed(self, edits: int) -> None:
         """Report on stderr how many edits were replayed from the ledger, if any."""
         if edits:
-            verb = "was" if edits == 1 else "were"
-            self.note(f"replayed {counted(edits, 'edit')} that {verb} in the ledger but not in the state")
+            were = verb(edits, "was", "were")
+            self.note(f"replayed {counted(edits, 'edit')} that {were} in the ledger but not in the state")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

@@ -44,7 +44,7 @@ from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 EVERY = ("all", "anew")
 """Values of `consolidate` that mean all edits, also those of earlier runs."""
@@ -347,7 +347,7 @@ class _Run:
             load_fitting_prompter(session.checkpoint)
             self.listener = Listener()
             pending = sum(1 for _ in self._pending(session, edits))
-            known = f"{report.skipped:,} {'is' if report.skipped == 1 else 'are'} in the ledger already"
+            known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
             return
         free_of_adapters(target)

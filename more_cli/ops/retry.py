@@ -21,7 +21,7 @@ from more_cli.store.entry import FAILED, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.target import Target
-from more_cli.text import counted, did_you_mean
+from more_cli.text import did_you_mean, verb
 
 SAVE_EVERY = 10
 """Edits between two saves of the state."""
@@ -107,8 +107,9 @@ def _chosen(ledger: Ledger, words: Sequence[str], options: EditOptions, notes: l
             ids = {edit.id for edit in stream.edits}
             wanted |= ids
             if new := len(ids - statuses.keys()):
-                them = "it" if new == 1 else "them"
-                notes.append(f"{counted(new, 'edit')} of `{word}` not applied yet: leave --retry out to apply {them}")
+                are, them = verb(new, "is", "are"), verb(new, "it", "them")
+                hint = f"leave --retry out to apply {them}"
+                notes.append(f"{new:,} of the edits of `{word}` {are} not applied yet: {hint}")
         elif word not in statuses:
             hint = did_you_mean(word, failed) or _WORDS
             raise UsageError(f"no edit `{word}` in `{ledger.path}`, and no file of that name", hint)

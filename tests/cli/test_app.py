@@ -95,7 +95,7 @@ def test_the_demo_ends_with_its_variants_and_a_next_step(world: World, monkeypat
     report = made.DemoReport(world.root / "my demo", None, edit, evaluate_state(target, Machine()), merge, 1.0)
     monkeypatch.setattr(made, "run_demo", lambda *_, **__: report)
     lines = run("demo", world.root / "my demo").out.splitlines()
-    held = "1 of 1 right when applied; 1 of 1 still hold after all 1; [01] of 1 in other words"
+    held = "1 of 1 right when applied; 1 of 1 still holds after all 1; [01] of 1 in other words"
     assert any(re.fullmatch(held, row) for row in lines)
     metrics = [row.split()[0] for row in lines if row.startswith(("rel.", "gen_", "loc_"))]
     assert metrics == ["rel.gen_exact", "gen_text.gen_exact"]

@@ -185,7 +185,7 @@ def test_a_file_names_its_failed_edits(refused: World) -> None:
     done = retry(refused, file, *CALM, "--json")
     assert done.code == 0, done.err
     assert [edit["id"] for edit in done.json["edits"]] == ["e2", "e3"]
-    assert done.json["notes"] == [f"1 edit of `{file}` not applied yet: leave --retry out to apply it"]
+    assert done.json["notes"] == [f"1 of the edits of `{file}` is not applied yet: leave --retry out to apply it"]
     assert run("edit", refused.model, file, "--retry", "--json").json["edits"] == []
     assert run("status", refused.model, "--json").json["statuses"] == {"learnt": 2, "refused": 1}
     broken = refused.write(["{"], "broken.jsonl")
