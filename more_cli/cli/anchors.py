@@ -21,7 +21,7 @@ app = typer.Typer(
     cls=Group,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Add questions whose answers must not change to a state, or list them.",
+    help="Add anchors (questions whose answers must not change) to a state, or list them.",
 )
 
 

@@ -36,11 +36,11 @@ def init(
         str | None,
         typer.Option(
             metavar="FILE|auto",
-            help="JSON Lines file of questions whose answers must not change, or auto: make some of EDITS|FOLDER.",
+            help="JSON Lines file of questions whose answers must not change; auto makes some from edits or pictures.",
         ),
     ] = None,
     no_anchors: Annotated[
-        bool, typer.Option("--no-anchors", help="Hold no answers: neither now nor with the edits. Loads no weights.")
+        bool, typer.Option("--no-anchors", help="Take no anchors, now or with the edits. Loads no weights.")
     ] = False,
     calibrate: Annotated[
         Path | None,
