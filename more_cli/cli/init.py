@@ -40,7 +40,11 @@ def init(
         ),
     ] = None,
     no_anchors: Annotated[
-        bool, typer.Option("--no-anchors", help="Take no anchors, now or with the edits. Loads no weights.")
+        bool,
+        typer.Option(
+            "--no-anchors",
+            help="Take no anchors, now or with the edits. Without --calibrate no weights are loaded then.",
+        ),
     ] = False,
     calibrate: Annotated[
         Path | None,
