@@ -17,12 +17,20 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from more_cli.errors import ResourceError, StateError, UsageError
 from more_cli.text import is_utf8
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Saves:
+    """What this process has put safely on disk."""
+
+    count: ClassVar[int] = 0
+    """Files, lines and folders so far."""
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -308,6 +316,7 @@ def _truncate(fd: int, size: int) -> None:
 
 def _fsync(fd: int) -> None:
     os.fsync(fd)
+    Saves.count += 1
 
 
 def _rename(old: Path, new: Path) -> None:

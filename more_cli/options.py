@@ -111,12 +111,12 @@ class EditOptions(RecipeOptions, FileOptions):
     store_images: bool = option(True, "Keep a copy of every image, for replay and scoring.", panel=STATE)
     anchors: bool = option(
         True,
-        "If there is no state yet: hold shipped questions, and let edits bring anchors made of their pictures.",
+        "For a new state: take anchors, which are shipped questions and some about the picture of each edit.",
         panel=WRITING,
     )
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
-        "At the end, write again the edits that do not hold: of this run, or all; or write all edits anew.",
+        "At the end, write again what does not hold of this run, or of all edits; anew writes all edits together.",
         panel=WRITING,
     )
     batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)
@@ -137,7 +137,7 @@ class FeedOptions:
 
     retry: bool = option(
         False,
-        "Try edits again that were refused or not learnt: those named, or all. --set is for this try.",
+        "Try failed edits again: all, or those named. --set changes the recipe for this try alone.",
         "--retry",
         panel=WHICH,
     )
@@ -170,7 +170,7 @@ class MergeOptions:
     sha256: bool = option(False, "Store the hash of every shard, for `more verify OUT --deep`.", "--sha256")
     into: Path | None = option(
         None,
-        "The full-precision checkpoint that a quantised MODEL was made from: the edits are merged into it and asked "
+        "The full-precision checkpoint that a quantised MODEL was made from. The edits are merged into it and scored "
         "there.",
         metavar="BASE",
     )
@@ -189,7 +189,7 @@ class ExportOptions:
 
     format: Literal["peft", "delta"] = option("peft", "A PEFT LoRA adapter, or one safetensors file of weight deltas.")
     rank: int | None = option(
-        None, "One rank for all modules of an adapter, by truncation; says what is lost.", metavar="R", least=1
+        None, "Truncate all modules of an adapter to this rank; the output says what is lost.", metavar="R", least=1
     )
     force: bool = option(False, "Replace what an earlier export wrote.")
 

@@ -127,6 +127,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def verb(number: int, one: str, many: str) -> str:
+    """Return the verb that a number of things takes, such as `1 of 4 holds`, `2 of 4 hold`."""
+    return one if number == 1 else many
+
+
 def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str:
     """Return a hint that names the known word spelled most like this one; empty if none is close (0 to 1)."""
     near = difflib.get_close_matches(word, list(known), 1, closeness)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import typer.main
 
 from generator.markdown import cell, fence, page, table
-from more_cli.cli.app import EXIT_CODES, app
+from more_cli.cli.app import app
+from more_cli.cli.failures import EXIT_CODES
 from more_cli.cli.help import MANY, placeholder
-
-_EXIT_CODE = re.compile(r"(?:^|; )(\d+) (.*?)(?=; \d+ |\.$)", re.DOTALL)
 
 _INTRO = """\
 `more COMMAND --help` prints the same. MODEL is a checkpoint folder in Hugging Face layout. Results go to stdout,
@@ -75,14 +73,8 @@ def _anchor(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def exit_codes(text: str) -> list[tuple[str, str]]:
-    """Return code and meaning from a help text's line of exit codes."""
-    text = " ".join(text.split()).removeprefix("Exit codes: ")
-    return [(code, meaning) for code, meaning in _EXIT_CODE.findall(text)]
-
-
 def _exit_codes() -> str:
-    return "## Exit codes\n\n" + table(("code", "when"), exit_codes(EXIT_CODES))
+    return "## Exit codes\n\n" + table(("code", "when"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
 
 # Options that mean the same in every command: one table for all of them.
@@ -109,7 +101,6 @@ def _section(name: str, command: Any) -> str:
     own = [option for option in options if option.name not in _COMMON + _MACHINE]
     usage = " ".join([name, "[OPTIONS]", *map(placeholder, arguments)])
     shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in _COMMON + _MACHINE)
-    codes = "" if command.epilog == EXIT_CODES else _codes_of(command.epilog)
     parts = [
         f"## `{name}` {{#{_anchor(name)}}}",
         text,
@@ -117,7 +108,6 @@ def _section(name: str, command: Any) -> str:
         table(("argument", "meaning"), [_argument(item) for item in arguments]),
         *_options(own, grouped=len(options) >= MANY),
         f"Also {shared}: see [above](#options-that-many-commands-have)." if shared else "",
-        codes,
         "Examples:\n\n" + fence("text", examples) if examples else "",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -131,12 +121,6 @@ def _options(options: list[Any], *, grouped: bool) -> Iterator[str]:
     for name, members in groups.items():
         title = f"option ({name[0].lower()}{name[1:]})" if name else "option"
         yield table((title, "default", "meaning"), [_row(option) for option in members])
-
-
-def _codes_of(epilog: str | None) -> str:
-    if not epilog:
-        return ""
-    return "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exit_codes(epilog)) + "."
 
 
 def _paragraphs(text: str | None) -> list[str]:

@@ -11,23 +11,21 @@ from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import FileOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
-EXIT_CODES = """Exit codes: 0 done; 2 usage, or a recipe that does not use anchors; 4 bad lines; 5 model or state cannot
-be used; 7 out of memory or disk."""
-
 app = typer.Typer(
     cls=Group,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Add questions whose answers must not change to a state, or list them.",
+    help="Add anchors (questions whose answers must not change) to a state, or list them.",
 )
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def add(
     model: opt.ModelFolder,
@@ -49,6 +47,7 @@ def add(
     from more_cli.ops.add_anchors import add_anchors
     from more_cli.outputs.states import AnchorsOutput
 
+    refuse_swapped(model, [file], "more anchors add {} {}")
     target = locate(model, state)
     with output.progress() as progress:
         report = add_anchors(target, file, images.image_root, machine, progress, strict_paths=images.strict_paths)
@@ -58,7 +57,7 @@ def add(
     output.line(f"{counted(report.added, 'anchor')} added{repeated}; {target.sidecar} holds {report.total} from now on")
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(
     model: opt.Model = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -16,12 +17,7 @@ from more_cli.cli.failures import INTERRUPTED, MISUSE, as_user_error, show_misus
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import close_stdout, fail
 from more_cli.errors import MoreError
-
-EXIT_CODES = """Exit codes: 0 done, no edit failed; 1 bug; 2 usage or recipe; 3 some edits failed (not learnt or
-refused), or a merge lost some, or --require-all found failed ones, or rows of a table were not measured, or parts of a
-sweep failed; 4 bad input data; 5 model or state cannot be used; 6 a gate was missed; 7 out of memory or disk; 130
-interrupted, state saved."""
-
+from more_cli.files import Saves
 
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that takes every word."""
@@ -68,7 +64,7 @@ def _built(name: str, found: Any, **options: Any) -> Any:
     if isinstance(found, typer.Typer):
         shell.add_typer(found, name=name, rich_help_panel=panel)
     else:
-        shell.command(name, cls=Command, epilog=EXIT_CODES, rich_help_panel=panel, **options)(found)
+        shell.command(name, cls=Command, rich_help_panel=panel, **options)(found)
     return typer.main.get_group(shell).commands[name]
 
 
@@ -83,7 +79,7 @@ def _refusing(error: MoreError) -> Callable[[], None]:
 
 
 class _Commands(Group):
-    """The commands, with a message on Ctrl-C and on a closed output pipe, where Typer would exit silently."""
+    """The commands; Ctrl-C and a closed output pipe have one exit code, where Typer has several."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -102,19 +98,31 @@ class _Commands(Group):
             return hint
         return f"{hint}{'' if hint.endswith('?') else ';'} `more ./{word}` shows the file"
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _ended_early():  # here `--help` is printed
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
+        with _ended_early():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _ended_early() -> Iterator[None]:
+    """End with one exit code where the output pipe was closed or Ctrl-C typed, and say what is saved."""
+    before = Saves.count
+    try:
         try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                print(end="", flush=True)  # noqa: T201 (a failed flush at exit would print Python's own message)
-        except BrokenPipeError:
-            close_stdout()
-            raise typer.Exit(INTERRUPTED) from None
-        except KeyboardInterrupt:
-            text = "interrupted; every edit in the ledger is safe; run the same command again to continue"
-            print(text, file=sys.stderr)  # noqa: T201
-            raise typer.Exit(INTERRUPTED) from None
+            yield
+        finally:
+            print(end="", flush=True)  # noqa: T201 (a failed flush at exit would print Python's own message)
+    except BrokenPipeError:
+        close_stdout(saved=Saves.count > before)
+        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        text = "interrupted; every edit in the ledger is safe; run the same command again to continue"
+        print(text, file=sys.stderr)  # noqa: T201
+        raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -123,7 +131,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXIT_CODES,
+    epilog="`more help exit-codes` says what each exit code means.",
     help="Correct a vision-language checkpoint from a stream of fixes.",
 )
 

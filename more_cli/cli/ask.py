@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.output import Output, fail
 from more_cli.cli.records import command
 from more_cli.cli.suite_source import embedded_target
-from more_cli.cli.words import names_model
+from more_cli.cli.words import names_model, refuse_swapped
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.store.target import Target, locate
@@ -34,7 +35,8 @@ def ask(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [QUESTION]",
-            help="Checkpoint folder, and a question in quotes. Without a question, each line of standard input is one.",
+            help="Checkpoint folder, and a question in quotes. Without a question, each line of standard input is one; "
+            "on a terminal you are asked for it.",
         ),
     ] = None,
     image: Annotated[
@@ -89,6 +91,8 @@ def _named(output: Output, words: Sequence[str], state: Path | None) -> tuple[Ta
         UsageError: too many words, or one that looks like a folder and is none.
     """
     model, rest = (Path(words[0]), words[1:]) if words and names_model(words[0]) else (None, words)
+    if model is None and words:
+        refuse_swapped(words[0], words[1:2], "more ask {} {}")
     if model is None and words and (len(words) > 1 or _is_path(words[0])):
         raise UsageError(f"no checkpoint folder `{words[0]}`", f"type: {USAGE}")
     if len(rest) > 1:
@@ -116,22 +120,27 @@ def _ask_each(output: Output, show: _Shown, asker: Asker, images: tuple[ImageSou
 
 
 def _lines_typed(output: Output) -> Iterator[Record]:
-    """Yield the lines of standard input; a person at a terminal sees a prompt, and ends with Ctrl-D."""
+    """Return the lines of standard input; a person at a terminal is asked for each."""
     from more_cli.inputs.records import text_lines
 
     if sys.stdin is None:
         raise UsageError("standard input is closed", f"type the question: {USAGE}")
-    typed = sys.stdin.isatty()
-    lines = text_lines(sys.stdin, "<stdin>")
-    while True:
-        if typed:
-            output.prompt("question (Ctrl-D ends): ")
-        record = next(lines, None)
-        if record is None:
-            break
-        yield record
-    if typed:
-        output.note("")
+    return text_lines(_Typed(output) if sys.stdin.isatty() else sys.stdin, "<stdin>")
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """Lines that a person types, each after a prompt; an empty one is the last."""
+
+    output: Output
+
+    def readline(self, limit: int, /) -> bytes:
+        """Ask for a line and return it; empty at the end."""
+        self.output.prompt("question (an empty line or Ctrl-D ends): ")
+        line = sys.stdin.buffer.readline(limit)
+        if not line:
+            self.output.note("")  # Ctrl-D leaves the cursor behind the prompt
+        return line if line.strip() else b""
 
 
 class _Shown:

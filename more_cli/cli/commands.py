@@ -19,14 +19,16 @@ from more_cli.system.plugins import installed, owner_of
 GROUP: Final = "more.commands"
 """Entry points of this group are commands."""
 PANELS = {
-    "Start": ("demo", "ask", "recipes"),
+    "Start": ("demo", "ask", "recipes", "help"),
     "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
     "Measure": ("eval",),
     "Ship": ("merge", "export"),
     "Audit": ("status", "log", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""
-_PLACES = {"eval": "evaluate:evaluate"} | {name: f"{name}:app" for name in ("recipes", "anchors", "log")}
+_PLACES = {"eval": "evaluate:evaluate", "help": "topics:help_"} | {
+    name: f"{name}:app" for name in ("recipes", "anchors", "log")
+}
 """Where a command is that has not the name of its module."""
 
 

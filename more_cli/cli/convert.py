@@ -30,11 +30,11 @@ def convert(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help="Column of a field that is not named as in an edit line; repeatable.",
+            help="Column of a field, where it has another name than in an edit line; repeatable.",
         ),
     ] = None,
     each_round: Annotated[
-        bool, typer.Option("--each-round", help="Of a conversation of several rounds, make each an edit.")
+        bool, typer.Option("--each-round", help="Make an edit of every round of a conversation.")
     ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad rows out instead of writing nothing.")
@@ -44,7 +44,7 @@ def convert(
     images: FileOptions,
     output: Output,
 ) -> None:
-    """Write a table, conversations or annotations as lines for `more edit`.
+    """Make edit lines of a table, conversations or annotations.
 
     Reads CSV, Parquet, LLaVA's conversations, chat messages with images, Label Studio's JSON export, and the records of
     MMEdit, VLKEB and MMKE-Bench. What has no field in an edit line is kept in its `tags`.

@@ -12,7 +12,7 @@ from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.scores import estimate_cells
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
@@ -73,7 +73,8 @@ def _show_demo(output: Output, report: DemoReport) -> None:
     total = len(report.edit.entries)
     right = sum(bool(entry.right_after) for entry in report.edit.entries)
     output.line()
-    held = f"{right} of {total} right when applied; {report.holding} of {total} still hold after all {total}"
+    hold = verb(report.holding, "holds", "hold")
+    held = f"{right} of {total} right when applied; {report.holding} of {total} still {hold} after all {total}"
     output.line("; ".join(filter(None, [held, variants(report.evaluation.per_edit)])))
     output.table(
         ("metric", "value", "95 % interval", "n"),

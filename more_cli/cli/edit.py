@@ -12,9 +12,10 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
-from more_cli.cli.init import show_notices
+from more_cli.cli.init import ARRIVING, show_notices
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import EditOptions, FeedOptions, given
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from more_cli.store.entry import Entry, Status
     from more_cli.store.target import Target
 
-FOR_EVERY_TRY = {"--set", "--image-root", "--strict-paths", "--on-error", "--save-every", "--store-images", "--anchors"}
+FOR_EVERY_TRY = {
+    *("--set", "--image-root", "--strict-paths", "--dry-run"),
+    *("--on-error", "--save-every", "--store-images", "--anchors"),
+}
 """Options that a retry takes too, or that cannot matter to it."""
 
 
@@ -37,7 +41,10 @@ def edit(
     model: opt.ModelFolder,
     edits: Annotated[
         list[str] | None,
-        typer.Argument(metavar="EDITS", help="JSON Lines file, or - for standard input. With --retry: ids of edits."),
+        typer.Argument(
+            metavar="EDITS",
+            help="JSON Lines file, or - for standard input. With --retry: ids of edits, or such a file.",
+        ),
     ] = None,
     state: opt.StateFile = None,
     *,
@@ -57,24 +64,26 @@ def edit(
       more edit llava/ --watch fixes.jsonl --idle 600
       more edit llava/ --retry
       more edit llava/ --retry e17 --set max_steps=30
+      more edit llava/ edits.jsonl --retry --dry-run
     """
     if output.as_json and feed.json_lines:
         raise UsageError("--json and --json-lines were both given", "leave one of them out")
     output.as_json = output.as_json or feed.json_lines
     from more_cli.ops.retry import retry as retry_edits
 
+    refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
     target = locate(model, state)
     listener = _result_lines(output) if feed.json_lines else None
     if feed.retry:
         _refuse_stream_options(options, feed.watch)
         with output.progress() as progress:
-            report = retry_edits(target, edits or (), options.settings, machine, progress, listener)
+            report = retry_edits(target, edits or (), options, machine, progress, listener)
     else:
         report = _edit(output, target, _one_stream(edits), options, machine, listener, feed)
-    _show_edit(output, report, line_by_line=feed.json_lines)
+    _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if report.failed:
+    if report.failed and not report.run.dry_run:
         raise typer.Exit(EDITS_FAILED)
 
 
@@ -146,30 +155,25 @@ def _result_lines(output: Output) -> Listener:
     return ResultLines()
 
 
-def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> None:
+def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry: bool) -> None:
     """Show the result of a stream and name its failed edits; in JSON without edits and problems if `line_by_line`."""
     from more_cli.outputs.edits import EditEndOutput, EditOutput
 
     whole = EditOutput.of_report(report)
     output.json(EditEndOutput.of(whole) if line_by_line else whole)
     _show_notes(output, report)
+    _show_failed(output, report)
     if report.run.dry_run:
-        output.line(f"{counted(report.total, 'edit')} checked, nothing written")
+        result = "would be tried again" if retry else "checked"
+        output.line(f"{counted(report.total, 'edit')} {result}, nothing written")
         return
-    failed = set(report.failed)
-    entries = [entry for entry in report.entries if entry.id in failed]
-    rows = list[tuple[object, ...]]()
-    for e in entries[:ROWS]:
-        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_after))
-        rows += [("", e.reason)] if e.reason else []
-    output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
     output.line(_summary(report))
     together = [("compaction", entry) for entry in report.run.compactions]
     together += [("consolidation", report.run.consolidation)] if report.run.consolidation else []
     for word, done in together:
-        result = "all hold" if done.status == "learnt" else "some still do not hold"
+        outcome = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")
-        output.line(f"{word}: {checked} {done.consolidated}, {writes}, cost {done.cost}; {result}")
+        output.line(f"{word}: {checked} {done.consolidated}, {writes}, cost {done.cost}; {outcome}")
     if report.run.drift:
         output.line(f"drift of {report.run.drift.sentence}")
     if report.failed:
@@ -183,6 +187,17 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
         output.note(f"next: more eval {report.target.typed}")
 
 
+def _show_failed(output: Output, report: EditReport) -> None:
+    """Show the first edits of this run that failed, each with its reason."""
+    failed = set(report.failed)
+    entries = [entry for entry in report.entries if entry.id in failed]
+    rows = list[tuple[object, ...]]()
+    for e in entries[:ROWS]:
+        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_after))
+        rows += [("", e.reason)] if e.reason else []
+    output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
+
+
 def _summary(report: EditReport) -> str:
     """Return how many edits have each status, learnt, not learnt, refused and already right always among them."""
     names = dict.fromkeys(("learnt", "not-learnt", "refused", "already-right"), 0) | report.counts
@@ -194,7 +209,7 @@ def _show_notes(output: Output, report: EditReport) -> None:
     if (made := report.run.created) is not None:
         show_notices(output, made.plan)
         anchors = f" and {counted(made.anchors, 'anchor')}" if made.anchors else ""
-        more = "; edits bring more, made of their pictures" if made.state.arriving else ""
+        more = ARRIVING if made.state.arriving else ""
         output.note(f"created {made.target.sidecar} with recipe {made.plan.recipe.name}{anchors}{more}")
     output.replayed(report.run.replayed)
     for problem in report.problems:

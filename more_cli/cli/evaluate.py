@@ -19,7 +19,7 @@ from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import STATE, FileOptions, SuiteOptions, given
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 if TYPE_CHECKING:
     from more_cli.evaluation.per_edit import EditScores
@@ -138,8 +138,7 @@ def _show_answers(output: Output, edits: Sequence[EditScores], first_forgotten: 
     if bad := [scores for scores in edits if not scores.good]:
         oldest = f", the oldest of them {first_forgotten}" if first_forgotten else ""
         output.line()
-        verb = "does" if len(bad) == 1 else "do"
-        output.line(f"{len(bad):,} of {len(edits):,} {verb} not hold{oldest}:")
+        output.line(f"{len(bad):,} of {len(edits):,} {verb(len(bad), 'does', 'do')} not hold{oldest}:")
         _show_some(output, "status", [row for scores in bad[:ROWS] for row in _rows(scores)], len(bad) - ROWS)
     if others := moved(edits):
         output.line()

@@ -10,6 +10,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import ExportOptions
 from more_cli.store.target import locate
@@ -41,6 +42,8 @@ def export(
     """
     from more_cli.ops.export import export as run
 
+    if model is not None:
+        refuse_swapped(model, [out], "more export {} -o {}")
     target = locate(model, state)
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from more_cli.cli.output import fail
+from more_cli.cli.words import names_model
 from more_cli.errors import MoreError, ResourceError, UsageError
 from more_cli.text import did_you_mean, shorten
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
 """Exit codes of runs that raised no error but did not apply every edit."""
+EXIT_CODES = {
+    0: "done, and no edit failed",
+    1: "a bug of `more`, with a traceback",
+    2: "wrong usage: a command, option, value or recipe",
+    EDITS_FAILED: "some edits failed (not learnt or refused), or a merge lost some, or `--require-all` found failed "
+    "ones, or rows of a table were not measured, or parts of a sweep failed",
+    4: "bad input: edit lines, images, probes or files of a suite",
+    5: "the model or the state cannot be used",
+    6: "a gate was missed",
+    7: "out of memory or disk",
+    INTERRUPTED: "interrupted, state saved; or the output pipe was closed",
+}
+"""What each exit code means, for `more help exit-codes` and the reference page."""
 MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """Typer's exception for a wrong command line; it has no public name."""
+
+_SECOND = {"more merge": "-o", "more export": "-o", "more convert": "-o", "more eval": "--probes"}
+"""Option that a second word of a command, which takes one, is probably meant for."""
 
 
 def show_misuse(misuse: Any) -> int:
@@ -46,11 +66,25 @@ def _explained(misuse: Any) -> UsageError:
     parameter = getattr(misuse, "param", None)
     if parameter is not None and misuse.message:
         message = _wrong_value(misuse, parameter)
+    elif option:
+        values = [each.metavar for each in misuse.ctx.command.params if option in each.opts]
+        hint = f"type: {option} {values[0]}; {hint}" if values else hint
     elif parameter is not None or "unexpected" in message:
-        hint = f"type: {' '.join(misuse.ctx.get_usage().split()[1:])}; {hint}"
+        meant = _second_word(command, getattr(misuse, "words", ()))
+        hint = f"type: {meant or ' '.join(misuse.ctx.get_usage().split()[1:])}; {hint}"
     message = re.sub(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument '\1'", message)
     message = re.sub(r"'([^']*)'", r"`\1`", message.rstrip("."))
     return UsageError(message[:1].lower() + message[1:], hint)
+
+
+def _second_word(command: str, words: Sequence[str]) -> str:
+    """Return a command with its model and one word more, which probably is an option's value; else an empty text."""
+    if command not in _SECOND or len(words) != 2 or any(word.startswith("-") for word in words):
+        return ""
+    model, other = sorted(words, key=names_model, reverse=True)
+    if command == "more eval" and not os.path.isfile(other):
+        return ""
+    return f"{command} {shlex.quote(model)} {_SECOND[command]} {shlex.quote(other)}"
 
 
 def _options_of(group: Any, name: str) -> set[str]:

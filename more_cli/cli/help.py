@@ -37,10 +37,12 @@ class Command(typer.core.TyperCommand):
         return ["[OPTIONS]", *arguments, *(f"{min(each.opts, key=len)} {each.metavar}" for each in options)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
         try:
             rest = super().parse_args(ctx, args)
         except MISUSE as error:
             misuse: Any = error
+            misuse.words = words
             misuse.ctx = misuse.ctx or ctx  # an option without its value does not know its command
             raise
         for each in self.params:

@@ -10,6 +10,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import FileOptions, RecipeOptions
@@ -18,6 +19,9 @@ from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.ops.init import InitReport, Plan
+
+ARRIVING = "; edits bring more, made of their pictures"
+"""Said of anchors where the state lets edits bring some."""
 
 
 @command
@@ -32,14 +36,21 @@ def init(
         str | None,
         typer.Option(
             metavar="FILE|auto",
-            help="JSON Lines file of questions whose answers must not change, or auto: make some. Loads the model.",
+            help="JSON Lines file of questions whose answers must not change; auto makes some from edits or pictures.",
         ),
     ] = None,
+    no_anchors: Annotated[
+        bool,
+        typer.Option(
+            "--no-anchors",
+            help="Take no anchors, now or with the edits. Without --calibrate no weights are loaded then.",
+        ),
+    ] = False,
     calibrate: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File of edits to choose the recipe's constants with; they are not kept. Loads the model.",
+            help="File of edits to choose the recipe's constants with; they are not kept.",
         ),
     ] = None,
     *,
@@ -50,30 +61,42 @@ def init(
 ) -> None:
     """Create the state of a checkpoint, without edits yet.
 
-    Picks the recipe for the architecture. Reads only the config and the shard headers, unless --anchors or --calibrate
-    needs the model.
+    Picks the recipe for the architecture, and anchors: questions whose answers must not change. Without --anchors they
+    are those that `more edit` takes: prompts of the recipe, questions that the model asks itself, and with each edit
+    some about its picture.
 
     \b
     Examples:
       more init llava/
       more init llava/ --anchors regression.jsonl
       more init llava/ --anchors auto edits.jsonl
+      more init llava/ --no-anchors
       more init llava/ --recipe paper-llava --set rank=256
     """
-    from more_cli.ops.auto_anchors import AUTO
     from more_cli.ops.init import Inputs, initialise
 
+    refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
+    target = locate(model, state)
+    _refuse_anchors(model, anchors, source, none=no_anchors)
+    file = Path(anchors) if anchors and source is None else None
+    arriving = anchors is None and not no_anchors
+    inputs = Inputs(anchors=file, auto=source, arriving=arriving, calibrate=calibrate, files=files)
+    with output.progress() as progress:
+        report = initialise(target, chosen.recipe, chosen.settings, inputs=inputs, machine=machine, progress=progress)
+    _show_init(output, report, source)
+
+
+def _refuse_anchors(model: Path, anchors: str | None, source: Path | None, *, none: bool) -> None:
+    """Refuse options about anchors that exclude each other, or of which one is missing."""
+    from more_cli.ops.auto_anchors import AUTO
+
+    if none and anchors is not None:
+        raise UsageError("`--anchors` and `--no-anchors` exclude each other", "leave one of them out")
     if anchors == AUTO and source is None:
         hint = f"name a file of edits or a folder of pictures: more init {model} --anchors {AUTO} edits.jsonl"
         raise UsageError(f"`--anchors {AUTO}` makes anchors from edits or pictures, and none are named", hint)
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")
-    file = Path(anchors) if anchors and source is None else None
-    target = locate(model, state)
-    inputs = Inputs(anchors=file, auto=source, calibrate=calibrate, files=files)
-    with output.progress() as progress:
-        report = initialise(target, chosen.recipe, chosen.settings, inputs=inputs, machine=machine, progress=progress)
-    _show_init(output, report, source)
 
 
 def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
@@ -85,6 +108,7 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
     show_notices(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
     anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
+    anchors += ARRIVING if report.state.arriving else ""
     stored = "A, B and P" if plan.recipe.stores_basis else "B and P"
     output.line(
         f"{state}: recipe {plan.recipe.name}, {counted(len(plan.sites), 'site')}, "

@@ -17,7 +17,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
 from more_cli.errors import UsageError
 from more_cli.store.target import locate
-from more_cli.text import counted, did_you_mean
+from more_cli.text import counted, did_you_mean, verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,6 @@ LINES = 100
 """Ledger lines shown without `--limit`; `--json` has them all."""
 WIDE = 100
 """Characters per line from which on line numbers, seconds and drift are shown."""
-
-EXIT_CODES = """Exit codes: 0 done; 2 usage, or no edit of that id; 5 no ledger, or it is damaged (`more verify` shows
-where)."""
 
 
 class _Listing(Group):
@@ -65,7 +62,7 @@ class StatusName(StrEnum):
     reverted = "reverted"
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(
     model: opt.Model = None,
@@ -110,7 +107,7 @@ def list_(
     _show_log(output, log(locate(model, state), chosen, limit or None))
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def show(
     words: Annotated[
@@ -194,7 +191,7 @@ def _done(entry: Entry) -> tuple[str, str]:
         return "reverted", ", ".join(entry.ids) + later
     if entry.joint_writing:
         wrong = sum(margin <= 0 for _, margin in entry.margins)
-        result = f"{wrong} still {'does' if wrong == 1 else 'do'} not hold" if wrong else "all hold"
+        result = f"{wrong} still {verb(wrong, 'does', 'do')} not hold" if wrong else "all hold"
         done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
         word = "compacted" if entry.kind == "compact" else "consolidated"
         return word, f"{done}, {counted(entry.writes, 'write')}; {result}"

@@ -11,10 +11,11 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import MergeOptions
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 if TYPE_CHECKING:
     from more_cli.ops.folding import Verification
@@ -42,6 +43,8 @@ def merge(
     """
     from more_cli.ops.merge import merge as run
 
+    if model is not None and not (out / "more.json").exists():  # a folder that an earlier merge wrote
+        refuse_swapped(model, [out], "more merge {} -o {}")
     target = locate(model, state)
     with output.progress() as progress:
         report = run(target, out, machine, options, progress)
@@ -111,7 +114,7 @@ def _show_verification(output: Output, report: MergeReport) -> None:
 def _show_held(output: Output, report: MergeReport, result: Verification) -> None:
     """Show how many edits that were learnt beside quantised weights hold in the full-precision ones."""
     held = result.edits - len(result.lost) - len(report.not_held)
-    output.line(f"verified: {held} of {counted(result.edits, 'edit')} hold in {report.out}")
+    output.line(f"verified: {held} of {counted(result.edits, 'edit')} {verb(held, 'holds', 'hold')} in {report.out}")
     if report.not_held:
         output.note(f"did not hold beside the quantised weights either: {', '.join(report.not_held)}")
     if result.lost:

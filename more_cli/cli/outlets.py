@@ -63,7 +63,10 @@ class Outlets(Reports):
         panel=REPORT,
     )
     strict_gates: bool = option(
-        False, "A gate on .low or .high over fewer than ten samples is missed.", "--strict-gates", panel=REPORT
+        False,
+        "Count a gate on .low or .high as missed if it has fewer than ten samples.",
+        "--strict-gates",
+        panel=REPORT,
     )
     junit: Path | None = option(None, "Write JUnit XML: one case per edit and per gate.", metavar="FILE", panel=REPORT)
 

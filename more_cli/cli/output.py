@@ -17,9 +17,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
 from more_cli.cli.layout import laid_out, wrapped
+from more_cli.cli.styles import BOLD, STYLES, styled
 from more_cli.errors import MoreError
 from more_cli.options import OUTPUT, option
-from more_cli.text import counted, finite, inert, plain
+from more_cli.text import counted, finite, inert, plain, verb
 
 if TYPE_CHECKING:
     from more_cli.outputs.base import Printed
@@ -32,14 +33,6 @@ ROWS = 20
 _WIDTH = 140
 """Characters per line of a table if neither a terminal nor COLUMNS says how many."""
 _NARROWEST = 40
-_BOLD, _GREEN, _YELLOW, _RED, _CYAN = "1", "32", "33", "31", "36"
-_STYLES = {
-    **dict.fromkeys(("learnt", "already-right", "met", "ok"), _GREEN),
-    **dict.fromkeys(("superseded", "reverted", "retried", "skipped"), _YELLOW),
-    **dict.fromkeys(("not-learnt", "refused", "MISSED", "FAILED"), _RED),
-    **{"error:": _RED, "warning:": _YELLOW, "hint:": _CYAN},
-}
-"""How a word is shown on a terminal, where it is a whole cell of a table or the first of a line."""
 
 
 def fail(error: MoreError) -> None:
@@ -54,14 +47,7 @@ def _say(text: str, stream: TextIO) -> None:
     word, space, rest = plain(text).partition(" ")
     # A message that nobody reads any more ends no command: only a result does.
     with suppress(BrokenPipeError) if stream is sys.stderr else nullcontext():
-        print(_styled(word, _STYLES.get(word), stream) + space + rest, file=stream)
-
-
-def _styled(text: str, style: str | None, stream: TextIO) -> str:
-    """Return a text in a style of `_STYLES` if the stream is a terminal that shows colours."""
-    if style is None or not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    return f"\x1b[{style}m{text}\x1b[0m"
+        print(styled(word, STYLES.get(word), stream) + space + rest, file=stream)
 
 
 class _Inert(logging.Formatter):
@@ -77,11 +63,12 @@ def _log_handler() -> logging.Handler:
     return handler
 
 
-def close_stdout() -> None:
-    """Report that the output pipe was closed by its reader, and discard the rest of standard output."""
+def close_stdout(*, saved: bool) -> None:
+    """Discard the rest of standard output, which its reader closed, and say that what was done is `saved`."""
     with suppress(OSError, ValueError):  # a stream in memory, or standard error closed too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("output pipe closed; finished work is saved", file=sys.stderr)  # noqa: T201
+        if saved:
+            print("output pipe closed; finished work is saved", file=sys.stderr)  # noqa: T201
 
 
 @dataclass
@@ -137,10 +124,10 @@ class Output:
         texts = [["" if cell is None else plain(cell) for cell in row] for row in rows]
         right, short = ([name in chosen for name in columns] for chosen in (numbers, cut))
 
-        def styled(text: str, header: bool) -> str:
-            return _styled(text, _BOLD if header else _STYLES.get(text), sys.stdout)
+        def shown(text: str, header: bool) -> str:
+            return styled(text, BOLD if header else STYLES.get(text), sys.stdout)
 
-        for line in laid_out(columns, texts, self.width, right, short, styled):
+        for line in laid_out(columns, texts, self.width, right, short, shown):
             print(line)  # noqa: T201
 
     def fields(self, rows: Mapping[str, str | Sequence[str]]) -> None:
@@ -175,8 +162,8 @@ class Output:
     def replayed(self, edits: int) -> None:
         """Report on stderr how many edits were replayed from the ledger, if any."""
         if edits:
-            verb = "was" if edits == 1 else "were"
-            self.note(f"replayed {counted(edits, 'edit')} that {verb} in the ledger but not in the state")
+            were = verb(edits, "was", "were")
+            self.note(f"replayed {counted(edits, 'edit')} that {were} in the ledger but not in the state")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

@@ -18,8 +18,6 @@ from more_cli.errors import UsageError
 if TYPE_CHECKING:
     from more_cli.recipe.schema import Recipe
 
-EXIT_CODES = """Exit codes: 0 done; 2 usage, unknown recipe, or a value that a recipe cannot have."""
-
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -31,7 +29,7 @@ _ABOUT = ("name", "description", "backbones", "published", "departures")
 """Keys that say what a recipe is, not what it does."""
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(*, output: Output) -> None:
     """List the recipes that come with `more`.
@@ -53,7 +51,7 @@ def list_(*, output: Output) -> None:
     output.line("`init` takes the recipe for the checkpoint's model_type, and `default` for all others")
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def show(
     name: Annotated[

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def sign(
     model: opt.Model = None,
     key: Annotated[
-        Path, typer.Option("--key", metavar="KEY", help="Private SSH key; or a public one that the ssh-agent has.")
+        Path,
+        typer.Option(
+            "--key", metavar="KEY", help="Private SSH key, or a public key whose private key the ssh-agent has."
+        ),
     ] = ...,  # type: ignore[assignment]
     state: opt.StateFile = None,
     *,

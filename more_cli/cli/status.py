@@ -34,7 +34,7 @@ def status(
         bool, typer.Option("--estimate", help="Also show how much memory editing needs, part by part.")
     ] = False,
     tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="With --estimate: tokens of a sequence.")
+        int | None, typer.Option(metavar="N", min=1, help="With --estimate: length of a sequence, in tokens.")
     ] = None,
     signers: opt.Signers = None,
     *,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from more_cli.errors import UsageError
 from more_cli.store.target import Target, locate, sidecar_path
+
+CONFIG = "config.json"
+"""The file that makes a folder a checkpoint."""
 
 
 def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[Target, list[str]]:
@@ -34,6 +38,22 @@ def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[
         taken = f"; {names} {'is' if len(words) == 1 else 'are'} taken as {'an id' if len(words) == 1 else 'ids'}"
         hint = f"add MODEL, the checkpoint folder: {usage}"
         raise UsageError(error.message + (taken if words else ""), hint) from None
+
+
+def refuse_swapped(model: object, others: Iterable[object], usage: str) -> None:
+    """Refuse a word in MODEL's place that is no checkpoint folder where one of the other words is one.
+
+    `usage` is what to type, with `{}` for the two words in their right order.
+
+    Raises:
+        UsageError: they are swapped.
+    """
+    if names_model(str(model)):
+        return
+    for other in map(str, others):
+        if os.path.isfile(os.path.join(other, CONFIG)):
+            what = f"`{other}` is a checkpoint folder, and stands where `{model}` should"
+            raise UsageError(what, f"type: {usage.format(shlex.quote(other), shlex.quote(str(model)))}")
 
 
 def names_model(word: str) -> bool:

@@ -97,7 +97,7 @@ def editor(name: str, *, tries: Tries = (), takes_recipe: bool = False) -> Calla
         UsageError: the name holds an `@`, or the class takes something else.
     """
     if "@" in name:
-        raise UsageError(f"editor `{name}`: what stands behind an `@` is a recipe", "choose a name without it")
+        raise UsageError(f"editor `{name}`: the part after `@` names a recipe", "choose a name without it")
 
     def register(made: Made) -> Made:
         make = _maker(name, made) if inspect.isclass(made) else made

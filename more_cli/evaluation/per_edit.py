@@ -10,7 +10,7 @@ from more_cli.evaluation.names import WORDS, Kind
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.files import sha256_bytes
 from more_cli.store.entry import FailedEdit, Status
-from more_cli.text import canonical_json, counted
+from more_cli.text import canonical_json, counted, verb
 
 UNRELATED = "unrelated"
 """Both kinds of locality questions together."""
@@ -116,7 +116,7 @@ def by_edit(scores: Iterable[ProbeScore], failed: Iterable[FailedEdit] = ()) -> 
 def headline(edits: Sequence[EditScores]) -> str:
     """Return how many edits hold and, in the same breath, how many of their variants."""
     own = [scores.good for scores in edits if scores.rel]
-    held = [f"{sum(own):,} of {len(own):,} hold"] if own or not edits else []
+    held = [f"{sum(own):,} of {len(own):,} {verb(sum(own), 'holds', 'hold')}"] if own or not edits else []
     return "; ".join(filter(None, [*held, variants(edits)]))
 
 

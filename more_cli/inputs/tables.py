@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from more_cli.errors import DataError, UsageError, install_hint
 from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened
 from more_cli.system.confined import Exceeded, confined
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 
 PARQUET = b"PAR1"
 """First bytes of a Parquet file."""
@@ -77,7 +77,7 @@ def _csv_rows(path: Path) -> Iterator[Record]:
                         name, first, {column: cell or None for column, cell in zip(header, cells, strict=True)}
                     )
                 elif cells:  # an empty line has none
-                    text = f"has {len(cells)} cells, the header has {len(header)}"
+                    text = f"has {counted(len(cells), 'cell')}, the header has {len(header)}"
                     hint = "put quotes around a cell with a delimiter in it"
                     yield Record(name, first, problem=Problem(f"{name}:{first}", text, hint, first))
         except UnicodeDecodeError as error:

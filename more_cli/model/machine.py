@@ -27,7 +27,7 @@ class Machine:
         "auto", "float32, bfloat16, float16, or auto for the checkpoint's.", metavar="NAME", panel=MACHINE
     )
     attention: str = option(
-        "auto", "sdpa, eager, flash (needs flash-attn), or auto for sdpa.", metavar="NAME", panel=MACHINE
+        "auto", "sdpa, eager, or flash, which needs flash-attn; auto is sdpa.", metavar="NAME", panel=MACHINE
     )
     """`auto` is sdpa where the model has it, else eager."""
     device_map: str = option("", "auto: spread the model over devices, memory and disk.", metavar="auto", panel=MACHINE)

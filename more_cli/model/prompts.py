@@ -22,6 +22,7 @@ from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
 from more_cli.system.confined import Exceeded, confined
+from more_cli.text import counted
 
 _QUESTION = "\ue000question\ue000"
 _ANSWER = "\ue000answer\ue000"
@@ -96,7 +97,7 @@ class Prompter:
             ids = torch.cat([ids[:start], ids.new_tensor([*answer, self.eos])])
         if self.max_length is not None and len(ids) > self.max_length:
             raise DataError(
-                f"question and target take {len(ids)} tokens, the model's context has {self.max_length}",
+                f"question and target take {counted(len(ids), 'token')}, the model's context has {self.max_length}",
                 "shorten the question or the target",
             )
         extras = {name: value[:, :start] if name in PER_TOKEN else value for name, value in extras.items()}

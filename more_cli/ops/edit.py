@@ -44,6 +44,7 @@ from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
+from more_cli.text import counted, verb
 
 EVERY = ("all", "anew")
 """Values of `consolidate` that mean all edits, also those of earlier runs."""
@@ -84,7 +85,7 @@ class EditReport:
     """Every edit of the stream, in order."""
     applied: int = 0
     entries: Sequence[Entry] = ()
-    """Edits that this run applied, in order; read from the ledger on access."""
+    """Edits that this run applied or, as a dry retry, would try again, in order; read from the ledger on access."""
     statuses: dict[str, Status] = field(default_factory=dict)
     """Status of every edit of the stream, also of edits applied in earlier runs."""
     problems: list[str] = field(default_factory=list)
@@ -354,13 +355,15 @@ class _Run:
             load_fitting_prompter(session.checkpoint)
             self.listener = Listener()
             pending = sum(1 for _ in self._pending(session, edits))
-            report.notes.append(f"{pending} edits would be applied, {report.skipped} are in the ledger already")
+            known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
+            report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
             return
         free_of_adapters(target)
         chosen = plan(target, self.options.recipe, self.options.settings)
         load_fitting_prompter(chosen.checkpoint, chosen.model)
         count = sum(1 for _ in edits)
-        report.notes.append(f"a state with {len(chosen.sites)} sites would be created and {count} edits applied")
+        sites, applied = counted(len(chosen.sites), "site"), counted(count, "edit")
+        report.notes.append(f"a state with {sites} would be created and {applied} applied")
 
 
 def _prepare(session: Session, item: Edit | Problem) -> None:

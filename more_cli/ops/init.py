@@ -56,11 +56,11 @@ from more_cli.text import counted
 
 USE_OF_ANCHORS = "--set anchors.size=8 --set anchors.keys=true"
 TEXT_ALONE = (
-    "the anchors are text only: every question that a picture of `{}` can be asked may be about one of its edits; "
+    "all anchors are text only: any question about a picture of `{}` may be about one of its edits; "
     f"--anchors {AUTO} FOLDER takes other pictures"
 )
 
-JOINED = "few of the anchors are without a picture: {:,} made ones joined them, so that answers to text stay too"
+JOINED = "few anchors had no picture, so {:,} text-only ones were added: they hold answers without a picture"
 
 
 @dataclass(frozen=True)

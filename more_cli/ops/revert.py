@@ -32,6 +32,7 @@ from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import draft_path, keep_snapshot, nearest_state
 from more_cli.store.state import save_state
 from more_cli.store.target import Draft, Target
+from more_cli.text import counted, verb
 
 SAVE_EVERY = 10
 """Ledger entries applied to a draft between two saves of its state."""
@@ -148,7 +149,8 @@ def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[st
         first = options.to if options.to is not None else len(edits) - (options.last or 0)
         if not 0 <= first <= len(edits):
             given = f"--to {options.to}" if options.to is not None else f"--last {options.last}"
-            raise UsageError(f"{given}: there are {len(edits)} edits", f"give a number from 0 to {len(edits)}")
+            have = f"{verb(len(edits), 'is', 'are')} {counted(len(edits), 'edit')}"
+            raise UsageError(f"{given}: there {have}", f"give a number from 0 to {len(edits)}")
         return edits[first:]
     for id in ids:
         if id not in ledger.by_id:

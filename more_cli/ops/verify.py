@@ -47,7 +47,7 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
 from more_cli.system import ssh
-from more_cli.text import counted, shorten
+from more_cli.text import counted, shorten, verb
 
 SHOWN = 5
 """Largest number of problems that the line of one check lists."""
@@ -204,7 +204,7 @@ def _tensors(folder: Path, values: Mapping[str, Any]) -> tuple[str, None]:
 
 def _state(target: Target) -> tuple[str, State]:
     state = load_state(target.sidecar)
-    return f"{len(state.meta.sites)} sites, {state.parameters:,} finite numbers", state
+    return f"{counted(len(state.meta.sites), 'site')}, {state.parameters:,} finite numbers", state
 
 
 def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
@@ -216,8 +216,9 @@ def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
 
     ledger = Ledger(target.folder, note)
     ledger.check_contents()
-    torn = f"; {ledger.torn} bytes of an unfinished line, which the next edit removes" if ledger.torn else ""
-    return f"{len(ledger.entries):,} lines, each with the hash of the one before, head {ledger.head[:16]}{torn}", ledger
+    torn = f"; {counted(ledger.torn, 'byte')} of an unfinished line, which the next edit removes" if ledger.torn else ""
+    lines = counted(len(ledger.entries), "line")
+    return f"{lines}, each with the hash of the one before, head {ledger.head[:16]}{torn}", ledger
 
 
 def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
@@ -226,7 +227,7 @@ def _digest(target: Target, state: State, ledger: Ledger) -> tuple[str, None]:
     behind = len(ledger.history) - state.meta.edits
     more = f"; the next command replays {behind:,} more" if behind else ""
     of = " that are in force" if ledger.has_reverts else ""
-    return f"the state holds the first {state.meta.edits:,} lines of the ledger{of}{more}", None
+    return f"the state holds the first {counted(state.meta.edits, 'line')} of the ledger{of}{more}", None
 
 
 def _signed_state(target: Target, state: State, ledger: Ledger, signers: Path | None) -> tuple[str, None]:
@@ -372,7 +373,8 @@ def retrace(target: Target, state: State, ledger: Ledger, machine: Machine, prog
     if not ledger.agrees(state.meta.edits, state.meta.digest):
         return "not done: the state is from before a revert; run a command that edits first", None
     again = _applied_again(target, state, machine, progress)
-    what = f"{state.meta.edits:,} lines applied again from an empty state give"
+    gives = verb(state.meta.edits, "gives", "give")
+    what = f"{counted(state.meta.edits, 'line')} applied again from an empty state {gives}"
     if state_bytes(again) == state_bytes(state):
         return f"{what} the same bytes", None
     changed = _differences(ledger.history[: state.meta.edits], versions(machine))

@@ -11,7 +11,7 @@ from more_cli.evaluation.probes import ProbeScore
 from more_cli.ops.drift import Drift
 from more_cli.ops.evaluate import STATE, EvalReport
 from more_cli.render.page import Phrase, Quoted, Sentence, Table
-from more_cli.text import counted
+from more_cli.text import counted, verb
 
 _MEASURES = {
     "rel": ("its own question", "", "Asked the question of a correction, the edited model gives the wanted answer."),
@@ -56,7 +56,7 @@ def of_edits(edits: Sequence[EditScores], before: Mapping[str, str], noun: str) 
     if own:
         yield _own(own, before, noun)
     if unlearnt := [scores for scores in own if scores.good and scores.failed]:
-        recorded = f"{len(unlearnt):,} of those that hold {_verb(len(unlearnt), 'is', 'are')} recorded as not learnt:"
+        recorded = f"{len(unlearnt):,} of those that hold {verb(len(unlearnt), 'is', 'are')} recorded as not learnt:"
         yield Sentence((recorded,), [(Quoted(scores.id),) for scores in unlearnt], good=False)
     others, held = moved(edits), held_by_kind(edits)
     if carried := carried_over(held):
@@ -73,7 +73,7 @@ def of_gates(gates: Sequence[Judgement]) -> Sentence:
     if len(gates) == 1:
         said = f"The gate is {'missed' if missed else 'met'}."
     elif missed:
-        said = f"{missed:,} of {counted(len(gates), 'gate')} {_verb(missed, 'is', 'are')} missed."
+        said = f"{missed:,} of {counted(len(gates), 'gate')} {verb(missed, 'is', 'are')} missed."
     else:
         said = f"All {counted(len(gates), 'gate')} are met."
     return Sentence((said,), good=not missed)
@@ -98,12 +98,12 @@ def measures(report: EvalReport) -> Table:
 def _own(own: Sequence[EditScores], before: Mapping[str, str], noun: str) -> Sentence:
     bad = [scores for scores in own if not scores.good]
     held = len(own) - len(bad)
-    were = _verb(len(own), "was", "were")
+    were = verb(len(own), "was", "were")
     if bad:
-        holding = f"{held:,} {_verb(held, 'holds', 'hold')}" if held else "none holds"
+        holding = f"{held:,} {verb(held, 'holds', 'hold')}" if held else "none holds"
         verdict = f"{holding}. {len(bad):,} failed:"
     else:
-        verdict = _verb(held, "it holds.", "all hold.")
+        verdict = verb(held, "it holds.", "all hold.")
     named = [_failed(scores, before.get(scores.id)) for scores in bad]
     return Sentence((f"{counted(len(own), noun)} {were} asked for; {verdict}",), named, good=not bad)
 
@@ -163,10 +163,6 @@ def _basis(report: EvalReport) -> Sentence:
 
 def _answer(text: str | None) -> Quoted:
     return Quoted("(not asked)" if text is None else text if text.strip() else "(nothing)")
-
-
-def _verb(number: int, one: str, many: str) -> str:
-    return one if number == 1 else many
 
 
 def _end(named: Sequence[Phrase]) -> str:

@@ -12,7 +12,7 @@ from more_cli.inputs.images import ImageSource
 from more_cli.review.drafts import Draft, by_field
 from more_cli.review.edits import Edits
 from more_cli.review.pictures import Pictures
-from more_cli.text import plain, shorten
+from more_cli.text import counted, plain, shorten
 
 if TYPE_CHECKING:
     from more_cli.api import Model
@@ -207,7 +207,7 @@ class Revert:
         """
         self.check()
         report = model.revert(self.id)
-        again = f", {len(report.again)} later ones applied again" if report.again else ""
+        again = f", {counted(len(report.again), 'later one')} applied again" if report.again else ""
         moved = [f"{id} is now {now}" for id, (_, now) in report.changed.items()]
         return "; ".join([f"reverted{again}", *moved[:10]])
 

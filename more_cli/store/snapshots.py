@@ -11,7 +11,7 @@ from more_cli.errors import StateError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import State, StateMeta, load_meta, load_state, unedited
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, counted
 
 
 def replay_start(state: State, ledger: Ledger, sidecar: Path) -> State:
@@ -20,14 +20,19 @@ def replay_start(state: State, ledger: Ledger, sidecar: Path) -> State:
     That is `state`, unless a revert removed some of its edits: then the nearest saved state.
 
     Raises:
-        StateError: the sidecar belongs to another ledger.
+        StateError: the sidecar belongs to another ledger, or its ledger is missing.
     """
+    if state.meta.edits and not ledger.path.exists():
+        raise StateError(
+            f"`{sidecar}` holds {counted(state.meta.edits, 'edit')}, and their ledger `{ledger.path}` is missing",
+            f"copy the folder `{ledger.folder.name}` beside it too: a state and this folder belong together",
+        )
     if ledger.agrees(state.meta.edits, state.meta.digest):
         return state
     if ledger.agreed_before_revert(state.meta.edits, state.meta.digest):
         return nearest_state(state, ledger, len(ledger.history))
     raise StateError(
-        f"`{sidecar}` and its ledger `{ledger.path}` disagree about the first {state.meta.edits} edits",
+        f"`{sidecar}` and its ledger `{ledger.path}` disagree about the first {counted(state.meta.edits, 'edit')}",
         f"restore `{ledger.path}` from a backup; the two belong together",
     )
 

@@ -119,9 +119,9 @@ def parsed(statement: bytes, kind: Kind) -> Statement:
     try:
         found = Statement.model_validate_json(statement)
     except ValidationError as error:
-        raise StateError(f"what was signed is no statement of `more` (`{_place(error)}`)", _AGAIN) from None
+        raise StateError(f"the signed file is no statement of `more` (`{_place(error)}`)", _AGAIN) from None
     if found.predicateType != kind:
-        raise StateError(f"what was signed is a statement of the type `{found.predicateType}`, not `{kind}`", _AGAIN)
+        raise StateError(f"the signed file is a statement of the type `{found.predicateType}`, not `{kind}`", _AGAIN)
     return found
 
 

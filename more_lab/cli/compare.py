@@ -55,7 +55,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="EDITOR",
-            help="Names as in `run --editor`, more@RECIPE among them; the others are compared with the first.",
+            help="Names as in `run --editor`; the others are compared with the first.",
             autocompletion=completion.editors,
         ),
     ] = None,

@@ -19,9 +19,6 @@ from more_cli.text import counted
 if TYPE_CHECKING:
     from more_lab.suites.check import CheckedFile, SuiteCheck
 
-EXIT_CODES = """Exit codes: 0 done, the suite can be used; 2 usage or unknown suite; 4 files, records or images are
-missing or bad."""
-
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -59,7 +56,7 @@ StrictPaths = Annotated[
 ]
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@app.command("list", cls=Command)
 @command
 def list_(*, output: Output) -> None:
     """List the suites.
@@ -79,7 +76,7 @@ def list_(*, output: Output) -> None:
     output.line("a file of edits (JSON Lines, or records of MMEdit, VLKEB or MMKE-Bench) is a suite too")
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def metrics(*, output: Output) -> None:
     """List the metrics, and the presets for `more run --suite NAME --metrics PRESET`.
@@ -113,7 +110,7 @@ def metrics(*, output: Output) -> None:
     )
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def show(
     name: Name,
@@ -149,7 +146,7 @@ def show(
         output.line(f"{image if isinstance(image, str) else ', '.join(image)}: {asked[0]} -> {asked[1]}")
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def check(
     name: Name,
@@ -189,7 +186,7 @@ def check(
         raise typer.Exit(DataError.exit_code)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@app.command(cls=Command)
 @command
 def convert(
     name: Name,

@@ -64,7 +64,7 @@ def sweep(
         typer.Option(
             "--dry-run",
             "-n",
-            help="List what would run, and how long it takes by what is done in DIR.",
+            help="List what would run, and how long it would take, judged by the trials in DIR.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import DataError
 from more_cli.inputs.records import opened
 from more_cli.recipe.settings import plain_problem
-from more_cli.text import shorten
+from more_cli.text import counted, shorten
 from more_lab.experiments.paired import Difference, compare_edits
 
 SCHEMAS = ("more.eval/1", "more.eval/2")
@@ -154,7 +154,8 @@ def _check_alike(first: Path | str, a: Run, second: Path | str, b: Run) -> None:
         )
     changed = [id for id in asked if asked[id] != others[id]]
     if changed:
-        raise _unlike(first, second, f"different probes in {len(changed)} edits, such as `{shorten(changed[0])}`")
+        edits = counted(len(changed), "edit")
+        raise _unlike(first, second, f"different probes in {edits}, such as `{shorten(changed[0])}`")
     if not asked:
         raise DataError(f"`{first}` and `{second}` contain no edits", _HINT)
 

@@ -51,7 +51,7 @@ def measure(name: str, folder: Path, edits: int) -> dict[str, object]:
     more = [sys.executable, "-m", "more_cli"]
     _, imports = run(sys.executable, "-c", "import torch, transformers, more_cli.ops.edit")
     found: dict[str, object] = {"imports": imports}
-    held = ["--anchors", str(anchors)] if name == "270M" else []
+    held = ["--anchors", str(anchors)] if name == "270M" else ["--no-anchors"]
     found["init"] = run(*more, "init", str(model), "-q", *held)
     status = subprocess.run([*more, "status", str(model), "--estimate", "--json"], capture_output=True, check=True)
     found["estimate"] = json.loads(status.stdout)["estimate"]

@@ -30,7 +30,7 @@ def state_of(model: Path, rank: int) -> Path:
     path = model.with_name(f"rank{rank}.more")
     if path.exists():
         return path
-    assert more(["init", str(model), "--state", str(path), "--set", f"rank={rank}", "-q"]) == 0
+    assert more(["init", str(model), "--no-anchors", "--state", str(path), "--set", f"rank={rank}", "-q"]) == 0
     state = load_state(path)
     generator = torch.Generator().manual_seed(0)
     state.B = {name: 0.01 * torch.randn(B.shape, generator=generator) for name, B in state.B.items()}
@@ -62,7 +62,7 @@ def measure(model: Path, rank: int) -> dict[str, tuple[float, float]]:
         "merge": [*command, "merge", *named, "-o", str(out), "-q"],
         "export": [*command, "export", *named, "-o", str(out), "-q"],
         "delta": [*command, "export", *named, "--format", "delta", "-o", str(out), "-q"],
-        "init": [*command, "init", str(model), "--state", str(fresh), "--set", f"rank={rank}", "-q"],
+        "init": [*command, "init", str(model), "--no-anchors", "--state", str(fresh), "--set", f"rank={rank}", "-q"],
         "status": [*command, "status", *named, "-q"],
         "log": [*command, "log", *named],
         "verify": [*command, "verify", *named, "-q"],

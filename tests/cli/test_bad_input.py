@@ -82,7 +82,7 @@ def option_before_the_command(world):
     return "--json", "status", world.model
 
 
-@case(2, "error: option `--limit` requires an argument\nhint: see `more edit --help`\n")
+@case(2, "error: option `--limit` requires an argument\nhint: type: --limit N; see `more edit --help`\n")
 def option_without_its_value(world):
     return edit(world, "--limit")
 
@@ -563,6 +563,20 @@ def shortened_ledger(world):
     first = (world.folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)[0]
     (world.folder / "ledger.jsonl").write_bytes(first)
     return "status", world.model
+
+
+@case(5, "holds 2 edits, and their ledger `", "is missing\nhint: copy the folder `copy.more.d` beside it too")
+def copy_of_a_state_without_its_folder(world):
+    run(*edit(world))
+    shutil.copy(world.sidecar, world.root / "copy.more")
+    return "status", world.model, "--state", "copy.more"
+
+
+@case(5, "holds 2 edits, and their ledger `", "hint: copy the folder `copy.more.d` beside it too")
+def retry_with_a_copy_of_a_state_without_its_folder(world):
+    run(*edit(world))
+    shutil.copy(world.sidecar, world.root / "copy.more")
+    return "edit", world.model, "--retry", "--state", "copy.more"
 
 
 @pytest.mark.parametrize("from_snapshot", [False, True])

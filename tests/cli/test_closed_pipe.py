@@ -52,6 +52,45 @@ def test_every_report_is_written(world: World, tmp_path: Path, name: str, json: 
 
 @pytest.mark.parametrize(
     "words",
+    [
+        ("--help",),
+        ("--version",),
+        ("help", "exit-codes"),
+        ("edit", "--help"),
+        ("recipes", "list"),
+        ("suites", "list"),
+        ("status", "model"),
+        ("status", "model", "--json"),
+        ("log", "model"),
+        ("log", "show", "e1", "model"),
+        ("anchors", "list", "model"),
+        ("ask", "model", "is it a dog ?"),
+        ("eval", "model"),
+        ("verify", "model"),
+        ("edit", "model", "edits.jsonl", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_saved_nothing_ends_without_a_word(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(world.root)
+    result = run_unread(*words)
+    assert result.code == 130
+    assert SAVED not in result.err
+    assert not any(row.startswith(("error", "Traceback", "Exception")) for row in result.err.splitlines())
+
+
+def test_an_edit_whose_result_nobody_reads_says_that_it_is_saved(world: World, tmp_path: Path) -> None:
+    copy = world.copy(tmp_path / "world")
+    copy.write([line(2)])
+    result = run_unread("edit", copy.model, copy.root / "edits.jsonl", "--json")
+    assert (result.code, result.err.splitlines()[-1]) == (130, SAVED)
+    assert len(copy.entries()) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
     [("merge", "model", "-o", "out"), ("export", "model", "-o", "out"), ("convert", "fixes.csv", "-o", "out")],
     ids=lambda words: str(words[0]),
 )

@@ -228,11 +228,40 @@ def test_a_terminal_that_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPa
 def test_json_and_pipes_have_no_colours(
     state: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("GITHUB_ACTIONS", "FORCE_COLOR", "CLICOLOR_FORCE"):
-        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("GITHUB_ACTIONS", "1")
     assert "\x1b" not in on_terminal("status", "model", "--json")
     colourful()
     assert not any("\x1b" in text for text in capsys.readouterr())
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "CLICOLOR_FORCE"])
+def test_colours_that_are_asked_for_are_shown_off_a_terminal_too_but_not_in_json(
+    state: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in run("status", "model").out
+    monkeypatch.setenv(name, "1")
+    assert BOLD.format("sites") in run("status", "model").out
+    assert run("status", "nowhere").err.startswith(f"{RED.format('error:')} ")
+    assert "\x1b" not in run("status", "model", "--json").out
+    monkeypatch.setenv(name, "0" if name == "CLICOLOR_FORCE" else "")
+    assert "\x1b" not in run("status", "model").out
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("status", "model").out
+
+
+def test_the_base_and_what_came_after_have_the_colours_of_a_diff() -> None:
+    with terminal() as shown:
+        Output().fields({"before": "a tram", "after": "a bus"})
+        Output().table(("model", "answer"), [("base", "a tram"), ("edited", "a bus")])
+    assert [row.split("  ")[0] for row in shown[0].splitlines()] == [
+        f"{RED.format('before')}",
+        f"{GREEN.format('after')}",
+        BOLD.format("model"),
+        RED.format("base"),
+        GREEN.format("edited"),
+    ]
 
 
 def test_text_of_a_record_has_no_colour_of_its_own() -> None:

@@ -313,7 +313,7 @@ def test_an_edit_without_an_image(tmp_path: Path, family: str) -> None:
     assert_refused(world.edit(edits=edits), 4, f"{edits}:2: this model takes no question without an image", "add one")
     assert not world.sidecar.exists()
     skipped = world.edit("--on-error", "skip", "--dry-run", edits=edits)
-    assert (skipped.code, "1 edits applied" in skipped.err + skipped.out) == (0, True)
+    assert (skipped.code, "1 edit applied" in skipped.err + skipped.out) == (0, True)
 
 
 @pytest.mark.parametrize("family", ["paligemma", "mllama"])

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from support.browser import MISSING, chromium
 from support.documents import PAGES, ROOT, anchors, prose
 
 DOCS = ROOT / "docs"
@@ -96,6 +97,19 @@ def test_the_site_builds_strictly_and_every_link_in_it_resolves(site: Path) -> N
             assert target.exists(), f"{path.name}: {link}"
             if parts.fragment and not parts.fragment.startswith("__"):
                 assert unquote(parts.fragment) in pages[target].ids, f"{path.name}: {link}"
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_search_finds_pages_that_are_opened_from_disk(site: Path) -> None:
+    host = "[...document.querySelectorAll('*')].find(one => one.shadowRoot?.querySelector('input'))"
+    found = f"return [...({host}?.shadowRoot.querySelectorAll('a') ?? [])].map(one => one.href)"
+    typed = f"const field = {host}.shadowRoot.querySelector('input'); field.value = 'harm budget';"
+    with chromium() as browser:
+        browser.open((site / "index.html").as_uri())
+        browser.script("document.querySelector('.md-search__button').click()")
+        browser.wait(lambda: browser.script(f"return Boolean({host})"))
+        browser.script(f"{typed} field.dispatchEvent(new Event('input', {{bubbles: true}}))")
+        browser.wait(lambda: any("glossary.html" in link for link in browser.script(found)))
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:

@@ -119,5 +119,5 @@ def test_a_class_takes_one_model_of_numbers_or_nothing(packages: Packages) -> No
 
 
 def test_a_name_leaves_the_place_behind_an_at_to_the_recipe() -> None:
-    with pytest.raises(UsageError, match="editor `a@b`: what stands behind an `@` is a recipe"):
+    with pytest.raises(UsageError, match="editor `a@b`: the part after `@` names a recipe"):
         editor("a@b")

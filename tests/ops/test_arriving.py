@@ -26,7 +26,8 @@ from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import snapshots_folder
 from more_cli.store.state import load_meta
-from support.helpers import COLOURS, Result, World, assert_same_state, die, forks, in_child, line, run
+from support.helpers import COLOURS, Result, World, assert_same_state, die, forks, in_child, line, run, run_as_typed
+from support.refused import assert_refused
 
 QUESTIONS = ("what colour is it ?", "is it a dog ?", "how old is the fox ?", "where is the chair ?", "who sits there ?")
 LINES = [line(number, question=question) for number, question in enumerate(QUESTIONS)]
@@ -232,6 +233,32 @@ def test_none_are_made_without_anchors(empty: World) -> None:
     call(empty, [line(5)])  # it is the state that says so
     assert listed(empty) == []
     assert not load_meta(empty.sidecar).arriving
+
+
+def test_init_makes_the_state_that_edit_would_make(whole: World, empty: World) -> None:
+    made = run_as_typed("init", empty.model, *FEW, *LOOP)
+    assert made.code == 0, made.err
+    assert "0 edits, 2 anchors; edits bring more, made of their pictures" in made.out
+    empty.write(LINES)
+    assert run_as_typed("edit", empty.model, empty.root / "edits.jsonl").code in (0, 3)
+    assert_same(empty, whole)
+    again = run_as_typed("init", empty.model, *FEW, *LOOP)
+    assert "already exists, unchanged" in again.out, again.err
+    assert "another set of anchors" in run_as_typed("init", empty.model, "--no-anchors", *FEW, *LOOP).err
+
+
+def test_init_holds_no_anchors_where_none_are_wanted_or_the_recipe_takes_none(
+    empty: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("more_cli.ops.init.load_runtime", None)  # loads no weights
+    for number, options in enumerate((("--no-anchors", *FEW), ("--recipe", "paper-llava"))):
+        state = empty.root / f"{number}.more"
+        done = run_as_typed("init", empty.model, "--state", state, *options)
+        assert done.code == 0, done.err
+        assert done.out.rstrip().endswith("0 edits")
+        assert b"arriving" not in state.read_bytes()
+    both = run_as_typed("init", empty.model, "--anchors", "anchors.jsonl", "--no-anchors")
+    assert_refused(both, 2, "`--anchors` and `--no-anchors` exclude each other")
 
 
 def test_a_state_with_anchors_of_its_own_takes_no_others(empty: World) -> None:

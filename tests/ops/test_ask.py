@@ -250,3 +250,19 @@ def test_the_embedded_model_needs_no_path(tmp_path: Path, monkeypatch: pytest.Mo
     assert "using the embedded demo model" in done.err
     assert done.json["answers"]["base"]["text"] == "Kopar", "a fact that it was trained on"
     assert done.json["model"] == str(demo_model_dir())
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\x04"], ids=["empty line", "Ctrl-D"])
+def test_a_person_at_a_terminal_is_asked_for_questions(
+    world: World, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    ours, theirs = os.openpty()
+    os.write(ours, f"{QUESTION}\n".encode() + end)
+    with os.fdopen(theirs) as typed:
+        monkeypatch.setattr(sys, "stdin", typed)
+        done = ask(world)
+    os.close(ours)
+    assert done.code == 0
+    assert done.err.count("question (an empty line or Ctrl-D ends): ") == 2
+    assert done.out.startswith(f"{QUESTION}\nmodel ")
+    assert done.out.count(QUESTION) == 1

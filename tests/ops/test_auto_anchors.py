@@ -226,7 +226,7 @@ def test_a_file_without_pictures_gives_text_alone_and_says_so(world: World) -> N
     done = auto(world)
     assert done.code == 0, done.err
     assert f"{TEXT} anchors: 0 about pictures of {world.root / 'edits.jsonl'}, {TEXT} text only" in done.out
-    assert "note: the anchors are text only" in done.err
+    assert "note: all anchors are text only" in done.err
     assert "--anchors auto FOLDER" in done.err
 
 
@@ -276,7 +276,7 @@ def test_prompts_join_anchors_that_nearly_all_have_a_picture(world: World) -> No
     world.write([*about_pictures, {"question": prompts[3]}], "thin.jsonl")
     done = run("init", world.model, "--anchors", world.root / "thin.jsonl", *LOOP)
     assert done.code == 0, done.err
-    assert "few of the anchors are without a picture: 39 made ones joined them" in done.err
+    assert "few anchors had no picture, so 39 text-only ones were added" in done.err
     questions = [question for _, question in asked(world)]
     assert sorted(question for question in questions if question != "who is it ?") == sorted(prompts)
     shown = run("status", world.model)

@@ -175,12 +175,12 @@ def test_refused_edits_fail_and_are_named_in_every_output(refusing: World) -> No
     assert shown.code == 6
     assert "error: gate missed: rel.gen_exact>=0.95: 0.25" in shown.err
     lines = shown.out.splitlines()
-    assert lines[0].startswith("1 of 4 hold; ")
+    assert lines[0].startswith("1 of 4 holds; ")
     assert lines[-1] == "3 of 4 edits do not stand: e2 (refused), e3 (refused), e4 (refused)"
     pages = {name: text(refusing, name) for name in ("x.html", "x.md", "x.xml")}
     for name in ("x.html", "x.md"):
         assert "4 corrections were asked for; 1 holds. 3 failed:" in pages[name]
-        assert "1 of 4 hold; " in pages[name]
+        assert "1 of 4 holds; " in pages[name]
     failures = ElementTree.fromstring(pages["x.xml"])[0].findall("testcase/failure")
     assert [failure.get("type") for failure in failures] == ["refused"] * 3
     for failure, (id, reason) in zip(failures, reasons(refusing).items(), strict=True):
@@ -273,7 +273,7 @@ def test_every_probe_is_listed_with_what_was_expected_and_what_is_said(world: Wo
 def test_what_is_not_as_expected_is_shown_on_a_narrow_terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run("eval", world.model).out.splitlines()
-    assert lines[0].startswith("1 of 2 hold; 2 of 2 in other words, 1 of 1 with other pictures")
+    assert lines[0].startswith("1 of 2 holds; 2 of 2 in other words, 1 of 1 with other pictures")
     first = lines.index("2 other answers not as expected:")
     head, *rows = lines[first + 1 : first + 4]
     assert head.split() == ["edit", "asked", "question", "expected", "answer"]
@@ -304,7 +304,7 @@ def test_a_question_without_an_answer_that_changed_is_shown(world: World) -> Non
         r"\*\*1 of 1 unrelated answer changed:\*\*\n- `\w+`, unrelated; asked `what \?`, before `", report[2]
     )
     assert "Not measured" not in "".join(report), "a file of questions has no corrections that could lack fields"
-    assert shown[0] == "1 of 1 hold; 1 of 1 unrelated answer changed"
+    assert shown[0] == "1 of 1 holds; 1 of 1 unrelated answer changed"
     assert shown[1].endswith("2 questions of p.jsonl")
     assert "1 of 2 does not hold:" in shown
     (row,) = [row for row in shown if re.search(r" changed +what \? ", row)]
@@ -472,7 +472,7 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     assert "<h2>In plain measures</h2>" in first
     assert not re.search("<svg|<article|<code>rel.tf_exact</code>", first), "the full metrics have to be opened"
     assert "<code>rel.tf_exact</code>" in rest
-    assert "1 of 2 hold" in raw
+    assert "1 of 2 holds" in raw
     assert len(page.all("svg")) == 1, "two edits are of one age"
     assert "rel.gen_exact.low&gt;=0.9" in raw
     cards = [attributes["class"] for attributes in page.all("article")]
@@ -493,7 +493,7 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
 def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, scored: Result) -> None:
     raw = text(world, "out.md")
     assert raw.startswith(
-        "### more eval: 1 of 2 hold; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
+        "### more eval: 1 of 2 holds; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
         "2 of 2 unrelated answers changed\n"
     )
     assert "**2 corrections were asked for; 1 holds. 1 failed:**\n" in raw

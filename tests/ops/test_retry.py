@@ -11,7 +11,7 @@ import pytest
 from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.text import plain
-from support.helpers import CALM, REFUSING, World, line, run
+from support.helpers import CALM, REFUSING, World, line, run, tree
 from support.refused import assert_refused
 
 
@@ -164,7 +164,8 @@ def test_an_edit_that_was_tried_twice_is_reverted_once(refused: World) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--retry", "e9"), 2, "no edit `e9`"),
+        (("--retry", "e9"), 2, "no edit `e9` in "),
+        (("--retry", "nowhere.jsonl"), 2, "and no file of that name\nhint: --retry takes ids of edits"),
         (("--retry", "--set", "rank=8"), 2, "`rank` is the same for all edits of a state"),
         (("--retry", "--set", "max_steps"), 2, "has no `=`"),
         (("--retry", "--batch"), 2, "`--retry` and `--batch` exclude each other"),
@@ -177,6 +178,31 @@ def test_mistakes(refused: World, words: tuple[str, ...], code: int, said: str) 
     before = refused.entries()
     assert_refused(run("edit", refused.model, *words), code, said, "hint: ")
     assert refused.entries() == before
+
+
+def test_a_file_names_its_failed_edits(refused: World) -> None:
+    file = refused.write([line(1), line(2), line(3)], "some.jsonl")
+    done = retry(refused, file, *CALM, "--json")
+    assert done.code == 0, done.err
+    assert [edit["id"] for edit in done.json["edits"]] == ["e2", "e3"]
+    assert done.json["notes"] == [f"1 of the edits of `{file}` is not applied yet: leave --retry out to apply it"]
+    assert run("edit", refused.model, file, "--retry", "--json").json["edits"] == []
+    assert run("status", refused.model, "--json").json["statuses"] == {"learnt": 2, "refused": 1}
+    broken = refused.write(["{"], "broken.jsonl")
+    assert_refused(retry(refused, broken), 4, "broken.jsonl:1: not JSON")
+
+
+def test_a_dry_retry_lists_what_would_be_tried_and_writes_nothing(refused: World) -> None:
+    before = tree(refused.root)
+    done = retry(refused, "e2", "--dry-run")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "1 edit would be tried again, nothing written")
+    assert re.search(r"^e2 +refused +what colour is it \? +g ", done.out, re.MULTILINE)
+    assert "e1" not in done.out
+    listed = retry(refused, "--dry-run", *CALM, "--json").json
+    assert (listed["dry_run"], listed["total"], listed["applied"]) == (True, 3, 0)
+    assert [(edit["id"], edit["status"]) for edit in listed["edits"]] == [(f"e{n}", "refused") for n in (1, 2, 3)]
+    assert_refused(retry(refused, "--dry-run", "e9"), 2, "no edit `e9`")
+    assert tree(refused.root) == before
 
 
 def test_an_edit_that_stands_is_not_tried_again(refused: World) -> None:

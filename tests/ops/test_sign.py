@@ -257,7 +257,7 @@ def test_something_else_that_was_signed(world: World, text: bytes) -> None:
     (world.folder / NAME).write_bytes(text)
     (world.folder / SIGNATURE).write_bytes(ssh.sign(text, world.root / "alice"))
     assert signed(verify(world))[:2] == (5, "FAILED")
-    assert "what was signed is no statement of `more`" in signed(verify(world))[2]
+    assert "the signed file is no statement of `more`" in signed(verify(world))[2]
 
 
 def test_a_state_that_lacks_a_line_or_is_forged_is_not_signed(world: World) -> None:

@@ -193,7 +193,7 @@ def a_question_was_changed_with_its_content_but_not_its_subject(world: World) ->
     forge(path, 1, question="is it ?", content=content_hash(first.images, "is it ?", first.target))
 
 
-@damage("digest", "disagree about the first 4 edits")
+@damage("digest", "holds 4 edits, and their ledger")
 def the_ledger_is_gone(world: World) -> None:
     (world.folder / "ledger.jsonl").unlink()
 

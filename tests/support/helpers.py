@@ -136,10 +136,15 @@ def spelled(line: dict[str, Any] | str | bytes) -> bytes:
 
 
 def run(*argv: object, stdin: bytes | None = None) -> Result:
-    """Run a command in this process; `edit` makes no anchors unless `--anchors` is given, to save the time."""
+    """Run a command in this process; `init` and `edit` make no anchors unless told to, to save the time."""
+    return run_as_typed(*_without_anchors(argv), stdin=stdin)
+
+
+def run_as_typed(*argv: object, stdin: bytes | None = None) -> Result:
+    """Run a command in this process with these words and no others."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _logging_kept(), _standard_input(stdin):
-        code = main(_without_anchors(argv))
+        code = main([str(word) for word in argv])
     return Result(code, out.getvalue(), err.getvalue())
 
 
@@ -155,7 +160,11 @@ def run_unread(*argv: object) -> Result:
 
 def _without_anchors(argv: Iterable[object]) -> list[str]:
     words = [str(word) for word in argv]
-    return ["edit", "--no-anchors", *words[1:]] if words[:1] == ["edit"] and "--anchors" not in words else words
+    return [words[0], "--no-anchors", *words[1:]] if _makes_anchors(words) else words
+
+
+def _makes_anchors(words: list[str]) -> bool:
+    return words[:1] in (["init"], ["edit"]) and not {"--anchors", "--help"}.intersection(words)
 
 
 @contextlib.contextmanager

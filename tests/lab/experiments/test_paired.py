@@ -114,7 +114,7 @@ TWO = ONE | {"e2": {"rel.gen_exact": [1.0]}}
             ONE,
             ONE,
             {"per_edit": [{"id": "e1", "probes": "else", "values": {}}]},
-            "different probes in 1 edits, such as `e1`",
+            "different probes in 1 edit, such as `e1`",
         ),
         ({}, {}, {}, "contain no edits"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from markupsafe import escape
 from PIL import Image
 
-from more_cli.text import plain
+from more_cli.text import plain, verb
 from support.helpers import QUESTION, Result, World, line, run
 from support.pages import HOSTILE, Page
 
@@ -149,8 +149,9 @@ def test_markdown_has_the_protocols_and_what_does_not_hold(world: World, scored:
     said = [said for edit in scored.json["per_edit"] for said in edit["answers"]]
     changed = sum(one["holds"] is False for one in said if one["kind"].startswith("loc"))
     words = sum(one["holds"] for one in said if one["kind"] == "gen_text")
+    held = f"{holding} of 3 {verb(holding, 'holds', 'hold')}"
     assert raw.startswith(
-        f"### more run: {holding} of 3 hold; {words} of 1 in other words, {changed} of 4 unrelated answers changed\n"
+        f"### more run: {held}; {words} of 1 in other words, {changed} of 4 unrelated answers changed\n"
     )
     assert scored.json["schema"] == "more.eval/1"
     protocols = raw.split("#### Protocols by checkpoint")[1]
