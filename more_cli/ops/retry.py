@@ -12,6 +12,7 @@ from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import stoppable
+from more_cli.ops.snapshots import Snapshots
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.store.entry import FAILED, Status
@@ -51,6 +52,7 @@ def retry(
         report.ids = _chosen(ledger, ids)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:
+            snapshots = Snapshots(session)
             with ledger, session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
                 for id in stop.before_each(iter(report.ids)):
@@ -58,12 +60,14 @@ def retry(
                     failed = ledger.by_id[id]
                     edit, attempt = ledger.edit_of(failed), Try(retry=True, settings=tuple(settings))
                     contradicted = session.contradicted(edit)
+                    snapshots.before_edit()
                     entry = commit_edit(session, edit, failed.description(), attempt)
                     supersedes = report.count(entry, contradicted)
                     with stop.waiting():
                         listener.edited(entry, entry.status, new=True, supersedes=supersedes)
                     if due():
                         session.save()
+                snapshots.take()
                 # Not after an error, which may have struck inside a write: then the ledger is replayed.
                 session.save()
         statuses = ledger.statuses()
