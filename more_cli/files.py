@@ -71,12 +71,12 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a scratch path beside ``path``; move it into place only if the block succeeds.
 
     A reader sees the old file or the new one, never a part, also after a power cut. An exception keeps the old
     file. A symlink is kept and its target replaced; an existing file keeps its mode, a new one gets the mode of the
-    umask.
+    umask. A file that need not be ``durable`` is not waited for: after a power cut it can be damaged or missing.
 
     Raises:
         StateError: the folder is not writable, or does not exist.
@@ -95,9 +95,11 @@ def replacing(path: Path) -> Iterator[Path]:
         with disk_errors(path):
             with open(scratch, "rb+") as file:
                 os.chmod(scratch, mode)  # safetensors 0.8.0 writes 0600 and ignores the umask (its issue 782)
-                _fsync(file.fileno())
+                if durable:
+                    _fsync(file.fileno())
             _rename(scratch, target)
-            sync_folder(target.parent)
+            if durable:
+                sync_folder(target.parent)
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)

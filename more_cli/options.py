@@ -123,7 +123,7 @@ class EditOptions(RecipeOptions, FileOptions):
     reapply: bool = option(False, "Apply reverted edits again.", "--reapply", panel=WHICH)
     snapshot_every: int | None = option(
         None,
-        "Keep a copy of the state every N edits: it makes `revert` faster.",
+        "Keep a copy of the state every N edits until `more gc`, beside the snapshots that are taken by themselves.",
         metavar="N",
         least=1,
         panel=STATE,

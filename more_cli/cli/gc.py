@@ -27,7 +27,7 @@ def gc(
     """Remove files that a state no longer needs.
 
     Removes snapshots of earlier states, caches, unfinished reverts, and images that no ledger line names. Never removes
-    the ledger.
+    the ledger. Without snapshots, the next `revert` replays more edits.
 
     \b
     Examples:

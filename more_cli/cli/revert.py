@@ -39,8 +39,10 @@ def revert(
 ) -> None:
     """Undo edits, as if they had never been applied.
 
-    All later edits are applied again, which can take as long as the first time. The old state stays in use until this
-    is finished. After an interruption, run the same command again: it continues.
+    All later edits are applied again, and so are those between the nearest earlier snapshot and the first reverted
+    edit. `edit` takes snapshots by itself, so the newest edits are undone fast. The command says first how many edits
+    it applies and about how long that takes. The old state stays in use until this is finished. After an interruption,
+    run the same command again: it continues.
 
     \b
     Examples:
@@ -52,7 +54,7 @@ def revert(
 
     target, ids = locate_among(words or [], state, "more revert MODEL ID...")
     with output.progress() as progress:
-        report = run(target, ids, options, machine, progress)
+        report = run(target, ids, options, machine, progress, starting=lambda work: output.note(str(work)))
     _show_revert(output, report)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -65,7 +67,8 @@ def _show_revert(output: Output, report: RevertReport) -> None:
     from more_cli.outputs.edits import RevertOutput
 
     gone = report.plan.gone
-    plan = {"reverted": gone, "kept": report.plan.kept}
+    work = report.plan.work
+    plan = {"reverted": gone, "kept": report.plan.kept, "expected_edits": work.edits, "expected_seconds": work.seconds}
     output.json(RevertOutput.of(report, state=report.target.sidecar, **plan))
     for note in report.notes:
         output.note(note)
@@ -73,6 +76,7 @@ def _show_revert(output: Output, report: RevertReport) -> None:
         output.line(f"would revert {counted(len(gone), 'edit')} and apply {len(report.again):,} again")
         _list(output, "would be reverted", gone)
         _list(output, "would be applied again", report.again)
+        output.line(str(work))
         return
     if report.interrupted:
         output.note("interrupted, the state is unchanged; run the same command again to continue")

@@ -93,7 +93,8 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             if report.disk.behind
             else "all in the state",
             "signed": f"no: {report.signature}" if isinstance(report.signature, str) else str(report.signature),
-            "size": f"state {disk.sidecar:,} bytes, ledger and images {disk.folder:,} bytes",
+            "size": f"state {disk.sidecar:,} bytes, ledger and images {disk.folder - disk.snapshots:,} bytes"
+            + (f", snapshots {disk.snapshots:,} bytes" if disk.snapshots else ""),
         }
     )
     output.line()

@@ -36,6 +36,7 @@ from more_cli.ops.init import InitReport, Inputs, initialise, plan
 from more_cli.ops.prefetch import Prefetch
 from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
 from more_cli.ops.signals import Interrupted, Stop, stoppable
+from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
@@ -258,6 +259,7 @@ class _Run:
                 session.save()
                 saved = session.state.meta.edits
 
+        snapshots = Snapshots(session)
         with session.attached(writing=True) as replayed:
             report.run.replayed = replayed
             if replayed or session.outdated:
@@ -270,6 +272,7 @@ class _Run:
                     session.progress(report.skipped + report.applied, total, edit.id)
                     kept = session.ledger.describe(edit, store=options.store_images)
                     superseded = session.contradicted(edit)
+                    snapshots.before_edit()
                     entry = commit_edit(session, edit, kept, Try(joint=options.batch))
                     supersedes = report.count(entry, superseded)
                     with stop.waiting():
@@ -280,6 +283,7 @@ class _Run:
                     if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
                         session.save()
                         keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
+                snapshots.take()
                 since = self._consolidated_from(session)
                 if since is not None and not stop.asked:
                     anew = options.consolidate == "anew"
@@ -288,6 +292,7 @@ class _Run:
             except Interrupted:
                 return
             except (DataError, BrokenPipeError):
+                snapshots.take()
                 session.save()  # a bad line or a closed output pipe: both strike between two edits
                 raise
             # Anything else may strike inside a write: then the sidecar stays as it was and the ledger is replayed.

@@ -15,6 +15,7 @@ from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
 from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
 from more_cli.ops.signals import Interrupted, stoppable
+from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
@@ -57,6 +58,7 @@ def retry(
         report.ids = _chosen(ledger, words, options, report.notes)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:
+            snapshots = Snapshots(session)
             with ledger, suppress(Interrupted), session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
                 for id in stop.before_each(iter(report.ids)):
@@ -64,6 +66,7 @@ def retry(
                     failed = ledger.by_id[id]
                     edit, attempt = ledger.edit_of(failed), Try(retry=True, settings=settings)
                     contradicted = session.contradicted(edit)
+                    snapshots.before_edit()
                     entry = commit_edit(session, edit, failed.description(), attempt)
                     supersedes = report.count(entry, contradicted)
                     with stop.waiting():
@@ -71,6 +74,7 @@ def retry(
                     report.run.compactions += compact_if_due(session, stop)
                     if due():
                         session.save()
+                snapshots.take()
                 # Not after an error, which may have struck inside a write: then the ledger is replayed.
                 session.save()
         statuses = ledger.statuses()

@@ -4,38 +4,70 @@ The history before the first reverted edit stays. What came after it is applied 
 draft: a second state inside the state's folder. When the draft is complete, one write appends a revert line and the
 lines that were applied again to the ledger, and the sidecar is replaced. Until then the old state is unchanged; after
 an interruption the same command continues the draft.
+
+A draft begins with the nearest snapshot before the first reverted edit and takes snapshots of its own, which become
+those of the state.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
+from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import keep_anchors
+from more_cli.ops.anchors import anchors_digest, keep_anchors, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit, compact_if_due
 from more_cli.ops.held import held_at
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, versions
+from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, anchors_cache, open_session, versions
 from more_cli.ops.signals import Interrupted, Stop, stoppable
+from more_cli.ops.snapshots import Snapshots
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
-from more_cli.store.snapshots import draft_path, keep_snapshot, nearest_state
-from more_cli.store.state import save_state
+from more_cli.store.snapshots import (
+    draft_path,
+    keep_snapshot,
+    nearest_place,
+    nearest_state,
+    taken_snapshots,
+    thin_out,
+)
+from more_cli.store.state import StateMeta, load_meta, save_state
 from more_cli.store.target import Draft, Target
 from more_cli.text import counted, verb
 
 SAVE_EVERY = 10
 """Ledger entries applied to a draft between two saves of its state."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a revert applies again."""
+
+    edits: int
+    older: int
+    """Of these, older than the reverted ones: no snapshot has them."""
+    seconds: float
+    """As long as their lines of the ledger took; loading the model is not counted."""
+
+    def __str__(self) -> str:
+        """Return it in words, such as `5 edits are applied again: about 6 s`."""
+        if not self.edits:
+            return "no edit is applied again"
+        older = f", {self.older:,} of them older than the reverted ones" if self.older else ""
+        verb = "is" if self.edits == 1 else "are"
+        return f"{counted(self.edits, 'edit')} {verb} applied again{older}: about {math.ceil(self.seconds):,} s"
 
 
 @dataclass(frozen=True)
@@ -48,6 +80,9 @@ class Plan:
     """Entries at the beginning that stay as they are."""
     again: list[int]
     """Places of the later entries that are applied again."""
+    start: int
+    """Entries of the new history that are there already: in a snapshot, or in the draft of an interrupted revert."""
+    work: Work
 
     def place(self, old: int, made: Sequence[int]) -> int:
         """Return the new place of the first remaining entry at an old place or after it.
@@ -94,10 +129,11 @@ def revert(
     progress: Progress = no_progress,
     *,
     runtime: Runtime | None = None,
+    starting: Callable[[Work], None] | None = None,
 ) -> RevertReport:
     """Revert edits, by id or as the options say, and apply those that came after them again.
 
-    `runtime` is the model if it is loaded already.
+    `runtime` is the model if it is loaded already. `starting` is called before the first edit is applied.
 
     Raises:
         UsageError: not exactly one of ids, `to` and `last`; an unknown id, or one that is reverted already; or more
@@ -118,6 +154,8 @@ def revert(
         if session.outdated:
             session.save()
         if report.plan.gone:
+            if starting:
+                starting(report.plan.work)
             draft = _draft(session, report.plan, runtime)
             _finish(session, draft, report, stop)
             report.interrupted = stop.asked
@@ -130,16 +168,35 @@ def revert(
 def _planned(session: Session, ids: Sequence[str], options: RevertOptions) -> RevertReport:
     """Return a report with the plan, after checking that it can be carried out."""
     ledger = session.ledger
+    plan = _plan(ledger, session.state.meta, ids, options)
+    lines = list(ledger.history.kinds())
+    again = list(dict.fromkeys(lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"))
+    replayed = max(0, plan.kept - plan.start)
+    if plan.again or replayed:
+        _check_images(ledger, [*range(1, plan.kept + 1), *plan.again])
+    return RevertReport(session.target, plan, again, replayed=replayed)
+
+
+def work_of_revert(target: Target, ids: Sequence[str]) -> Work:
+    """Return what reverting these edits would apply again; reads the ledger and metadata of saved states only.
+
+    Raises:
+        UsageError: an unknown id, or one that is reverted already.
+        StateError: there is no state, or it or the ledger is damaged.
+    """
+    return _plan(Ledger(target.folder), load_meta(target.sidecar), ids, RevertOptions()).work
+
+
+def _plan(ledger: Ledger, meta: StateMeta, ids: Sequence[str], options: RevertOptions) -> Plan:
     gone = _gone(ledger, ids, options)
     remaining = _remaining(ledger.history.kinds(), set(gone))
     kept = next((index for index, old in enumerate(remaining) if old != index + 1), len(remaining))
-    plan = Plan(gone, kept, remaining[kept:])
-    start = nearest_state(session.state, ledger, kept).meta.edits
-    lines = list(ledger.history.kinds())
-    again = list(dict.fromkeys(lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"))
-    if plan.again or start < kept:
-        _check_images(ledger, remaining)
-    return RevertReport(session.target, plan, again, replayed=kept - start)
+    draft = draft_path(ledger.folder, ledger.head, gone)
+    start = load_meta(draft).edits if draft.exists() else nearest_place(meta, ledger, kept)
+    lines = list(ledger.history.at(remaining[start:] if gone else ()))
+    edits = [line.kind == "edit" for line in lines]
+    seconds = sum(line.wall_ms or 0.0 for line in lines) / 1000
+    return Plan(gone, kept, remaining[kept:], start, Work(sum(edits), sum(edits[: max(0, kept - start)]), seconds))
 
 
 def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[str]:
@@ -191,8 +248,7 @@ def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
 
 def _check_images(ledger: Ledger, places: Iterable[int]) -> None:
     """Read every image that may be needed, also of edits that stay, because they are rehearsed."""
-    for place in places:
-        entry = ledger.history[place - 1]
+    for entry in ledger.history.at(places):
         for image in ledger.edit_of(entry).images:
             try:
                 image.read()
@@ -219,22 +275,26 @@ def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) 
     again = plan.again[len(_made(own, plan)) :]
     if not (again or draft.behind or draft.lacks_anchor_keys or draft.compaction_due):
         return
-    due = Every(SAVE_EVERY, SAVE_SECONDS)
+    _share_answers(session, draft)
+    due, snapshots = Every(SAVE_EVERY, SAVE_SECONDS), Snapshots(draft)
     # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
     with suppress(Interrupted), draft.attached(writing=True, replay=False):
         report.notes += session.machine_notes()
         for place in stop.before_each(iter(range(draft.state.meta.edits, len(own.history)))):
             entry = own.history[place]
             draft.progress(place, plan.kept + len(plan.again), entry.id)
+            snapshots.before_edit()
             draft.repeat(entry)
             if due():
                 draft.save()
         deque(compact_if_due(draft, stop))
         for place in stop.before_each(iter(again)):
+            snapshots.before_edit()
             _apply_again(session, draft, plan, place)
             deque(compact_if_due(draft, stop))
             if due():
                 draft.save()
+        snapshots.take()
         draft.save()
 
 
@@ -255,6 +315,18 @@ def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> No
         _add_anchors(draft, session, place)
     else:
         commit_edit(draft, draft.ledger.edit_of(old), old.description(), Try.of(old))
+
+
+def _share_answers(session: Session, draft: Session) -> None:
+    """Let a draft find the base's answers to its anchors, if these are the first of those that the state holds."""
+    first, digest = len(draft.anchors), draft.anchors_digest
+    if digest is None or anchors_digest(session.anchors[:first]) != digest:
+        return
+    own, whole = (
+        each.cache / anchors_cache(each.state.meta, each.anchors_digest, each.machine) for each in (draft, session)
+    )
+    if not own.exists():
+        write_cache(own, {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first})
 
 
 def _add_anchors(draft: Session, session: Session, place: int) -> None:
@@ -284,6 +356,7 @@ def _commit(session: Session, draft: Session, report: RevertReport) -> None:
         report.snapshot = keep_snapshot(target.sidecar, ledger, edits)
     entries = ledger.append_all(_rows(line, made))
     save_state(target.sidecar, draft.state)
+    _adopt_snapshots(target, draft, ledger)
     drop_drafts(target.folder)
     after = ledger.statuses()
     report.entries = [entry for entry in entries if entry.kind == "edit"]
@@ -291,6 +364,17 @@ def _commit(session: Session, draft: Session, report: RevertReport) -> None:
     report.changed = {
         id: (before[id], status) for id, status in after.items() if status != before[id] and id not in plan.gone
     }
+
+
+def _adopt_snapshots(target: Target, draft: Session, ledger: Ledger) -> None:
+    """Make the snapshots of a draft those of the state, whose ledger has the draft's lines by now."""
+    numbers = ledger.history.numbers()
+    for place, path in taken_snapshots(draft.target).items():  # a draft's own ledger has no reverts
+        snapshot = target.snapshot(f"{numbers[place - 1]:06}")
+        with disk_errors(snapshot):
+            snapshot.parent.mkdir(exist_ok=True)
+            path.replace(snapshot)
+    thin_out(target, ledger)
 
 
 def _rows(line: dict[str, object], made: Iterable[Entry]) -> Iterator[dict[str, object]]:
@@ -301,7 +385,7 @@ def _rows(line: dict[str, object], made: Iterable[Entry]) -> Iterator[dict[str, 
 
 def drafts(folder: Path) -> list[Path]:
     """Return the files of unfinished reverts."""
-    return sorted([*folder.glob("revert-*.more"), *folder.glob("revert-*.jsonl")])
+    return sorted(path for name in ("revert-*.more", "revert-*.jsonl", ".revert-*") for path in folder.glob(name))
 
 
 def drop_drafts(folder: Path) -> None:

@@ -18,7 +18,7 @@ from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
-from more_cli.store.snapshots import replay_start
+from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
 from more_cli.system import ssh
@@ -38,6 +38,8 @@ class Disk:
     """Bytes."""
     folder: int = 0
     """Bytes of ledger, images, snapshots and caches."""
+    snapshots: int = 0
+    """Of these, bytes of snapshots."""
     behind: int = 0
     """Lines of the ledger that the sidecar does not have yet."""
 
@@ -206,11 +208,16 @@ def status(target: Target, signers: Path | None = None) -> StatusReport:
         drift=known_drift(ledger, meta),
         disk=Disk(
             target.sidecar.stat().st_size,
-            sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file()),
+            _size(target.folder),
+            _size(snapshots_folder(target.folder)),
             behind=len(ledger.history) - meta.edits,
         ),
         signature=_signature(target, meta, ledger, signers),
     )
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _counted(anchors: held.Held, released: Collection[int]) -> Held:

@@ -148,6 +148,10 @@ class RevertOutput(Printed, schema="more.revert/1", command="more revert [MODEL]
     """lines at the start of the history that stay as they are"""
     replayed: int
     """lines that stay but had to be replayed, because no snapshot was near"""
+    expected_edits: int
+    """edits to apply, as known before the start: those made again and those replayed"""
+    expected_seconds: Seconds
+    """how long they took before; loading the model is not counted"""
     snapshot: FilePath | None
     """where the state before the revert is kept"""
     statuses: dict[str, str]

@@ -177,7 +177,9 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     sidecar_bytes: int
     """size of the state"""
     ledger_bytes: int
-    """size of the folder of ledger and images"""
+    """size of the folder of ledger and images, snapshots included"""
+    snapshot_bytes: int
+    """size of the snapshots in it, which `more gc` removes"""
     signed: _Signature | None
     """who signed the state; `null` where nobody did, or where the signature does not count"""
     unsigned: str
@@ -205,6 +207,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             key_method=plan.key_method if plan else None,
             sidecar_bytes=report.disk.sidecar,
             ledger_bytes=report.disk.folder,
+            snapshot_bytes=report.disk.snapshots,
             behind=report.disk.behind,
             unsigned=found if isinstance(found, str) else "",
             signed=signed and _Signature.of(signed, **signed.signer._asdict()),

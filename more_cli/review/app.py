@@ -7,6 +7,7 @@ the job is done, and then leads to the page with the result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from more_cli.errors import DataError, MoreError, UsageError
 from more_cli.ops.log import show
+from more_cli.ops.revert import work_of_revert
 from more_cli.render.templates import static
 from more_cli.review.drafts import Draft
 from more_cli.review.edits import PAGE, Edits
@@ -103,7 +105,10 @@ def _reading(app: FastAPI, desk: Desk) -> None:
         done, drafted = desk.done(job, edit_path(id)), desk.done(job, "/draft")
         if drafted and isinstance(drafted.result, Applied) and drafted.result.id == id:
             done = drafted
-        return desk.page("edit.html", record=record, head=listing.head, later=listing.later(id), job=done)
+        work = None
+        with suppress(MoreError):  # reverted already, no edit, or a damaged state: the button says what is wrong
+            work = work_of_revert(desk.target, [id])
+        return desk.page("edit.html", record=record, head=listing.head, work=work, job=done)
 
     @app.get("/image/{size}/{digest}")
     def image(size: str, digest: str) -> Response:

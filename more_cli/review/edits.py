@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections import Counter
@@ -62,11 +61,6 @@ class Listing:
         """Return the edits of a status (empty for any) that mention every word of a text."""
         words = text.lower().split()
         return [row for row in self.rows if status in ("", row.status) and row.mentions(words)]
-
-    def later(self, id: str) -> int:
-        """Return how many edits were made after this one and not reverted."""
-        newer = itertools.takewhile(lambda row: row.id != id, self.rows)
-        return sum(row.status is not Status.REVERTED for row in newer)
 
     def recent_pictures(self, most: int) -> list[str]:
         """Return the hashes of the pictures that were edited last."""

@@ -171,6 +171,11 @@ class Ledger:
     def _agrees(self, history: list[LineRef], edits: int, digest: str) -> bool:
         return len(history) >= edits and content_digest(Entries(self.path, history[:edits])) == digest
 
+    def effort(self, place: int) -> int:
+        """Return how many edits the history after a place applies or, in consolidations, scores again."""
+        scored = sum(len(edits) for at, edits in self._found.items() if at > place)
+        return len(self._history) - place + scored
+
     @property
     def last_revert(self) -> Entry | None:
         """The last revert line, if there is one."""
@@ -476,6 +481,10 @@ class Entries(Sequence[Entry]):
     def of_kind(self, kind: str) -> Entries:
         """Return the lines of this kind."""
         return Entries(self._path, [ref for ref in self._refs if ref.kind == kind])
+
+    def at(self, places: Iterable[int]) -> Entries:
+        """Return the lines at some places, counted from 1."""
+        return Entries(self._path, [self._refs[place - 1] for place in places])
 
     def contents(self) -> Iterator[tuple[str, str]]:
         """Yield id and content hash of each line, without reading the disk."""

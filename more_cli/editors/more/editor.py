@@ -34,7 +34,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
-from more_cli.store.state import SiteRecord, empty_tensors, unedited_site
+from more_cli.store.state import SiteRecord, State, StateMeta, empty_tensors, unedited_site
 
 
 @dataclass(frozen=True)
@@ -257,6 +257,13 @@ class MoreEditor(Editor):
         """Return `<site>.B` and `<site>.P` of every site, and `<site>.A` where the recipe stores it."""
         kinds = zip("BPA", self._tensors(), strict=True)
         return {f"{name}.{kind}": value for kind, values in kinds for name, value in values.items()}
+
+    def frozen(self, meta: StateMeta) -> State:
+        """Return the state with the tensors as they are now: later edits replace them and never change them."""
+        now = self.sites.snapshot()
+        stored = {name: weights.A for name, weights in now.weights.items() if weights.A is not None}
+        meta = meta.model_copy(update={"sites": list(now.records.values())})
+        return State(meta, {name: weights.B for name, weights in now.weights.items()}, now.P, self._A | stored)
 
     def basis(self, record: SiteRecord) -> Tensor:
         """Return A of a site, (r, d_in) float32, as it is now; one that is not stored is drawn again.
