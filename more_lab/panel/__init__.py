@@ -5,5 +5,6 @@
     python -m more_lab.panel show PANEL.md                                    # docs/figures.py writes all pages
 
 Runs are made by `more sweep` and `more run`, never here. `table` is what all pages share; each of the others makes one
-page: `models` (PANEL.md), `editors`, `retention`, `ablations`, `long`, `speed` (RESULTS.md).
+page: `models` (PANEL.md), `editors`, `retention`, `ablations`, `long`, `speed` (RESULTS.md), and `regimes` a table of
+docs/research/unseen-models.md.
 """

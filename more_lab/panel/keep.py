@@ -64,6 +64,14 @@ def run_lines(files: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield {"row": name or run["editor"], **run}
 
 
+def regime_lines(model: str, anchors: str, edited: Path, scored: Path) -> Iterator[dict[str, Any]]:
+    """Yield the line of anchors.jsonl: what `more edit --json` and `more eval --json` printed of a model's mistakes."""
+    edits = json.loads(scored.read_text(encoding="utf-8"))["per_edit"]
+    counts = json.loads(edited.read_text(encoding="utf-8"))["counts"]
+    named = {"model": model, "stream": "mistakes", "anchors": anchors}
+    yield {**named, "n": len(edits), "statuses": counts, "values": values_of(edits)}
+
+
 def values_of(edits: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Return each edit's mean over the probes of a metric, by column; None for an edit without such a probe."""
     return {label: [_mean(edit["values"].get(name, ())) for edit in edits] for label, name in METRICS.items()}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from more_lab.panel import ablations, editors, models, retention
+from more_lab.panel import ablations, editors, models, regimes, retention
 from more_lab.panel.__main__ import main
-from more_lab.panel.table import FIVE, growth, runs_of
+from more_lab.panel.table import FIVE, METRICS, growth, runs_of
 from more_lab.sweep.file import read_sweep
 from support.helpers import World, line, run
 from support.paths import ROOT
@@ -91,6 +91,36 @@ def test_a_page_is_printed_and_reads_the_runs_beside_it(capsys: pytest.CaptureFi
     assert all(
         f"\n| {row} | " in shown for row in {run["row"] for run in runs_of("retention.jsonl")} - {*retention.RATES}
     )
+
+
+def test_the_worst_regime_of_a_model_is_bold() -> None:
+    worst, best = regimes.rows("m", {"none": [90.0, 45.0], "made": [80.0, 46.0]})
+    assert worst == "| m | **none (`--no-anchors`)** | **90.0** | **45.0** |"
+    assert best == "| m | brought by the edits | 80.0 | 46.0 |"
+
+
+def test_a_regime_is_a_mean_over_edits_that_have_such_a_probe() -> None:
+    run = {"values": {key: [1.0, 1.0] for key in FIVE} | {"T-Loc": [0.5, None], "Rel": [1.0, 0.0]}}
+    assert regimes.means(run) == [50.0, 100.0, 100.0, 50.0, 100.0, 80.0]
+
+
+def test_the_table_of_regimes_is_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["show", "regimes"])
+    shown = capsys.readouterr().out
+    assert [shown.count(f"| {model} | **") for model in ("E1", "E2", "F1", "F2")] == [1, 1, 1, 1]
+    assert shown in (ROOT / "docs" / "research" / "unseen-models.md").read_text(encoding="utf-8")
+
+
+def test_what_edit_and_eval_print_is_a_line_of_regimes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edited, scored = tmp_path / "edit.json", tmp_path / "eval.json"
+    edited.write_text(json.dumps({"counts": {"learnt": 1, "refused": 1}}))
+    values = [{name: [1.0, 0.0] for name in METRICS.values()}, {METRICS["Rel"]: [1.0]}]
+    scored.write_text(json.dumps({"per_edit": [{"values": each} for each in values]}))
+    main(["keep-regime", "E1", "text", str(edited), str(scored)])
+    kept = json.loads(capsys.readouterr().out)
+    assert kept["statuses"] == {"learnt": 1, "refused": 1}
+    assert (kept["model"], kept["anchors"], kept["n"]) == ("E1", "text", 2)
+    assert kept["values"] == {key: [0.5, None] for key in FIVE} | {"Rel": [0.5, 1.0]}
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
