@@ -160,9 +160,10 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool) -> Non
     entries = [entry for entry in report.entries if entry.id in failed]
     rows = list[tuple[object, ...]]()
     for e in entries[:ROWS]:
-        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_after))
+        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_base, e.greedy_after))
         rows += [("", e.reason)] if e.reason else []
-    output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
+    answers = ("question", "target", "base", "after")
+    output.table(("edit", "status", *answers), rows, cut=answers)
     output.line(_summary(report))
     if report.run.consolidation is not None:
         done = report.run.consolidation

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_edit
 from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
@@ -31,11 +32,13 @@ def retry(
     machine: Machine,
     progress: Progress = no_progress,
     listener: Listener | None = None,
+    runtime: Runtime | None = None,
 ) -> EditReport:
     """Try edits again, by default all that do not stand; `settings` change the recipe for this try alone.
 
     An edit that takes now supersedes those that give its question another answer. A try draws other past edits and
-    anchors than the one before, so it can succeed without other settings.
+    anchors than the one before, so it can succeed without other settings. `runtime` is the model if it is loaded
+    already.
 
     Raises:
         UsageError: an unknown id, an edit that is not failed, or a setting that belongs to the whole state.
@@ -45,7 +48,7 @@ def retry(
         _chosen(open_session(target, machine, progress).ledger, ids)
         return report
     with writer_lock(target.lock), stoppable() as stop:
-        session = open_session(target, machine, progress)
+        session = open_session(target, machine, progress, runtime)
         recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
         ledger, due = session.ledger, Every(SAVE_EVERY, SAVE_SECONDS)
         report.ids = _chosen(ledger, ids)
