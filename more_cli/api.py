@@ -30,6 +30,7 @@ from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, export
 from more_cli.ops.log import LineFilter, LogReport, log
 from more_cli.ops.merge import MergeReport, merge
+from more_cli.ops.retry import retry
 from more_cli.ops.revert import RevertReport, revert
 from more_cli.ops.status import StatusReport, status
 from more_cli.options import EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
@@ -163,8 +164,19 @@ class Model:
         loaded = None if chosen.dry_run else self._loaded()
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
         report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
-        rows = [EditResult.of_entry(entry, report.statuses[entry.id]).model_dump() for entry in report.entries]
-        return Table(tuple(rows), report)
+        return _results(report)
+
+    def retry(self, *ids: str, settings: Sequence[str] = ()) -> Table[EditReport]:
+        """Try edits again that are `not-learnt` or `refused`, those named or all, as `more edit --retry` does.
+
+        `settings` change the recipe for this try alone, each as `KEY=VALUE`. Returns a row per edit that was tried.
+
+        Raises:
+            UsageError: an unknown id, or an edit that did not fail.
+            StateError: there is no state, or another process holds the lock.
+        """
+        options = EditOptions(settings=tuple(settings))
+        return _results(retry(self.target, ids, options, self.machine, self._progress, runtime=self._loaded()))
 
     def ask(
         self, question: str, *images: StrPath, merged: StrPath | None = None, max_tokens: int = ANSWER_TOKENS
@@ -286,6 +298,12 @@ class Model:
             self._runtime = load_base(self.target, self.machine, self._progress, self._recipe, self._settings)
             self._asked = asked
         return self._runtime
+
+
+def _results(report: EditReport) -> Table[EditReport]:
+    """Return a row per edit that was applied."""
+    rows = [EditResult.of_entry(entry, report.statuses[entry.id]).model_dump() for entry in report.entries]
+    return Table(tuple(rows), report)
 
 
 def _path(given: StrPath | None) -> Path | None:

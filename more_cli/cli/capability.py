@@ -61,7 +61,7 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
     output.line(f"accuracy {report.base.accuracy:.3f}, accuracy+ {report.base.accuracy_plus:.3f}")
     if report.state is not None:
         change = report.changes["all"]
-        interval = f"95 % interval {change.low:+.3f} to {change.high:+.3f} over {counted(change.n, 'image')}"
+        interval = f"95 % interval {change.between('+.3f')} over {counted(change.n, 'image')}"
         output.line(f"change of accuracy {change.value:+.3f}, {interval}")
     show_gates(output, report.gates)
 
@@ -74,5 +74,5 @@ def _after(report: CapabilityReport, name: str) -> tuple[str, ...]:
     if report.state is None:
         return ()
     score, change = report.state.categories[name], report.changes[name]
-    moved = f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
+    moved = f"{change.value:+.3f} ({change.between('+.3f')})"
     return f"{score.accuracy:.3f}", f"{score.score:.1f}", f"{score.unparsable_rate:.3f}", moved

@@ -49,7 +49,7 @@ def demo(
 
 
 def _show_demo(output: Output, report: DemoReport) -> None:
-    """Show every edit before and after, how many hold at the end, how many the merge lost, and what to do next."""
+    """Show three answers of every edit, how many hold at the end, how many the merge lost, and what to do next."""
     from more_cli.evaluation.per_edit import variants
     from more_cli.outputs.edits import WholeStream
     from more_cli.outputs.evaluations import DemoOutput
@@ -64,10 +64,10 @@ def _show_demo(output: Output, report: DemoReport) -> None:
             lost_in_merge=report.merge.verification.lost if report.merge.verification else [],
         )
     )
-    before, ends = report.evaluation.base_answers, report.answers_at_end
+    base, ends = report.evaluation.base_answers, report.answers_at_end
     output.table(
-        ("edit", "question", "target", "before", "right after", "at the end"),
-        [(e.id, e.question, e.target, before.get(e.id), e.greedy_after, ends.get(e.id)) for e in report.edit.entries],
+        ("edit", "question", "target", "base", "after", "now"),
+        [(e.id, e.question, e.target, base.get(e.id), e.greedy_after, ends.get(e.id)) for e in report.edit.entries],
         cut=("question",),
     )
     total = len(report.edit.entries)

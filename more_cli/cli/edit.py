@@ -193,9 +193,10 @@ def _show_failed(output: Output, report: EditReport) -> None:
     entries = [entry for entry in report.entries if entry.id in failed]
     rows = list[tuple[object, ...]]()
     for e in entries[:ROWS]:
-        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_after))
+        rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_base, e.greedy_after))
         rows += [("", e.reason)] if e.reason else []
-    output.table(("edit", "status", "question", "target", "answer"), rows, cut=("question", "target", "answer"))
+    answers = ("question", "target", "base", "after")
+    output.table(("edit", "status", *answers), rows, cut=answers)
 
 
 def _summary(report: EditReport) -> str:

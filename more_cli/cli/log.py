@@ -158,12 +158,12 @@ def _show_log(output: Output, report: LogReport) -> None:
         output.json(LogOutput.of(report, state=report.target.sidecar, lines=lines))
     wide = output.width >= WIDE
     watched = wide and any(line.entry.drifts for line in report.lines)
-    columns = ("line", "time (UTC)", "edit", "status", "question", "target", "answer", "drift")
+    columns = ("line", "time (UTC)", "edit", "status", "question", "target", "after", "drift")
     output.table(
         columns[not wide : None if watched else -1],
         [_row(line, wide=wide, watched=watched) for line in report.lines],
         numbers=("line", "time (UTC)", "drift"),
-        cut=("question", "target", "answer"),
+        cut=("question", "target", "after"),
     )
     output.line(f"{report.matching:,} of {counted(report.total, 'line')}")
     output.line(f"head {report.head}")
@@ -217,7 +217,8 @@ def _show_edit(output: Output, record: EditRecord) -> None:
             "retry": (", ".join(entry.settings) or "yes") if entry.retry else "",
             "question": entry.question,
             "target": entry.target,
-            "before": entry.greedy_before or "",
+            "base": entry.greedy_base or "",
+            "before this edit": entry.said_before or "",
             "after": entry.greedy_after or "",
             "forced before": _answer(entry.forced_before, entry.nll_before),
             "forced after": _answer(entry.forced_after, entry.nll_after),

@@ -15,4 +15,4 @@ def cell(value: Estimate | None) -> str:
 
 def estimate_cells(value: Estimate) -> tuple[str, str, int]:
     """Return value, interval and n as table cells."""
-    return f"{value.value:.3f}", f"{value.low:.3f} to {value.high:.3f}", value.n
+    return f"{value.value:.3f}", value.between(), value.n

@@ -88,9 +88,7 @@ def _show_suite(output: Output, report: SuiteReport) -> None:
         output.line(report.left_out_sentence)
     _show_numbers(output, report)
     rel = report.estimates[report.headline]["rel.gen_exact"]
-    output.line(
-        f"headline {report.headline}: rel.gen_exact {rel.value:.3f}, 95 % interval {rel.low:.3f} to {rel.high:.3f}"
-    )
+    output.line(f"headline {report.headline}: rel.gen_exact {rel.value:.3f}, 95 % interval {rel.between()}")
     _show_forgetting(output, report)
     if report.first_failing is not None:
         output.line(f"first edit that does not hold: {report.first_failing}")
@@ -172,4 +170,4 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
         )
     if report.forgetting is not None:
         lost = report.forgetting
-        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.low:.3f} to {lost.high:.3f}) of rel.gen_exact")
+        output.line(f"forgotten by the end: {lost.value:.3f} ({lost.between()}) of rel.gen_exact")

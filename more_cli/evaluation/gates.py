@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from more_cli.errors import GateError, UsageError
-from more_cli.evaluation.names import EVERYWHERE_METRICS, full_names, is_share
+from more_cli.evaluation.names import EVERYWHERE_METRICS, FEW, full_names, is_share
 from more_cli.text import counted, shorten
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _EXAMPLE = 'write it in quotes, for example --gate "rel.gen_exact>=0.95" or "loc
 _FRACTIONS = "values are fractions: 0.95 for 95 %"
 CHANGE = "accuracy_change"
 """Metric of yes/no suites: state minus base, in [-1, 1]."""
-FEW = 10
-"""The end of an interval over fewer samples says little."""
 _NO_EDIT = {
     "rel": "there are no edits",
     "gen_text": "no edit has `rephrases`",
@@ -145,11 +143,12 @@ def _judge(gate: Gate, found: Estimate | None, of_probes: bool) -> Judgement:
         return Judgement(gate, None, False, f"nothing was measured: {_missing(gate.metric, of_probes)}")
     actual = {"value": found.value, "low": found.low, "high": found.high}[gate.bound]
     warning = ""
-    if gate.bound != "value" and found.n < FEW:
+    if gate.bound != "value" and found.few:
         warning = f"an interval over {counted(found.n, 'sample')} is unsure, at least {FEW} are needed"
     # k / n and the decimal a user types round to the same float, so a gate at exactly the value is met by >=.
     met = OPERATORS[gate.operator](actual, gate.threshold) and not (gate.strict and warning)
-    reason = f"{found.value:.6g}, 95 % interval {found.low:.6g} to {found.high:.6g}, n {found.n}"
+    interval = "" if found.few and gate.bound == "value" else f"95 % interval {found.low:.6g} to {found.high:.6g}, "
+    reason = f"{found.value:.6g}, {interval}n {found.n}"
     return Judgement(gate, actual, met, f"{reason}; warning: {warning}" if warning else reason, warning)
 
 

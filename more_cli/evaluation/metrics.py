@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from more_cli.evaluation.names import FEW
 from more_cli.model.scored import Scored
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -24,6 +25,8 @@ RANKS = 10
 """Most likely tokens that MMEdit compares, rank by rank: a swap of two of them counts twice."""
 RESAMPLES = 1000
 """Resamples of a bootstrap interval."""
+TOO_FEW = f"under {FEW} samples"
+"""What stands for an interval that says little."""
 SEED = 0
 """Seed of the resampling: the same values always have the same interval."""
 
@@ -38,6 +41,15 @@ class Estimate:
     n: int
     interval: str
     """`wilson` for proportions of yes/no values, `bootstrap` otherwise."""
+
+    @property
+    def few(self) -> bool:
+        """Whether it is of so few samples that its interval says little."""
+        return self.n < FEW
+
+    def between(self, spec: str = ".3f") -> str:
+        """Return the interval as tables show it."""
+        return TOO_FEW if self.few else f"{self.low:{spec}} to {self.high:{spec}}"
 
 
 def normalise(text: str) -> str:

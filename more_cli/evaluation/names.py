@@ -14,6 +14,8 @@ Prefix = Literal["own", "gold"]
 """The answer that locality is measured on: the baseline's own greedy answer, or the suite's gold answer."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+FEW = 10
+"""The interval of a mean over fewer samples says little: no page shows it."""
 WORDS: dict[Kind, str] = {
     "rel": "the edit",
     "gen_text": "other words",

@@ -14,11 +14,12 @@ from more_cli.text import canonical_json, counted, verb
 
 UNRELATED = "unrelated"
 """Both kinds of locality questions together."""
-_PHRASES: dict[Kind, str] = {
+VARIANTS: dict[Kind, str] = {
     "gen_text": "in other words",
     "gen_image": "with other pictures",
     "portability": "that follow",
 }
+"""Kinds of questions that should have the target too, each as it follows a number."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def variants(edits: Iterable[EditScores]) -> str:
 
 def carried_over(held: Mapping[str, Sequence[bool]]) -> str:
     """Return how many questions that should have the target do; `held` is that of `held_by_kind`."""
-    found = {words: held[kind] for kind, words in _PHRASES.items() if kind in held}
+    found = {words: held[kind] for kind, words in VARIANTS.items() if kind in held}
     return ", ".join(f"{sum(right):,} of {len(right):,} {words}" for words, right in found.items())
 
 

@@ -103,6 +103,7 @@ def _append(session: Session, started: float, line: Mapping[str, Any]) -> Entry:
 def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
     """Apply an edit and return what was measured; the greedy answers are not repeated by a replay."""
     before = greedy_answer(session, edit)
+    base = _base_answer(session, edit, before)
     learn = session.editor.admit if attempt.joint else session.editor.edit
     outcome = learn(EditRequest.of(edit), session.context(edit, attempt))
     measured = {
@@ -110,6 +111,7 @@ def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
         "reason": outcome.reason,
         "nll_before": outcome.before.nll,
         "forced_before": outcome.before.text,
+        "greedy_base": base,
         "greedy_before": before,
         "writes": outcome.writes,
         "sites": list(outcome.sites),
@@ -121,6 +123,13 @@ def _measured(session: Session, edit: Edit, attempt: Try) -> dict[str, Any]:
         return measured
     after = {"nll_after": outcome.after.nll, "forced_after": outcome.after.text, "right_after": outcome.after.right}
     return {**measured, **after, "greedy_after": _greedy_after(session, edit, outcome, before)}
+
+
+def _base_answer(session: Session, edit: Edit, before: str) -> str:
+    if session.state.meta.edits == 0:  # the model is still the base
+        return before
+    with session.runtime.base():
+        return greedy_answer(session, edit)
 
 
 def _greedy_after(session: Session, edit: Edit, outcome: EditOutcome, before: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import read_edits
 from more_cli.model.machine import Machine
+from more_cli.model.runtime import Runtime
 from more_cli.ops.commit import commit_edit, compact_if_due
 from more_cli.ops.drift import known_drift
 from more_cli.ops.edit import EditReport, Listener
@@ -36,12 +37,13 @@ def retry(
     machine: Machine,
     progress: Progress = no_progress,
     listener: Listener | None = None,
+    runtime: Runtime | None = None,
 ) -> EditReport:
     """Try edits again, by default all that do not stand; `options.settings` change the recipe for this try alone.
 
     A word is the id of an edit, or a file: its edits that do not stand. An edit that takes now supersedes those that
     give its question another answer. A try draws other past edits and anchors than the one before, so it can succeed
-    without other settings.
+    without other settings. `runtime` is the model if it is loaded already.
 
     Raises:
         UsageError: an unknown id, an edit that is not failed, or a setting that belongs to the whole state.
@@ -52,7 +54,7 @@ def retry(
     if options.dry_run or not target.folder.exists():  # no lock file is created
         return _dry_run(report, words, options)
     with writer_lock(target.lock), stoppable() as stop:
-        session = open_session(target, machine, progress)
+        session = open_session(target, machine, progress, runtime)
         recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
         ledger, due = session.ledger, Every(SAVE_EVERY, SAVE_SECONDS)
         report.ids = _chosen(ledger, words, options, report.notes)

@@ -20,10 +20,12 @@ class EditResult(Part, like=Entry):
     status: str
     """`learnt`, `not-learnt`, `refused`, `already-right`, `superseded` or `reverted`"""
     reason: str
+    answer_base: str | None
+    """greedy answer of the base; `null` in ledgers of older versions"""
     answer_before: str | None
-    """greedy answer before the edit; `null` in ledgers of older versions"""
+    """greedy answer before this edit, with all earlier ones; `null` in ledgers of older versions"""
     answer_after: str | None
-    """greedy answer after it"""
+    """greedy answer after this edit, before any later one"""
     forced_before: str | None
     forced_after: str | None
     right_after: bool | None
@@ -39,8 +41,12 @@ class EditResult(Part, like=Entry):
     @classmethod
     def of_entry(cls, entry: Entry, status: str | None = None, **values: object) -> Self:
         """Make it of a ledger line; `status` is today's, by default the line's own."""
-        answers = {"answer_before": entry.greedy_before, "answer_after": entry.greedy_after}
-        return cls.of(entry, status=status or entry.status, **answers, **values)
+        return cls.of(entry, status=status or entry.status, **answers_of(entry), **values)
+
+
+def answers_of(entry: Entry) -> dict[str, str | None]:
+    """Return the greedy answers of a ledger line by their keys in outputs."""
+    return {f"answer_{when}": getattr(entry, f"greedy_{when}") for when in ("base", "before", "after")}
 
 
 class Stream(Part):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from more_cli.outputs.base import FilePath, Number, Part, Printed
+from more_cli.outputs.edits import answers_of
 from more_cli.store.entry import Entry, ProbeEntry
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ class LogLine(Part, like=Entry):
 
     now: str
     """status of today"""
+    answer_base: str | None
+    """`greedy_base` of the ledger line"""
     answer_before: str | None
     """`greedy_before` of the ledger line"""
     answer_after: str | None
@@ -48,9 +51,7 @@ class LogLine(Part, like=Entry):
     @classmethod
     def of_line(cls, line: Line, **values: object) -> Self:
         """Make it of a line and its status of today."""
-        entry = line.entry
-        answers = {"answer_before": entry.greedy_before, "answer_after": entry.greedy_after}
-        return cls.of(entry, now=line.now, **answers, **values)
+        return cls.of(line.entry, now=line.now, **answers_of(line.entry), **values)
 
 
 class LogOutput(Printed, schema="more.log/2", command="more log [MODEL] --json"):
@@ -91,6 +92,7 @@ class LogEdit(LogLine):
     portability: list[StoredProbe]
     made: list[StoredProbe]
     paths: dict[str, str]
+    greedy_base: str | None
     greedy_before: str | None
     greedy_after: str | None
     joint: bool

@@ -264,7 +264,7 @@ class SuiteEvalOutput(
     @classmethod
     def of_report(cls, report: SuiteReport) -> SuiteEvalOutput:
         """Make it of the report of a run: its scores, with those of every edit and probe."""
-        before = report.base_answers
+        base = report.base_answers
         return cls.of_run(
             report,
             **dict(SuiteRun.of_report(report)),
@@ -276,5 +276,5 @@ class SuiteEvalOutput(
                 for line in report.lines
             ],
             matrix=[{"after": t, "edit": i, "scores": scores} for (t, i), scores in sorted(report.cells.items())],
-            per_edit=[edit_scores(scores, before[scores.id]) for scores in report.per_edit],
+            per_edit=[edit_scores(scores, base[scores.id]) for scores in report.per_edit],
         )

@@ -70,8 +70,10 @@ class EditScores(Part):
     """its target"""
     answer: str | None
     """greedy answer of the edited model; `null` where it could not be asked"""
-    before: str | None
+    base: str | None
     """greedy answer of the base; with `--report` or `--suite` only"""
+    before: str | None
+    """the same as `base`"""
     verdict: str
     """`holds`, `does not hold` or `refused`; of a question without a target `unchanged` or `changed`"""
     probes: str
@@ -183,15 +185,16 @@ def metrics_of(estimates: Mapping[str, Estimate], protocol: str, baseline: str) 
     }
 
 
-def edit_scores(scores: per_edit.EditScores, before: str | None) -> EditScores:
-    """Return the scores of one edit; `before` is the base's answer."""
+def edit_scores(scores: per_edit.EditScores, base: str | None) -> EditScores:
+    """Return the scores of one edit; `base` is the base's answer."""
     shown = scores.shown
     return EditScores.of(
         scores,
         question=shown.probe.query.question,
         target=shown.probe.target,
         answer=shown.answer,
-        before=before,
+        base=base,
+        before=base,
         values=scores.values(),
         answers=[_answer(score) for score in scores.scores],
     )

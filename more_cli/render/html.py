@@ -9,7 +9,7 @@ from jinja2 import Template
 
 from more_cli.evaluation.per_edit import variants
 from more_cli.render import plots
-from more_cli.render.page import Page, Quoted
+from more_cli.render.page import Page
 from more_cli.render.templates import environment
 from more_cli.render.thumbnails import Thumbnails
 
@@ -31,6 +31,5 @@ def html(page: Page) -> str:
 @cache
 def _template() -> Template:
     made = environment()
-    made.tests["quoted"] = lambda part: isinstance(part, Quoted)
     made.globals |= {"plot": plots, "variants": variants}
     return made.get_template("report.html")

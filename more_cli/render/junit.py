@@ -70,7 +70,7 @@ def _edit_case(suite: Element, scores: EditScores, page: Page, seconds: float) -
     case = _case(suite, f"{scores.id}: {shorten(plain(question))}", "more.edits", seconds)
     if not scores.good:
         lines = [f"question: {question}", f"wanted: {scores.wanted}", f"answer: {'' if answer is None else answer}"]
-        lines += [f"before: {page.before[scores.id]}"] if scores.id in page.before else []
+        lines += [f"base: {page.base[scores.id]}"] if scores.id in page.base else []
         message = f"{said}; {scores.why}" if scores.failed else said
         _fail(case, scores.verdict, message, "\n".join(map(plain, lines)))
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from more_cli.render.page import Page, Phrase, Quoted, Sentence, Table
+from more_cli.inputs.images import ImageSource
+from more_cli.render.page import Page, Phrase, Sentence, Table
+from more_cli.render.templates import Quoted
 from more_cli.text import code, plain, span
 
 LINES = 60
@@ -72,7 +74,13 @@ def _sentence(sentence: Sentence, shown: int) -> str:
 
 
 def _phrase(parts: Phrase) -> str:
-    return "".join(span(part) if isinstance(part, Quoted) else part for part in parts)
+    return "".join(map(_part_of, parts))
+
+
+def _part_of(part: str | ImageSource) -> str:
+    if isinstance(part, ImageSource):  # two pictures of one question are told apart
+        return f"picture {part.sha256[:8]}, "
+    return span(part) if isinstance(part, Quoted) else part
 
 
 def _part(part: Table, *, titled: bool) -> Iterator[str]:

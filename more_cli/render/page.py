@@ -1,28 +1,28 @@
 """The content of a report: the only thing that renderers know.
 
-Text from users and models is in `subject`, `scope`, `edits`, `before`, `properties`, the first cell of a row, and what
+Text from users and models is in `subject`, `scope`, `edits`, `base`, `properties`, the first cell of a row, and what
 is `Quoted` in a sentence; all other text is ours.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.per_edit import EditScores
+from more_cli.inputs.images import ImageSource
 from more_cli.render.plots import Plot
 
+BROAD = 6
+"""Columns of a table that HTML does not cut: a page has room for one."""
+LONG = 16
+"""Rows of one piece of a table that HTML cuts."""
 
-class Quoted(str):
-    """Text of a user, a model or a file, in a sentence of ours."""
-
-    __slots__ = ()
-
-
-Phrase = Sequence[str]
-"""Parts of a text, in order."""
+Phrase = Sequence[str | ImageSource]
+"""Parts of a text, in order, and pictures of what it is about."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,20 @@ class Table:
     plots: Sequence[Plot] = ()
     folded: bool = False
     """Whether it has to be opened."""
+    stacks: bool = False
+    """Whether a phone shows each row as a list: it has sentences."""
+
+    @property
+    def shape(self) -> str:
+        """The class of its form in HTML."""
+        return "stacks" if self.stacks else "broad" if len(self.columns) > BROAD else ""
+
+    @property
+    def height(self) -> int:
+        """Rows that HTML shows in one piece: a long and narrow table is cut into equal pieces, side by side."""
+        rows = max(1, len(self.rows))
+        pieces = 1 if self.shape or len(self.plots) == 1 else math.ceil(rows / LONG)
+        return math.ceil(rows / pieces)
 
 
 @dataclass(frozen=True)
@@ -69,8 +83,8 @@ class Page:
     gates: Sequence[Judgement] = ()
     tables: Sequence[Table] = ()
     edits: Sequence[EditScores] = ()
-    before: Mapping[str, str] = field(default_factory=dict)
-    """Greedy answer of the untouched base by edit, if it was asked."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Greedy answer of the base by edit, if it was asked."""
     reproduce: Mapping[str, Any] = field(default_factory=dict)
     """What is needed to reproduce the numbers."""
     properties: Mapping[str, object] = field(default_factory=dict)

@@ -45,7 +45,7 @@ def of_state(report: EvalReport) -> Page:
             *(replace(table, folded=True) for table in full),
         ],
         edits=report.per_edit,
-        before=report.base_answers,
+        base=report.base_answers,
         reproduce=report.reproduce,
         properties={
             "state": report.target.sidecar,
@@ -67,12 +67,14 @@ def of_suite(report: SuiteReport, command: str = "more eval --suite") -> Page:
         headline=headline(edits),
         scope=f"{report.suite.name}, editor {report.editor}, {counted(len(edits), 'edit')}",
         reading=f"{report.headline} unless noted otherwise, {report.locality}",
-        sentences=[*words.of_edits(edits, report.base_answers, "correction"), words.of_gates(report.gates)],
+        sentences=words.failures_first(
+            [*words.of_edits(edits, report.base_answers, "correction"), words.of_gates(report.gates)]
+        ),
         left_out=report.left_out_sentence,
         gates=report.gates,
         tables=[*_suite_tables(report), *notices({report.editor: report})],
         edits=edits,
-        before=report.base_answers,
+        base=report.base_answers,
         reproduce=report.reproduce,
         properties={
             "model": report.model,
@@ -201,7 +203,7 @@ def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
 
 
 def _interval(value: Estimate, sign: str = "") -> str:
-    return f"{value.low:{sign}.3f} to {value.high:{sign}.3f}"
+    return value.between(f"{sign}.3f")
 
 
 def value_cell(value: Estimate | None) -> str:

@@ -11,7 +11,21 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from more_cli.inputs.images import ImageSource
 from more_cli.text import counted, plain
+
+
+class Quoted(str):
+    """Text of a user, a model or a file, in a sentence of ours."""
+
+    __slots__ = ()
+
+
+class Advice(Quoted):
+    """What a command says, also with names of its options."""
+
+    __slots__ = ()
+
 
 _HERE = Path(__file__).parent
 
@@ -26,8 +40,21 @@ def environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
+    made.tests |= {"quoted": _is_quoted, "advice": _is_advice, "picture": _is_picture}
     made.globals |= {"counted": counted, "style": Markup(static("style.css").decode())}
     return made
+
+
+def _is_quoted(part: object) -> bool:
+    return isinstance(part, Quoted)
+
+
+def _is_advice(part: object) -> bool:
+    return isinstance(part, Advice)
+
+
+def _is_picture(part: object) -> bool:
+    return isinstance(part, ImageSource)
 
 
 @cache

@@ -6,34 +6,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import estimate
-from more_cli.evaluation.per_edit import UNRELATED, EditScores, carried_over, held_by_kind, moved
+from more_cli.evaluation.per_edit import UNRELATED, VARIANTS, EditScores, held_by_kind, moved
 from more_cli.evaluation.probes import ProbeScore
 from more_cli.ops.drift import Drift
 from more_cli.ops.evaluate import STATE, EvalReport
-from more_cli.render.page import Phrase, Quoted, Sentence, Table
+from more_cli.render.page import Phrase, Sentence, Table
+from more_cli.render.templates import Advice, Quoted
 from more_cli.text import counted, verb
 
 _MEASURES = {
-    "rel": ("its own question", "", "Asked the question of a correction, the edited model gives the wanted answer."),
-    "gen_text": ("other words", "rephrases", "Asked the same in other words, it gives the wanted answer as well."),
-    "gen_image": (
-        *("other pictures", "image_rephrases"),
-        "Asked the same about another picture, it gives the wanted answer as well.",
-    ),
+    "rel": ("own questions", "", "Corrected questions get the wanted answer."),
+    "gen_text": ("rephrasings", "rephrases", "Rephrased questions get it too."),
+    "gen_image": ("other pictures", "image_rephrases", "The same questions about other pictures get it too."),
     "portability": (
-        *("what follows", "portability"),
-        "Asked what follows from a correction, it gives the answer that follows.",
+        "what follows",
+        "portability",
+        "Questions that follow from a correction get the answer that follows.",
     ),
-    UNRELATED: (
-        *("unrelated answers", "locality"),
-        "Asked what no correction is about, it answers as the model did before.",
-    ),
+    UNRELATED: ("unrelated answers", "locality", "Unrelated questions get the same answer as before."),
 }
 """Name of each plain measure, the field of a correction that it needs, and what it says; by kind."""
 
 
 def of_state(report: EvalReport) -> list[Sentence]:
-    """Return the sentences of a state, or of a file of questions."""
+    """Return the sentences of a state, or of a file of questions, those with failures first."""
     edits = report.per_edit
     corrected = report.source == STATE
     found = list(of_edits(edits, report.base_answers, "correction" if corrected else "answer"))
@@ -41,27 +37,35 @@ def of_state(report: EvalReport) -> list[Sentence]:
         found.append(Sentence(("No correction was asked for.",)))
     if report.drift:
         found.append(_drift(report.drift))
-    return [*found, of_gates(report.gates), _basis(report)]
+    return [*failures_first([*found, of_gates(report.gates)]), _basis(report)]
 
 
-def of_edits(edits: Sequence[EditScores], before: Mapping[str, str], noun: str) -> Iterator[Sentence]:
+def failures_first(sentences: Iterable[Sentence]) -> list[Sentence]:
+    """Return sentences in the order in which a reviewer needs them."""
+    return sorted(sentences, key=lambda sentence: sentence.good)
+
+
+def of_edits(edits: Sequence[EditScores], base: Mapping[str, str], noun: str) -> Iterator[Sentence]:
     """Yield what became of edits, what of their variants, and which unrelated answers changed.
 
     Args:
         edits: The scores of each.
-        before: Greedy answer of the untouched base by edit, if it was asked.
+        base: Greedy answer of the base by edit, if it was asked.
         noun: What an edit is called.
     """
     own = [scores for scores in edits if scores.rel]
     if own:
-        yield _own(own, before, noun)
+        yield _own(own, base, noun)
     if unlearnt := [scores for scores in own if scores.good and scores.failed]:
         recorded = f"{len(unlearnt):,} of those that hold {verb(len(unlearnt), 'is', 'are')} recorded as not learnt:"
         yield Sentence((recorded,), [(Quoted(scores.id),) for scores in unlearnt], good=False)
     others, held = moved(edits), held_by_kind(edits)
-    if carried := carried_over(held):
-        named = [_variant(scores, score) for scores, score in others if not score.probe.is_locality]
-        yield Sentence((f"Beyond their own questions they hold for {carried}{_end(named)}",), named, good=not named)
+    if carried := [
+        f"{_MEASURES[kind][0]} {sum(held[kind]):,}/{len(held[kind]):,}" for kind in VARIANTS if kind in held
+    ]:
+        named = [_asked(scores, score) for scores, score in others if not score.probe.is_locality]
+        said = ", ".join(carried)
+        yield Sentence((f"{said[0].upper()}{said[1:]}{_end(named)}",), named, good=not named)
     yield _unrelated(edits, held.get(UNRELATED, []))
 
 
@@ -87,41 +91,51 @@ def measures(report: EvalReport) -> Table:
     for kind, (name, needs, says) in _MEASURES.items():
         if right := held.get(kind):
             share = estimate([float(one) for one in right])
-            interval = f"{share.low:.1%} to {share.high:.1%}"
-            rows.append((name, f"{share.value:.1%}", interval, f"{sum(right):,} of {len(right):,}", says))
+            value = "" if share.few else f"{share.value:.1%}"
+            rows.append((name, f"{sum(right):,} of {len(right):,}", value, share.between(".1%"), says))
         elif report.source == STATE:
             why = f"no correction has {needs}" if needs else "there is no correction"
             rows.append((name, "", "", "", f"Not measured: {why}."))
-    return Table("In plain measures", ("measure", "share", "95 % interval", "count", "what it says"), rows)
+    columns = ("measure", "count", "share", "95 % interval", "what it says")
+    return Table("In plain measures", columns, rows, stacks=True)
 
 
-def _own(own: Sequence[EditScores], before: Mapping[str, str], noun: str) -> Sentence:
+def _own(own: Sequence[EditScores], base: Mapping[str, str], noun: str) -> Sentence:
     bad = [scores for scores in own if not scores.good]
     held = len(own) - len(bad)
-    were = verb(len(own), "was", "were")
     if bad:
-        holding = f"{held:,} {verb(held, 'holds', 'hold')}" if held else "none holds"
-        verdict = f"{holding}. {len(bad):,} failed:"
+        said = f"{held:,} of {counted(len(own), noun)} {verb(held, 'holds', 'hold')}. Failures:"
     else:
-        verdict = verb(held, "it holds.", "all hold.")
-    named = [_failed(scores, before.get(scores.id)) for scores in bad]
-    return Sentence((f"{counted(len(own), noun)} {were} asked for; {verdict}",), named, good=not bad)
+        said = f"The {noun} holds." if len(own) == 1 else f"All {counted(len(own), noun)} hold."
+    return Sentence((said,), [_failed(scores, base.get(scores.id)) for scores in bad], good=not bad)
 
 
-def _failed(scores: EditScores, before: str | None) -> Phrase:
-    reason = (", ", Quoted(scores.failed.reason)) if scores.failed and scores.failed.reason else ()
-    status = f" ({scores.failed.status})" if scores.failed else " has another answer now"
-    earlier = () if before is None else (", before ", _answer(before))
-    return Quoted(scores.id), status, *reason, *_asked(scores.shown), *earlier
+def _failed(scores: EditScores, base: str | None) -> Phrase:
+    reason = (", ", Advice(scores.failed.reason)) if scores.failed and scores.failed.reason else ()
+    status = f" ({scores.failed.status})" if scores.failed else ""
+    score = scores.shown
+    said = ", wanted ", _answer(score.expected), *_base(base), ", now ", _answer(score.answer)
+    return *_picture(score), Quoted(scores.id), status, *reason, "; ", _answer(score.probe.query.question), *said
 
 
-def _variant(scores: EditScores, score: ProbeScore) -> Phrase:
-    return Quoted(scores.id), f", {scores.words(score)}", *_asked(score)
+def _asked(scores: EditScores, score: ProbeScore) -> Phrase:
+    said = (
+        (", base " if score.probe.is_locality else ", wanted "),
+        _answer(score.expected),
+        ", now ",
+        _answer(score.answer),
+    )
+    question = _answer(score.probe.query.question)
+    return *_picture(score), Quoted(scores.id), f", {scores.words(score)}; ", question, *said
 
 
-def _asked(score: ProbeScore) -> Phrase:
-    asked = "; asked ", _answer(score.probe.query.question), ", wanted ", _answer(score.expected)
-    return *asked, ", answers ", _answer(score.answer)
+def _base(base: str | None) -> Phrase:
+    return () if base is None else (", base ", _answer(base))
+
+
+def _picture(score: ProbeScore) -> Phrase:
+    """Return the picture of a question; that of one that could not be asked may be what was wrong with it."""
+    return score.probe.query.images[:1] if score.answer is not None else ()
 
 
 def _unrelated(edits: Iterable[EditScores], kept: Sequence[bool]) -> Sentence:
@@ -133,17 +147,12 @@ def _unrelated(edits: Iterable[EditScores], kept: Sequence[bool]) -> Sentence:
     if all(kept):
         return Sentence((f"None of {of} changed.",))
     named = [
-        _changed(scores, score)
+        _asked(scores, score)
         for scores in edits
         for score in scores.scores
         if score.probe.is_locality and score.holds is False
     ]
     return Sentence((f"{kept.count(False):,} of {of} changed:",), named, good=False)
-
-
-def _changed(scores: EditScores, score: ProbeScore) -> Phrase:
-    asked = Quoted(scores.id), f", {scores.words(score)}; asked ", _answer(score.probe.query.question)
-    return *asked, ", before ", _answer(score.expected), ", now ", _answer(score.answer)
 
 
 def _drift(drift: Drift) -> Sentence:
@@ -166,4 +175,4 @@ def _answer(text: str | None) -> Quoted:
 
 
 def _end(named: Sequence[Phrase]) -> str:
-    return "; not for:" if named else "."
+    return ". Failures:" if named else "."

@@ -6,11 +6,11 @@ the job is done, and then leads to the page with the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Form, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -24,16 +24,30 @@ from more_cli.errors import DataError, MoreError, UsageError
 from more_cli.ops.log import show
 from more_cli.ops.revert import work_of_revert
 from more_cli.render.templates import static
-from more_cli.review.drafts import Draft
+from more_cli.review.drafts import OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
 from more_cli.review.pages import STATIC, page
 from more_cli.review.pictures import SIDES, Pictures
-from more_cli.review.tasks import Applied, Apply, Ask, AskAll, BaseAnswers, Check, Revert, edit_path
+from more_cli.review.tasks import (
+    Applied,
+    Apply,
+    Ask,
+    AskAll,
+    BaseAnswers,
+    Check,
+    Evaluate,
+    Merge,
+    Retry,
+    Revert,
+    edit_path,
+)
 from more_cli.review.worker import Job, Task, Worker
 from more_cli.store.target import Target
 
-RECENT = 11
-"""Stored pictures that the forms offer."""
+SHOWN = 22
+"""Pictures that a form shows at a time."""
+FILES = 51
+"""Most pictures that are uploaded with one form."""
 FIELDS = 1_000
 """Most fields of a form."""
 _TOO_MUCH = "Part exceeded", "Field exceeded", "Too many"
@@ -73,6 +87,7 @@ def make_app(target: Target, uploads: Path, worker: Worker) -> FastAPI:
     _reading(app, desk)
     _asking(app, desk)
     _changing(app, desk)
+    _scoring(app, desk)
     _failing(app, desk)
     return app
 
@@ -81,20 +96,21 @@ def _reading(app: FastAPI, desk: Desk) -> None:
     """Add the pages that need the ledger only."""
 
     @app.get("/")
-    def edits(status: str = "", text: str = "", number: int = 1) -> Response:
+    def edits(status: str = "", text: str = "", sort: str = "", number: int = 1, job: int | None = None) -> Response:
         listing = desk.edits.now()
-        chosen = listing.chosen(status, text)
+        chosen = listing.chosen(status, text, sort)
         pages = max(1, -(-len(chosen) // PAGE))
         number = min(max(1, number), pages)
         rows = chosen[(number - 1) * PAGE : number * PAGE]
-        values: dict[str, Any] = {"status": status, "text": text, "number": number, "pages": pages}
-        return desk.page("edits.html", listing=listing, chosen=len(chosen), rows=rows, **values)
+        values: dict[str, Any] = {"status": status, "text": text, "sort": sort, "number": number, "pages": pages}
+        done = desk.done(job, "/")
+        return desk.page("edits.html", listing=listing, chosen=len(chosen), rows=rows, job=done, **values)
 
     @app.get("/export")
-    def export(status: str = "", text: str = "") -> Response:
+    def export(status: str = "", text: str = "", sort: str = "") -> Response:
         from more_cli.review.export import standalone
 
-        rows = desk.edits.now().chosen(status, text)
+        rows = desk.edits.now().chosen(status, text, sort)
         named = {"Content-Disposition": 'attachment; filename="edits.html"'}
         return HTMLResponse(standalone(desk.target, rows, desk.pictures, status, text), headers=named)
 
@@ -148,8 +164,8 @@ def _asking(app: FastAPI, desk: Desk) -> None:
     async def ask(request: Request) -> Response:
         form, problem = await _form(desk, request)
         picture, question = form["picture"], form.get("question", "")
-        if problem:
-            return _ask_page(desk, picture, question, problem=problem)
+        if problem or (place := _place(form)) is not None:
+            return _ask_page(desk, picture, question, problem=problem, place=0 if problem else place)
         return desk.start(Ask(question, picture, desk.pictures))
 
     @app.post("/probe")
@@ -178,10 +194,16 @@ def _changing(app: FastAPI, desk: Desk) -> None:
     async def draft(request: Request) -> Response:
         form, problem = await _form(desk, request)
         drafted, task = Draft.of_form(form), DRAFT_TASKS.get(form.get("do", "check"))
+        if not problem and (place := _place(form)) is not None:
+            return _draft_page(desk, drafted, place=place)
         if problem or task is None:
             wrong = {"image": [problem.message]} if problem else {"": ["no such button"]}
             return _draft_page(desk, replace(drafted, problems=wrong))
         return desk.start(task(drafted, desk.pictures))
+
+    @app.post("/retry")
+    def retry(id: Annotated[str, Form()] = "", settings: Annotated[str, Form()] = "") -> Response:
+        return desk.start(Retry(id, tuple(settings.split())))
 
     @app.post("/revert")
     def revert(id: Annotated[str, Form()], head: Annotated[str, Form()]) -> Response:
@@ -190,20 +212,63 @@ def _changing(app: FastAPI, desk: Desk) -> None:
         return desk.start(task)
 
 
+def _scoring(app: FastAPI, desk: Desk) -> None:
+    """Add the pages that score the edits and write them into a checkpoint."""
+
+    @app.get("/eval")
+    def scores(job: int | None = None) -> Response:
+        from more_cli.render.pages import of_state
+
+        done = desk.done(job, "/eval")
+        return desk.page("eval.html", job=done, scores=of_state(done.result) if done and not done.error else None)
+
+    @app.post("/eval")
+    def evaluate() -> Response:
+        return desk.start(Evaluate())
+
+    @app.get("/report")
+    def report(job: int) -> Response:
+        from more_cli.render.html import html
+        from more_cli.render.pages import of_state
+
+        done = desk.done(job, "/eval")
+        if done is None or done.error:
+            raise HTTPException(404)
+        named = {"Content-Disposition": 'attachment; filename="report.html"'}
+        return HTMLResponse(html(of_state(done.result)), headers=named)
+
+    @app.get("/merge")
+    def form(job: int | None = None) -> Response:
+        name = f"{desk.target.model.resolve().name}-edited"
+        return desk.page("merge.html", job=desk.done(job, "/merge"), name=name, failed=desk.edits.now().failed)
+
+    @app.post("/merge")
+    def merge(
+        name: Annotated[str, Form()],
+        verify: Annotated[bool, Form()] = False,
+        require_all: Annotated[bool, Form()] = False,
+        force: Annotated[bool, Form()] = False,
+    ) -> Response:
+        return desk.start(Merge(name.strip(), verify, require_all, force))
+
+
 def _failing(app: FastAPI, desk: Desk) -> None:
     """Add the pages for what cannot be done."""
 
     @app.exception_handler(MoreError)
     def error(request: Request, error: MoreError) -> Response:
-        return desk.page("error.html", 404 if isinstance(error, UsageError) else 409, error=error)
+        missing = isinstance(error, UsageError)
+        return desk.page("error.html", 404 if missing else 409, missing=missing, error=error)
 
     @app.exception_handler(RequestValidationError)
     @app.exception_handler(AnyHTTPException)
     def missing(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, AnyHTTPException) else 404
         if status == 400 and str(getattr(error, "detail", "")).startswith(_TOO_MUCH):
-            return desk.page("error.html", 413, error=DataError("this form is larger than one may be", "shorten it"))
-        return desk.page("error.html", status, error=MoreError("there is no such page", "the list has every edit"))
+            text = "this form is larger than one may be"
+            return desk.page("error.html", 413, missing=False, error=DataError(text, "shorten it"))
+        error = MoreError("nothing is at this address", "the list has every edit")
+        return desk.page("error.html", status, missing=True, error=error)
 
     @app.exception_handler(ClientDisconnect)
     def gone(request: Request, error: ClientDisconnect) -> Response:
@@ -211,35 +276,65 @@ def _failing(app: FastAPI, desk: Desk) -> None:
 
 
 def _ask_page(
-    desk: Desk, picture: str, question: str, *, job: Job | None = None, problem: MoreError | None = None
+    desk: Desk,
+    picture: str,
+    question: str,
+    *,
+    job: Job | None = None,
+    problem: MoreError | None = None,
+    place: int | None = 0,
 ) -> HTMLResponse:
     status, values = 422 if problem else 200, {"picture": picture, "question": question}
-    return desk.page("ask.html", status, job=job, problem=problem, recent=_recent(desk, picture), **values)
+    choice = Choice.of(desk, picture, place or 0)
+    return desk.page("ask.html", status, job=job, problem=problem, choice=choice, **values)
 
 
-def _draft_page(desk: Desk, draft: Draft, error: MoreError | None = None) -> HTMLResponse:
+def _draft_page(desk: Desk, draft: Draft, error: MoreError | None = None, place: int = 0) -> HTMLResponse:
     status = 422 if draft.problems else 200
-    return desk.page("draft.html", status, draft=draft, error=error, recent=_recent(desk, draft.picture))
+    choice = Choice.of(desk, draft.picture, place)
+    return desk.page("draft.html", status, draft=draft, error=error, choice=choice)
 
 
-def _recent(desk: Desk, chosen: str) -> list[str]:
-    """Return the pictures that a form offers: the chosen one first."""
-    recent = desk.edits.now().recent_pictures(RECENT)
-    return [chosen, *(digest for digest in recent if digest != chosen)] if chosen else recent
+@dataclass(frozen=True)
+class Choice:
+    """Some of the pictures that a form offers, the chosen one first."""
+
+    shown: list[str]
+    place: int
+    """Number of the first one."""
+    total: int
+    step: ClassVar[int] = SHOWN
+
+    @classmethod
+    def of(cls, desk: Desk, chosen: str, place: int) -> Choice:
+        """Return those from a place on: of all that are stored or uploaded, those of the last edits first."""
+        found = [*desk.edits.now().pictures(), *desk.pictures.stored()]
+        every = [digest for digest in dict.fromkeys(found) if digest != chosen]
+        place = min(place, (len(every) - 1) // SHOWN * SHOWN) if every else 0
+        shown = every[place : place + SHOWN]
+        return cls([chosen, *shown] if chosen else shown, place, len(every))
+
+
+def _place(form: Mapping[str, str]) -> int | None:
+    """Return from which picture on a form should show them; None if no button for that was pressed."""
+    name, _, place = form.get("do", "").partition("-")
+    return int(place) if name == "pictures" and place.isdecimal() and len(place) < 9 else None
 
 
 async def _form(desk: Desk, request: Request) -> tuple[dict[str, str], MoreError | None]:
-    """Return the fields of a form, `picture` being the uploaded one if there is one, and what is wrong with that."""
-    async with request.form(max_files=1, max_fields=FIELDS) as form:
+    """Return the fields of a form, with its uploads among the chosen pictures, and what is wrong with one of them."""
+    async with request.form(max_files=FILES, max_fields=FIELDS) as form:
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         fields.setdefault("picture", "")
-        if fields["picture"] and desk.pictures.find(fields["picture"]) is None:
+        others = [name.removeprefix(OTHER) for name in fields if name.startswith(OTHER)]
+        if any(desk.pictures.find(digest) is None for digest in (fields["picture"], *others) if digest):
             raise HTTPException(404)
-        upload = form.get("upload")
-        if not isinstance(upload, UploadFile) or not upload.filename:
-            return fields, None
-        try:
-            fields["picture"] = await run_in_threadpool(desk.pictures.add, await upload.read(), upload.filename)
-        except DataError as error:
-            return fields, error
+        for name, upload in form.multi_items():
+            if not isinstance(upload, UploadFile) or not upload.filename:
+                continue
+            try:
+                digest = await run_in_threadpool(desk.pictures.add, await upload.read(), upload.filename)
+            except DataError as error:
+                return fields, error
+            fields |= {f"{OTHER}{digest}": "on"} if name == "others" else {"picture": digest}
         return fields, None

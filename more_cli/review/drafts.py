@@ -12,9 +12,11 @@ from more_cli.inputs.edits import Edit
 
 BLANK_ROWS = 2
 """Empty rows for further locality questions."""
+OTHER = "other-"
+"""How the name of a field begins that chooses another picture; its SHA-256 follows."""
 MOST_ROWS = 200
 """Locality questions of one form."""
-_FIELD = re.compile(r"`(question|target|id|image|rephrases|locality)\b[^`]*`")
+_FIELD = re.compile(r"`(question|target|id|image_rephrases|image|rephrases|locality)\b[^`]*`")
 _PLACE = re.compile(r"^[^:]*(:\d+)?: ")
 """Name and line of the stream that a problem starts with: here there is one line only."""
 
@@ -42,6 +44,8 @@ class Draft:
     picture: str = ""
     """SHA-256; empty for none."""
     rephrases: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    """SHA-256 of other pictures that should get the same answer."""
     locality: tuple[Nearby, ...] = ()
     base: str | None = None
     """What the base answers to the question, once it was asked."""
@@ -63,6 +67,7 @@ class Draft:
             target=text("target"),
             id=text("id"),
             picture=text("picture"),
+            others=tuple(name.removeprefix(OTHER) for name in form if name.startswith(OTHER)),
             rephrases=tuple(line.strip() for line in text("rephrases").split("\n") if line.strip()),
             locality=tuple(
                 Nearby(text(f"near-question-{row}"), f"near-pictured-{row}" in form, text(f"near-answer-{row}"))
@@ -82,21 +87,23 @@ class Draft:
             for probe in edit.locality
             if probe.image is None or probe.image.sha256 == picture
         ]
-        return cls(edit.question, picture=picture, rephrases=edit.rephrases, locality=tuple(near))
+        others = tuple(image.sha256 for image in edit.image_rephrases)
+        return cls(edit.question, picture=picture, rephrases=edit.rephrases, others=others, locality=tuple(near))
 
     @property
     def rows(self) -> tuple[Nearby, ...]:
         """The locality questions and the empty rows after them."""
         return (*self.locality, *[Nearby("")] * BLANK_ROWS)
 
-    def line(self, image: Path | None) -> dict[str, Any]:
-        """Return the line of an edits file that says the same; `image` is where the picture lies."""
+    def line(self, image: Path | None, others: Sequence[Path | None] = ()) -> dict[str, Any]:
+        """Return the line of an edits file that says the same; `image` and `others` are where the pictures lie."""
         path = None if image is None else str(image)
         near = [
             {"question": row.question, "image": path if row.pictured else None, "answer": row.answer or None}
             for row in self.locality
         ]
         fields = {"question": self.question, "target": self.target, "rephrases": list(self.rephrases), "locality": near}
+        fields["image_rephrases"] = [str(other) for other in others]
         return fields | ({"image": path} if path else {}) | ({"id": self.id} if self.id else {})
 
 

@@ -7,15 +7,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from more_cli.errors import UsageError
 from more_cli.files import disk_errors
 from more_cli.inputs.edits import Edit
-from more_cli.store.entry import START, Entry, Status
+from more_cli.store.entry import FAILED, START, Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.target import Target
 from more_cli.text import shorten
 
+COLUMNS = ("id", "status", "question", "target", "base", "after", "drift")
+"""Columns by which the list can be sorted."""
 PAGE = 50
 """Edits on one page."""
 
@@ -28,7 +31,9 @@ class Row:
     status: Status
     question: str
     target: str
+    base: str | None
     before: str | None
+    """Before this edit, if that is not the base's answer."""
     after: str | None
     drift: float | None
     time: str
@@ -37,13 +42,15 @@ class Row:
     @classmethod
     def of(cls, entry: Entry, status: Status) -> Row:
         """Return the row of a ledger line."""
-        answers = entry.greedy_before, entry.greedy_after
+        answers = entry.greedy_base, entry.said_before, entry.greedy_after
         shown = entry.id, status, entry.question, entry.target, *answers, entry.drift, entry.time
         return cls(*shown, tuple(entry.images))
 
     def mentions(self, words: Sequence[str]) -> bool:
         """Return whether every word, in lower case, is in its id, question, target or answers."""
-        text = "\n".join((self.id, self.question, self.target, self.before or "", self.after or "")).lower()
+        text = "\n".join(
+            (self.id, self.question, self.target, self.base or "", self.before or "", self.after or "")
+        ).lower()
         return all(word in text for word in words)
 
 
@@ -57,14 +64,27 @@ class Listing:
     counts: Mapping[Status, int] = field(default_factory=dict)
     """Number of edits by status."""
 
-    def chosen(self, status: str = "", text: str = "") -> list[Row]:
-        """Return the edits of a status (empty for any) that mention every word of a text."""
-        words = text.lower().split()
-        return [row for row in self.rows if status in ("", row.status) and row.mentions(words)]
+    def chosen(self, status: str = "", text: str = "", sort: str = "") -> list[Row]:
+        """Return the edits of a status (empty for any) that mention every word of a text.
 
-    def recent_pictures(self, most: int) -> list[str]:
-        """Return the hashes of the pictures that were edited last."""
-        return list(dict.fromkeys(_images(self.rows)))[:most]
+        `sort` is a name of `COLUMNS`, with `-` before it for the other way round; the newest come first otherwise.
+        """
+        words, column = text.lower().split(), sort.removeprefix("-")
+        rows = [row for row in self.rows if status in ("", row.status) and row.mentions(words)]
+        if column not in COLUMNS:
+            return rows
+        empty = [row for row in rows if getattr(row, column) is None]
+        known = [row for row in rows if getattr(row, column) is not None]
+        return sorted(known, key=attrgetter(column), reverse=sort != column) + empty
+
+    @property
+    def failed(self) -> int:
+        """Number of edits that can be tried again."""
+        return sum(self.counts.get(status, 0) for status in FAILED)
+
+    def pictures(self) -> list[str]:
+        """Return the hashes of the pictures that were edited, the last ones first."""
+        return list(dict.fromkeys(_images(self.rows)))
 
 
 class Edits:

@@ -12,7 +12,9 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from more_cli.render.templates import environment
+from more_cli.review.edits import COLUMNS
 from more_cli.review.tasks import edit_path
+from more_cli.review.words import advised, worded
 from more_cli.store.entry import FAILED, Status
 
 STATIC = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
@@ -28,8 +30,9 @@ def page(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     made = environment(Path(__file__).parent / "templates")
-    made.filters |= {"exact": _exact, "likely": _likely}
+    made.filters |= {"exact": _exact, "likely": _likely, "worded": worded, "advised": advised}
     made.globals |= {"address": _address, "edit_path": edit_path, "kind_of": _kind_of, "statuses": tuple(Status)}
+    made.globals["columns"] = [(name, {"id": "edit"}.get(name, name)) for name in COLUMNS]
     return made
 
 

@@ -33,6 +33,16 @@ class Pictures:
             return None
         return next((store.source(digest) for store in self._stores if digest in store), None)
 
+    def stored(self) -> list[str]:
+        """Return the SHA-256 of every picture, those of uploads first."""
+        return [
+            path.name
+            for store in reversed(self._stores)
+            if store.folder.is_dir()
+            for path in sorted(store.folder.iterdir())
+            if _DIGEST.fullmatch(path.name)
+        ]
+
     def add(self, data: bytes, name: str) -> str:
         """Keep an uploaded picture and return its SHA-256; `name` is for messages.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from more_cli.errors import DataError, MoreError, StateError, StreamErrors
+from more_cli.errors import DataError, MoreError, StateError, StreamErrors, UsageError
 from more_cli.inputs.images import ImageSource
 from more_cli.review.drafts import Draft, by_field
 from more_cli.review.edits import Edits
@@ -17,6 +18,8 @@ from more_cli.text import counted, plain, shorten
 if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.ops.ask import Answers
+    from more_cli.ops.evaluate import EvalReport
+    from more_cli.ops.merge import MergeReport
 
 CUT_OFF = "..."
 """How an answer ends that was longer than it may be."""
@@ -119,7 +122,8 @@ class _OfDraft:
 
     def _line(self) -> dict[str, Any]:
         source = next(iter(_sources(self.pictures, self.draft.picture)), None)
-        return self.draft.line(source.path if source else None)
+        others = [source.path for digest in self.draft.others for source in _sources(self.pictures, digest)]
+        return self.draft.line(source.path if source else None, others)
 
 
 class BaseAnswers(_OfDraft):
@@ -178,6 +182,75 @@ class Apply(_OfDraft):
         id = report.ids[0]
         what = f"applied: {report.statuses[id]}" if report.applied else "this correction is in the ledger already"
         return Applied(id, "; ".join([what, *report.notes]))
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Try one edit again, or all that do not stand."""
+
+    id: str = ""
+    """Empty for all."""
+    settings: tuple[str, ...] = ()
+    """Changes of the recipe for this try, as KEY=VALUE."""
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"trying {shorten(self.id) if self.id else 'failed edits'} again"
+
+    @property
+    def path(self) -> str:
+        """The edit's page, or the list."""
+        return edit_path(self.id) if self.id else "/"
+
+    def run(self, model: Model) -> Applied | str:
+        """Return what became of the edits, in words."""
+        report = model.retry(*([self.id] if self.id else []), settings=self.settings).report
+        if self.id:
+            return Applied(self.id, f"tried again: {report.statuses[self.id]}")
+        counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+        return f"{counted(report.applied, 'edit')} tried again: {counts}" if report.applied else "no edit has failed"
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score every edit with its probes."""
+
+    title: str = "scoring all edits"
+    path: str = "/eval"
+
+    def run(self, model: Model) -> EvalReport:
+        """Return the scores."""
+        return model.evaluate(ask_base=True).report
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Write a standalone checkpoint to a folder beside the state."""
+
+    name: str
+    """Of the folder."""
+    verify: bool = False
+    require_all: bool = False
+    force: bool = False
+    path: str = "/merge"
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"merging into {shorten(self.name)}"
+
+    def run(self, model: Model) -> MergeReport:
+        """Return what was written.
+
+        Raises:
+            UsageError: `name` is a path, or the folder exists and may not be replaced.
+            FailedEditsError: an edit does not stand, and all are required.
+        """
+        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
+            raise UsageError(f"`{shorten(self.name)}` is not a name of a folder", "type a name without `/`")
+        out = model.target.sidecar.parent / self.name
+        return model.merge(out, verify=self.verify, require_all=self.require_all, force=self.force)
 
 
 @dataclass(frozen=True)

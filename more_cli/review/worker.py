@@ -1,4 +1,4 @@
-"""One thread for the model: what loads, asks or changes it waits in line, so that reading pages is never blocked."""
+"""Model requests run one at a time, in a thread of their own, so that reading pages is never blocked."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class Job:
     result: Any = None
     error: MoreError | None = None
     progress: str = "waiting for what came before"
+    share: float | None = None
+    """How much of it is done, from 0 to 1; None if that is unknown."""
     ended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -102,6 +104,7 @@ class Worker:
             raise Stopped
         if self._running is not None:
             self._running.progress = f"{text}: {done} of {total}" if total else text
+            self._running.share = done / total if total else None
 
     def _work(self) -> None:
         model: Model | None = None

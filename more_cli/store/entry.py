@@ -135,10 +135,12 @@ class Entry(_Strict):
     """mean negative log-likelihood of the target's tokens before the edit, in nats"""
     nll_after: float | None = None
     """the same after the edit"""
+    greedy_base: str | None = None
+    """greedy answer of the base; a line of an older version lacks the key"""
     greedy_before: str | None = None
-    """greedy answer before the edit; `null` in lines of older versions"""
+    """greedy answer before this edit, with all earlier ones; `null` in lines of older versions"""
     greedy_after: str | None = None
-    """greedy answer after it"""
+    """greedy answer after this edit, before any later one"""
     forced_before: str | None = Field(None, validation_alias=AliasChoices("forced_before", "answer_before"))
     """before the edit, the most likely token at each position of the target, given the target before it;
     `answer_before` in lines of older versions"""
@@ -195,7 +197,14 @@ class Entry(_Strict):
     @property
     def drift(self) -> float | None:
         """Largest drift of the watched anchors that were scored afterwards, nats per token; None if none was."""
-        return max((drift for _, drift in self.drifts), default=None)
+        if not self.drifts:
+            return None
+        return max(drift for _, drift in self.drifts) + 0.0  # never minus nothing
+
+    @property
+    def said_before(self) -> str | None:
+        """The answer before this edit, if it is not the base's: earlier edits had changed it."""
+        return None if self.greedy_before == self.greedy_base else self.greedy_before
 
     @property
     def consolidated(self) -> str:
@@ -212,6 +221,8 @@ class Entry(_Strict):
         return self.model_dump(exclude={"seq", "prev"})
 
 
+_LACKING = ("made", "greedy_base")
+"""Fields that older versions do not know: a line has the key only if there is something to say."""
 _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
     "locality", "portability", "tags", "source", "line", "paths"
 }  # fmt: skip
@@ -219,7 +230,8 @@ _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rep
 
 def with_checksum(entry: Entry) -> tuple[Entry, bytes]:
     """Return the entry with its checksum, and its line including the newline."""
-    values = entry.model_copy(update={"check": ""}).model_dump(mode="json", exclude=set() if entry.made else {"made"})
+    lacking = {name for name in _LACKING if getattr(entry, name) in ([], None)}
+    values = entry.model_copy(update={"check": ""}).model_dump(mode="json", exclude=lacking)
     bare = f"{canonical_json(values)}\n".encode()
     check = sha256_bytes(bare)
     return entry.model_copy(update={"check": check}), bare.replace(_NO_CHECK, _CHECK % check.encode(), 1)

@@ -43,6 +43,16 @@ class AnalysisReport:
     """Why an analysis of `all` could not be computed from one or all of the runs, by its name."""
     seconds: float = 0.0
 
+    @property
+    def skipped_sentences(self) -> list[str]:
+        """What was skipped and why; a reason that begins with the name is a sentence already."""
+        partly = {done.analysis.name for done in self.done}
+        return [
+            f"skipped{' in part' if name in partly else ''}: "
+            f"{reason if reason.startswith(name) else f'{name}: {reason}'}"
+            for name, reason in self.skipped.items()
+        ]
+
 
 def analyse(
     name: str,

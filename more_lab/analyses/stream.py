@@ -178,7 +178,9 @@ def scopes(run: KeptRun) -> dict[str, int]:
 def sensitivity(runs: Sequence[KeptRun]) -> Result:
     """Return the paper's five metrics and their mean by what differs between runs, after every checkpoint."""
     if len(runs) < 2:
-        raise NotKept("it compares several runs", "give --run for each, such as the same editor with other --set")
+        raise NotKept(
+            "sensitivity needs at least two runs", "give --run for each, such as the same editor with other --set"
+        )
     settings = differing([run.record.reproduce | {"editor": run.record.editor} for run in runs])
     found = {
         (number, readout.edits): _five(summary(readout, run.cells))

@@ -93,8 +93,7 @@ def _show(output: Output, report: AnalysisReport, page: Path | None) -> None:
     output.json(AnalyzeOutput.of_report(report, page))
     rows = [(done.analysis.name, str(scalar)) for done in report.done for scalar in done.result.scalars]
     output.table(("analysis", "95 % interval in brackets"), rows)
-    for name, reason in report.skipped.items():
-        partly = "in part" if name in {done.analysis.name for done in report.done} else "not"
-        output.line(f"{partly} computed: {name}: {reason}")
+    for sentence in report.skipped_sentences:
+        output.line(sentence)
     if page:
         output.line(f"page: {page}")

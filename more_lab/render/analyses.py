@@ -11,14 +11,13 @@ from more_lab.analyses.run import Analysed, AnalysisReport
 def of_analyses(report: AnalysisReport) -> Page:
     """Return the page."""
     first = report.runs[0].record
-    skipped = "; ".join(f"{name}: {reason}" for name, reason in report.skipped.items())
     return Page(
         command="more analyze",
         subject=", ".join(run.label for run in report.runs),
         headline=f"{counted(len(report.done), 'analysis', 'analyses')} of {counted(len(report.runs), 'run')}",
         scope=f"{first.suite}, {counted(first.order.edits, 'edit')}, model {first.model.name}",
         reading="tables are in the CSV files beside this page",
-        left_out=f"Not computed, or not from all runs: {skipped}" if skipped else "",
+        left_out="; ".join(report.skipped_sentences),
         tables=[_section(done) for done in report.done],
         reproduce={run.label: run.record.reproduce for run in report.runs},
         seconds=report.seconds,
@@ -37,4 +36,5 @@ def _section(done: Analysed) -> Table:
     plots = (
         [Picture(f"{done.analysis.name} ({done.analysis.paper})", done.picture.read_bytes())] if done.picture else []
     )
-    return Table(done.analysis.title, ("run", "what", "value", "95 % interval"), rows, done.result.note, plots)
+    columns = ("run", "what", "value", "95 % interval")
+    return Table(done.analysis.title, columns, rows, done.result.note, plots, stacks=True)

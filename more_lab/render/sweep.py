@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.evaluation.metrics import Estimate
-from more_cli.render.page import Page, Quoted, Sentence, Table
+from more_cli.render.page import Page, Sentence, Table
 from more_cli.render.plots import Bars
+from more_cli.render.templates import Quoted
 from more_cli.text import counted
 from more_lab.experiments.compare_results import Comparison
 from more_lab.figures import save_figure
@@ -113,7 +114,7 @@ def fleet_rows(found: FleetReport) -> list[tuple[object, ...]]:
     for member in found.members:
         if line := found.lines.get(member.key):
             right = metrics_of(line).get("rel.gen_exact")
-            cells = (f"{right.value:.3f}", f"{right.low:.3f} to {right.high:.3f}") if right else ("", "")
+            cells = (f"{right.value:.3f}", right.between()) if right else ("", "")
             counts = ", ".join(f"{count} {status}" for status, count in line["counts"].items())
             rows.append((member.label, line["edits"], counts, *cells, line["state"], line["written"]))
     return rows

@@ -179,14 +179,16 @@ def test_refused_edits_fail_and_are_named_in_every_output(refusing: World) -> No
     assert lines[-1] == "3 of 4 edits do not stand: e2 (refused), e3 (refused), e4 (refused)"
     pages = {name: text(refusing, name) for name in ("x.html", "x.md", "x.xml")}
     for name in ("x.html", "x.md"):
-        assert "4 corrections were asked for; 1 holds. 3 failed:" in pages[name]
+        assert "1 of 4 corrections holds. Failures:" in pages[name]
         assert "1 of 4 holds; " in pages[name]
     failures = ElementTree.fromstring(pages["x.xml"])[0].findall("testcase/failure")
     assert [failure.get("type") for failure in failures] == ["refused"] * 3
     for failure, (id, reason) in zip(failures, reasons(refusing).items(), strict=True):
         assert failure.get("message").endswith(f"; refused: {reason}")
         assert f"refused: {escape(reason)}" in pages["x.html"]
-        assert re.search(rf"^- `{id}` \(refused\), `+ ?{re.escape(reason)} ?`+; asked `", pages["x.md"], re.MULTILINE)
+        assert re.search(
+            rf"^- (picture \w{{8}}, )?`{id}` \(refused\), `+ ?{re.escape(reason)} ?`+; `", pages["x.md"], re.MULTILINE
+        )
         place = next(number for number, row in enumerate(lines) if re.match(rf"{id} +refused +", row))
         assert lines[place + 1].strip() == reason
     assert [row.split("  ")[0] for row in lines if "other words, refused" in row] == ["e2", "e3", "e4", "e4"]
@@ -299,10 +301,8 @@ def test_a_question_without_an_answer_that_changed_is_shown(world: World) -> Non
     )
     shown = run("eval", world.model, "--probes", file, "--report", world.root / "p.md").out.splitlines()
     report = text(world, "p.md").split("\n\n")
-    assert report[1] == "1 answer was asked for; it holds."
-    assert re.match(
-        r"\*\*1 of 1 unrelated answer changed:\*\*\n- `\w+`, unrelated; asked `what \?`, before `", report[2]
-    )
+    assert report[2] == "The answer holds."
+    assert re.match(r"\*\*1 of 1 unrelated answer changed:\*\*\n- `\w+`, unrelated; `what \?`, base `", report[1])
     assert "Not measured" not in "".join(report), "a file of questions has no corrections that could lack fields"
     assert shown[0] == "1 of 1 holds; 1 of 1 unrelated answer changed"
     assert shown[1].endswith("2 questions of p.jsonl")
@@ -370,7 +370,7 @@ def test_the_same_state_gives_the_same_json(world: World, scored: Result) -> Non
     for result in (again, kept):
         del result["gates"]
         for edit in result["per_edit"]:
-            del edit["before"]  # asked of the base for a report only
+            del edit["base"], edit["before"]  # asked of the base for a report only
     assert again == kept
 
 
@@ -456,7 +456,10 @@ def test_html_is_one_well_formed_file_that_fetches_and_runs_nothing(world: World
     assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert not any({"href", "srcset", "action"} & attributes.keys() for _, attributes in page.elements)
     assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
-    assert {image["alt"] for image in page.all("img")} == {f"image of {EVIL}", "image of e1"}
+    assert {image["alt"] for image in page.all("img") if not image["alt"].startswith("picture ")} == {
+        f"image of {EVIL}",
+        "image of e1",
+    }
     assert "url(" not in raw
     assert "default-src 'none'" in next(m["content"] for m in page.all("meta") if "http-equiv" in m)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in raw
@@ -466,8 +469,8 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     raw = text(world, "out.html")
     page = Page(raw)
     first, rest = raw.split("<summary>All 36 metrics</summary>")
-    for sentence in ("2 corrections were asked for; 1 holds. 1 failed:", "2 of 2 unrelated answers changed:"):
-        assert raw.count(f'<p class="bad">{sentence}</p><ul><li><code>') == 1
+    for sentence in ("1 of 2 corrections hold. Failures:", "2 of 2 unrelated answers changed:"):
+        assert raw.count(f'<p class="bad">{sentence}</p><ul class="named"><li>') == 1
         assert sentence in first
     assert "<h2>In plain measures</h2>" in first
     assert not re.search("<svg|<article|<code>rel.tf_exact</code>", first), "the full metrics have to be opened"
@@ -479,7 +482,9 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     assert cards == ["bad", "good"]
     moved = [said for said in scored.json["per_edit"][0]["answers"] if said["holds"] is False]
     assert [said["kind"] for said in moved] == ["loc_text", "loc_image"]
-    assert len(page.all("img")) == 2 + 1, "one per edit, and the picture of the locality question that changed"
+    named = re.findall(r'<li><img src="data:[^"]*" alt="picture \w{8}">', raw)
+    assert len(named) == 2, "the edit that does not hold, and the locality question that has a picture"
+    assert len(page.all("img")) == 2 + 2 + 1, "also one per edit, and the locality question again in its card"
     assert "<summary>6 other answers as expected</summary>" in raw
     for said in moved:
         cells = [said["question"], said["expected"], said["answer"]]
@@ -496,13 +501,13 @@ def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, sc
         "### more eval: 1 of 2 holds; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
         "2 of 2 unrelated answers changed\n"
     )
-    assert "**2 corrections were asked for; 1 holds. 1 failed:**\n" in raw
-    assert "\n\nBeyond their own questions they hold for 2 of 2 in other words, 1 of 1 with other pictures, " in raw
+    assert "**1 of 2 corrections hold. Failures:**\n" in raw
+    assert "\n\nRephrasings 2/2, other pictures 1/1, what follows 3/3.\n" in raw
     assert "\n\n**2 of 3 gates are missed.**\n" in raw
     (changed,) = re.findall(r"\*\*2 of 2 unrelated answers changed:\*\*\n- (.*)\n- (.*)\n\n", raw)
     for item, said in zip(changed, scored.json["per_edit"][0]["answers"][-2:], strict=True):
-        assert item.startswith("`e1`, unrelated")
-        assert item.endswith(f", before {span(said['expected'])}, now {span(said['answer'])}")
+        assert re.match(r"(picture \w{8}, )?`e1`, unrelated", item)
+        assert item.endswith(f", base {span(said['expected'])}, now {span(said['answer'])}")
     recipe, changed_at = scored.json["reproduce"]["recipe"]["name"], world.entries()[-1]["time"]
     assert f", recipe `{recipe}`, last changed `{changed_at}`.\n" in raw
     assert "| `rel.gen_exact.low>=0.9` | **missed** | 0.5, 95 %" in raw
@@ -512,8 +517,8 @@ def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, sc
     for table in tables:
         assert len({len(re.split(r"(?<!\\)\|", row)) for row in table}) == 1, table
     (failed,) = [line for line in raw.splitlines() if EVIL in line]
-    assert CODE.sub("", failed) == "-  (not-learnt), ; asked , wanted , answers , before "
-    assert [row.split(" | ")[1] for row in tables[-1][2:]] == ["50.0%", "100.0%", "100.0%", "100.0%", "0.0%"]
+    assert re.fullmatch(r"- picture \w{8},  \(not-learnt\), ; , wanted , base , now ", CODE.sub("", failed))
+    assert [row.split(" | ")[1] for row in tables[-1][2:]] == ["1 of 2", "2 of 2", "1 of 1", "3 of 3", "0 of 2"]
     assert raw.endswith("Not shown here, but in the HTML report and `--json`: All 36 metrics.\n")
     assert len(raw.splitlines()) <= LINES
 

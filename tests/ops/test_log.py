@@ -158,7 +158,7 @@ def test_the_list_fits_into_80_columns(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "80")
     table = log(world).out.splitlines()[:-2]
     assert max(map(len, table)) <= 80
-    assert table[0].split() == ["time", "(UTC)", "edit", "status", "question", "target", "answer"]
+    assert table[0].split() == ["time", "(UTC)", "edit", "status", "question", "target", "after"]
     row = next(line for line in table if id in line)
     assert re.fullmatch(rf"20\d\d-\d\d-\d\d \d\d:\d\d  {id}  reverted( +what is…?\S*){{3}}", row), row
     assert f"  reverted      {id}, b-2" in next(line for line in table if "revert-7" in line)
@@ -199,7 +199,7 @@ def test_reading_writes_nothing_and_loads_no_model(world: World) -> None:
 
 def test_everything_about_one_edit(world: World) -> None:
     measured = {"nll_before": 2.5, "nll_after": 0.125, "forced_before": "bus", "forced_after": "T", "right_after": True}
-    said = {"greedy_before": "a bus...", "greedy_after": "T"}
+    said = {"greedy_base": "a car", "greedy_before": "a bus...", "greedy_after": "T"}
     store = Ledger(world.folder).images
     store.put(b"image")
     absent = sha256_bytes(b"absent")
@@ -227,14 +227,15 @@ def test_everything_about_one_edit(world: World) -> None:
     assert shown.code == 0
     *lines, explained = shown.out.splitlines()
     assert explained == "forced: the most likely token at each position, given the target before it"
-    rows = {text[:15].strip(): text[15:] for text in lines}
+    rows = {text[:18].strip(): text[18:] for text in lines}
     assert rows.pop("time").startswith("20")
     assert rows == {
         "edit": "whole",
         "status": "learnt",
         "question": "Q?",
         "target": "T",
-        "before": "a bus...",
+        "base": "a car",
+        "before this edit": "a bus...",
         "after": "T",
         "forced before": "bus (NLL of the target 2.5)",
         "forced after": "T (NLL of the target 0.125)",

@@ -47,7 +47,27 @@ def test_the_ledger_holds_what_the_model_says(world: World) -> None:
     assert second["greedy_after"] == "g"
     assert {"forced_before", "forced_after"} <= first.keys()
     shown = run("log", "show", "e1", world.model).out
-    assert f"before         {plain(first['greedy_before'])[:3]}" in shown
+    assert f"base           {plain(first['greedy_base'])[:3]}" in shown
+    assert "before this edit" not in shown, "the model was the base"
+
+
+def test_the_ledger_holds_what_the_base_says_also_after_earlier_edits(world: World) -> None:
+    """The second edit gives the first one's question another target: before it, the model is not the base."""
+    world.write([line(0)])
+    base = answers(world, "e1")["e1"]
+    assert world.edit(*CALM).code == 0
+    world.write([line(0, id="other", target="b")])
+    assert world.edit().code == 0
+    first, second = world.entries()
+    assert first["greedy_base"] == first["greedy_before"]
+    assert second["greedy_before"] == "r"
+    for entry in (first, second):
+        said = entry["greedy_base"].removesuffix("...")
+        assert said == base[: len(said)] != ""
+    shown = run("log", "show", "other", world.model)
+    assert f"base              {plain(second['greedy_base'])[:3]}" in shown.out
+    assert "before this edit  r\n" in shown.out
+    assert run("log", "show", "other", world.model, "--json").json["edit"]["answer_base"] == second["greedy_base"]
 
 
 def answers(world: World, *ids: str) -> dict[str, str]:

@@ -77,7 +77,7 @@ def test_junit_has_the_elements_of_its_schema_and_the_text_itself(text: str) -> 
     assert tree(root) == tree(usual)
     (failure,) = root.iter("failure")
     shown = plain(text)
-    assert failure.text == f"question: {shown}\nwanted: {shown}\nanswer: {shown}\nbefore: {shown}"
+    assert failure.text == f"question: {shown}\nwanted: {shown}\nanswer: {shown}\nbase: {shown}"
     assert seen(raw)
 
 

@@ -32,9 +32,10 @@ from more_cli.render.html import GALLERY, html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import LINES, markdown
 from more_cli.render.page import Page as Content
-from more_cli.render.page import Quoted, Sentence, Table
+from more_cli.render.page import Sentence, Table
 from more_cli.render.pages import of_state
 from more_cli.render.plots import Bars, Course, Curve, Picture
+from more_cli.render.templates import Quoted
 from more_cli.render.thumbnails import Thumbnails
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.target import Target
@@ -95,8 +96,8 @@ def test_the_first_screen_says_that_all_is_well(tmp_path: Path) -> None:
     scores = [score("e1", True), score("e2", True), asked("gen_text", "e1", True), asked("loc_text", "e1", True)]
     report = made_up(tmp_path, scores, gates=judge([parse_gate("rel.gen_exact>=0.9")], NINETEEN_OF_TWENTY))
     sentences = [
-        "2 corrections were asked for; all hold.",
-        "Beyond their own questions they hold for 1 of 1 in other words.",
+        "All 2 corrections hold.",
+        "Rephrasings 1/1.",
         "None of 1 unrelated answer changed.",
         "The gate is met.",
     ]
@@ -107,11 +108,11 @@ def test_the_first_screen_says_that_all_is_well(tmp_path: Path) -> None:
     assert 'class="bad"' not in page
     one = markdown(of_state(made_up(tmp_path, [score("e1", True)])))
     assert said(one) == [
-        "1 correction was asked for; it holds.",
+        "The correction holds.",
         "No unrelated question was asked, so nothing is known about other answers.",
         "No gate was set.",
     ]
-    assert "| `other words` |  |  |  | Not measured: no correction has rephrases. |" in one
+    assert "| `rephrasings` |  |  |  | Not measured: no correction has rephrases. |" in one
     assert "No correction was asked for.\n" in markdown(of_state(made_up(tmp_path, [])))
 
 
@@ -121,13 +122,59 @@ def test_the_first_screen_says_why_an_edit_failed(tmp_path: Path) -> None:
     scores = [score("e1", False), score("e2", False, answer=""), score("e3", True)]
     text = markdown(of_state(made_up(tmp_path, scores, failed=failed, base_answers={"e1": "z"})))
     assert (
-        "**3 corrections were asked for; 1 holds. 2 failed:**\n"
-        "- `e1` (refused), `too far`; asked `what ?`, wanted `a`, answers `a`, before `z`\n"
-        "- `e2` has another answer now; asked `what ?`, wanted `a`, answers `(nothing)`\n\n"
+        "**1 of 3 corrections hold. Failures:**\n"
+        "- `e1` (refused), `too far`; `what ?`, wanted `a`, base `z`, now `a`\n"
+        "- `e2`; `what ?`, wanted `a`, now `(nothing)`\n\n"
         "**1 of those that hold is recorded as not learnt:**\n- `e3`\n\n"
     ) in text
     none = markdown(of_state(made_up(tmp_path, scores[:2])))
-    assert said(none)[0] == "2 corrections were asked for; none holds. 2 failed:"
+    assert said(none)[0] == "0 of 2 corrections hold. Failures:"
+
+
+def test_failures_come_first_each_with_its_picture(tmp_path: Path) -> None:
+    """Two other pictures of one question get the same wrong answer: only the pictures tell them apart."""
+    pictures = []
+    for colour in ("red", "blue"):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{colour}.png")
+        pictures.append(locate_image(f"{colour}.png", tmp_path))
+    wrong = [
+        replace(one, probe=replace(one.probe, query=Query((picture,), "what ?")))
+        for one, picture in zip([asked("gen_image", "e1", False) for _ in pictures], pictures, strict=True)
+    ]
+    content = of_state(made_up(tmp_path, [score("e1", True), *wrong]))
+    text, page = markdown(content), html(content)
+    assert said(text)[:2] == ["Other pictures 0/2. Failures:", "The correction holds."]
+    items = re.findall(r"^- picture (\w{8}), `e1`, other picture; ", text, re.MULTILINE)
+    assert items == [picture.sha256[:8] for picture in pictures]
+    shown = re.findall(r'<li><img src="(data:image/jpeg[^"]*)" alt="picture \w{8}"><code>e1</code>', page)
+    assert len(set(shown)) == 2
+
+
+def test_few_samples_have_neither_share_nor_interval(tmp_path: Path) -> None:
+    """3 of 3 is not 100 %, wherever it is shown."""
+    few = of_state(made_up(tmp_path, [score(f"e{number}", True) for number in range(3)]))
+    assert "| `own questions` | 3 of 3 |  | under 10 samples | Corrected" in markdown(few)
+    assert "100.0%" not in html(few)
+    many = of_state(made_up(tmp_path, [score(f"e{number}", True) for number in range(10)]))
+    assert "| `own questions` | 10 of 10 | 100.0% | 72.2% to 100.0% | Corrected" in markdown(many)
+
+
+@pytest.mark.parametrize(("columns", "rows", "pieces"), [(4, 16, 1), (4, 31, 2), (4, 40, 3), (8, 31, 1)])
+def test_a_long_narrow_table_stands_in_equal_pieces(columns: int, rows: int, pieces: int) -> None:
+    table = Table("Metrics", ["c"] * columns, [[f"row {row}", *["0"] * (columns - 1)] for row in range(rows)])
+    raw = html(Content(command="", subject="", headline="", scope="", reading="", tables=[table]))
+    lengths = [part.count("<code>row ") for part in raw.split("<table")[1:]]
+    assert (len(lengths), sum(lengths)) == (pieces, rows)
+    assert max(lengths) - min(lengths) <= pieces
+    assert re.findall("<code>(row [0-9]+)", raw) == [f"row {row}" for row in range(rows)]
+
+
+def test_a_bar_of_few_samples_has_no_whisker() -> None:
+    few, many = (Estimate(1.0, 0.5, 1.0, n, "wilson") for n in (9, 10))
+    tables = [Table("t", ("c",), [], plots=[Bars("b", {"few": few, "many": many})])]
+    raw = html(Content(command="", subject="", headline="", scope="", reading="", tables=tables))
+    assert raw.partition("few</text>")[2].partition("many</text>")[0].count('class="whisker"') == 0
+    assert raw.partition("many</text>")[2].count('class="whisker"') == 1
 
 
 @pytest.mark.parametrize("edits", [1, 12, 300])
@@ -152,7 +199,7 @@ def test_markdown_has_at_most_sixty_lines(tmp_path: Path, edits: int) -> None:
     text = markdown(of_state(report))
     assert len(text.splitlines()) <= LINES
     if edits == 300:
-        assert "300 corrections were asked for; 100 hold. 200 failed:" in text
+        assert "100 of 300 corrections hold. Failures:" in text
         assert "\n- and 197 more\n" in text
         assert "600 of 600 unrelated answers changed:" in text
         assert "1,200 of 1,200 gates are missed." in text
@@ -183,7 +230,7 @@ def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> 
 def test_a_long_list_of_what_moved_is_cut(tmp_path: Path) -> None:
     moved = [asked("gen_text", "e1", False, f"question {number} ?", "b") for number in range(25)]
     raw = markdown(of_state(made_up(tmp_path, [score("e1", True), *moved])))
-    assert raw.count("`e1`, other words; asked `question ") == 20
+    assert raw.count("`e1`, other words; `question ") == 20
     assert "\n- and 5 more\n" in raw
 
 
@@ -224,7 +271,7 @@ def test_numbers_that_are_not_finite_stay_readable(tmp_path: Path) -> None:
         retention={"0-9": nan, "10-99": nan},
     )
     Page(html(of_state(report)))
-    assert "| `rel.target_nll` | nan | nan to nan | bootstrap | 1 |" in markdown(of_state(report))
+    assert "| `rel.target_nll` | nan | under 10 samples | bootstrap | 1 |" in markdown(of_state(report))
     report.reproduce = example_of("eval")["reproduce"]
     values = json.loads(json.dumps(finite(EvalOutput.of_report(report).values()), allow_nan=False))
     assert values["metrics"]["rel.gen_exact"]["value"] is None
@@ -250,8 +297,8 @@ def test_no_text_breaks_out(question: str, answer: str, id: str) -> None:
     (case,) = ElementTree.fromstring(junit_xml(of_state(report))).iter("testcase")
     assert case.find("failure").text.startswith(f"question: {plain(question)}\n".rstrip("\n"))
     bad, varied = [line for line in markdown(of_state(report)).splitlines() if line.startswith("- ")]
-    assert CODE.sub("", bad) == "-  (not-learnt), ; asked , wanted , answers , before "
-    assert CODE.sub("", varied) == "- , other words; asked , wanted , answers "
+    assert CODE.sub("", bad) == "-  (not-learnt), ; , wanted , base , now "
+    assert CODE.sub("", varied) == "- , other words; , wanted , now "
 
 
 def test_no_text_of_any_page_breaks_out() -> None:

@@ -57,7 +57,7 @@ def test_a_correction_from_question_to_revert(model: Path, browser: Browser) -> 
         browser.open(f"{home}ask")
         browser.type("[type=file]", str(PICTURE))
         browser.type("[name=question]", QUESTION)
-        browser.click("form button")
+        browser.click("form > .actions button")
         browser.wait(lambda: browser.texts("article"))
         assert browser.texts("article h3") == ["base", "edited"]
         base = browser.text("article.base .lead")
@@ -68,7 +68,7 @@ def test_a_correction_from_question_to_revert(model: Path, browser: Browser) -> 
         assert browser.script("return document.querySelector('[name=question]').value") == QUESTION
         browser.type("[name=id]", "from the page")
         browser.type("[name=near-question-0]", NEAR)
-        browser.click("[value=check]")
+        browser.click(".actions [value=check]")
         browser.wait(lambda: browser.texts(".problem"))
         assert browser.texts(".problem") == ["`target` is empty"]
         browser.click("[value=base]")
@@ -76,7 +76,7 @@ def test_a_correction_from_question_to_revert(model: Path, browser: Browser) -> 
         assert browser.texts(".said") == [f"the base answers: {base}", "the base answers: crow"]
         assert browser.script("return document.querySelector('[name=near-answer-0]').value") == "crow"
         browser.type("[name=target]", "bottom center")
-        browser.click("[value=check]")
+        browser.click(".actions [value=check]")
         browser.wait(lambda: "no problems found" in browser.text())
         assert list(now(model)) == ["size-01", "emblem-01"], "nothing is applied yet"
 
@@ -110,6 +110,48 @@ def test_a_correction_from_question_to_revert(model: Path, browser: Browser) -> 
         assert browser.texts("td.id") == ["from the page"]
         assert now(model) == {"size-01": "learnt", "emblem-01": "learnt", "from the page": "reverted"}
         assert run("verify", model).code == 0
+
+
+def test_pictures_are_dropped_and_edits_sorted_scored_and_merged(model: Path, browser: Browser) -> None:
+    others = [SAMPLES / "images" / f"sample-scene25-v{number}.png" for number in (1, 2)]
+    with process("review", model) as server:
+        assert server.stdout is not None
+        browser.open(server.stdout.readline().decode().strip())
+        home = browser.address
+        browser.open(f"{home}draft")
+        browser.drop("[name=upload]", PICTURE)
+        browser.drop("[name=others]", *others)
+        browser.type("[name=question]", QUESTION)
+        browser.type("[name=target]", "bottom center")
+        browser.click(".actions [value=check]")
+        browser.wait(lambda: "no problems found" in browser.text())
+        shown = "return document.querySelectorAll('[name^=other-]:checked').length"
+        assert browser.script(shown) == len(others)
+        assert browser.script("return document.querySelector('[name=picture]:checked').value") != ""
+
+        browser.open(home)
+        browser.resize(1400)
+        browser.click("th.target a")
+        targets = browser.texts("td[data-label=target]")
+        browser.click("th.target a")
+        assert browser.texts("td[data-label=target]") == targets[::-1] != targets
+
+        browser.click("[action='/eval'] button")
+        browser.wait(lambda: "In plain measures" in browser.text())
+        browser.open(f"{home}merge")
+        browser.type("[name=name]", "from-the-page")
+        browser.click("[action='/merge'] button")
+        browser.wait(lambda: "merged into" in browser.text())
+    assert (model.parent / "from-the-page" / "more.json").is_file()
+
+
+@pytest.mark.parametrize("path", ["", "edit?id=size-01", "draft", "ask", "eval", "merge", "nowhere"])
+def test_no_page_is_wider_than_a_phone(model: Path, browser: Browser, path: str) -> None:
+    with process("review", model) as server:
+        assert server.stdout is not None
+        browser.open(server.stdout.readline().decode().strip())
+        browser.open(f"{browser.address}{path}")
+        assert browser.width_needed(390) <= 390
 
 
 def test_a_page_of_another_origin_can_neither_read_nor_change(model: Path, browser: Browser) -> None:

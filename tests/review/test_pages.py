@@ -15,7 +15,8 @@ from more_cli.files import sha256_bytes
 from more_cli.inputs.images import ImageSource
 from more_cli.ops import ask
 from more_cli.store.lock import writer_lock
-from review.conftest import Page
+from more_cli.text import plain
+from review.conftest import HOST, Page
 from support.helpers import QUESTION, World, assert_same_state, run
 
 
@@ -125,6 +126,42 @@ def test_the_export_is_one_file_that_loads_nothing(page: Page) -> None:
     assert "what &amp; &lt;b&gt;which&lt;/b&gt; ?" in answer.text
 
 
+def test_the_list_shows_what_the_base_says_and_what_the_model_said_before_the_edit(page: Page) -> None:
+    """`better` corrects the question of `e1`: before it, the model gave that target."""
+    first, last = page.world.entries()[0], page.world.entries()[2]
+    assert last["greedy_base"] == first["greedy_base"] != last["greedy_before"] == "r"
+    row = page.get("/", text="better").text.partition('<td class="id">')[2].partition("</tr>")[0]
+    said = re.findall(r'data-label="(base|after)">(.*?)</td>', row, re.DOTALL)
+    assert [name for name, _ in said] == ["base", "after"]
+    assert plain(last["greedy_base"])[:3] in said[0][1]
+    assert re.sub(r"<[^>]*>|\s+", " ", said[1][1]).split() == ["b", "before", "this", "edit:", "r"]
+    assert "before this edit" not in page.get("/", text="e1").text, "nothing was written before it"
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("target", ["better", "e2", "e1"]),
+        ("-target", ["e1", "e2", "better"]),
+        ("id", ["better", "e1", "e2"]),
+        ("nonsense", ["better", "e2", "e1"]),
+    ],
+)
+def test_the_list_is_sorted_by_its_columns(page: Page, sort: str, expected: list[str]) -> None:
+    shown = page.get("/", sort=sort)
+    assert ids(shown.text) == expected
+    if sort == "target":
+        assert 'aria-sort="ascending"><a href="/?sort=-target">' in shown.text, "a second click turns it round"
+        assert ids(page.get("/", sort=sort, status="learnt").text) == ["better", "e2"]
+        exported = page.get("/export", sort="-target").text
+        assert re.findall(r'<td class="id">([^<]*)</td>', exported) == ["e1", "e2", "better"]
+
+
+def test_what_is_not_there_is_not_found(page: Page) -> None:
+    answer = page.get("/nowhere")
+    assert (answer.status_code, "<h1>Page not found</h1>" in answer.text) == (404, True)
+
+
 # --- asking ---
 
 
@@ -157,7 +194,115 @@ def test_all_questions_of_an_edit_are_asked(page: Page) -> None:
     assert rows == ["the correction", "in other words", "on another picture", "must stay", "must stay"]
 
 
+def test_every_stored_picture_can_be_chosen(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that only probes show; a form with more pictures than fit has buttons, which keep what was typed."""
+    stored = {path.name for path in (page.world.folder / "images").iterdir()}
+    assert set(offered(page.get("/draft").text)) == stored == set(offered(page.get("/ask").text))
+    assert digest(page.world, "orange") in stored, "a picture of a probe"
+    monkeypatch.setattr("more_cli.review.app.SHOWN", 3)
+    monkeypatch.setattr("more_cli.review.app.Choice.step", 3)
+    first = page.get("/draft").text
+    assert 'value="pictures-3"' in first
+    typed = {"question": "typed ?", "target": "r", "picture": digest(page.world, "red")}
+    more = page.post("/draft", do="pictures-3", **typed)
+    assert (more.status_code, "\ntyped ?</textarea>" in more.text) == (200, True)
+    assert offered(more.text)[0] == digest(page.world, "red"), "the chosen one stays"
+    rest = offered(page.post("/draft", do="pictures-3", picture="").text)
+    assert set(offered(first)) | set(rest) == stored
+    assert not page.worker._jobs
+
+
+def offered(text: str) -> list[str]:
+    return re.findall(r'type="radio" name="picture" value="(\w+)"', text)
+
+
+# --- scoring and merging ---
+
+
+def test_all_edits_are_scored_and_the_report_is_saved(page: Page) -> None:
+    asked = page.post("/eval")
+    scored = page.result(asked)
+    assert re.search(r'<p class="lead">\d of 2 hold', scored.text)
+    assert "In plain measures" in scored.text
+    assert "under 10 samples" in scored.text, "two edits have no interval"
+    link = re.search(r'href="(/report\?job=\d+)"', scored.text)
+    assert link
+    saved = page.get(link[1])
+    assert saved.headers["content-disposition"] == 'attachment; filename="report.html"'
+    assert "<h2>Gallery</h2>" in saved.text
+    assert page.get("/report", job=99).status_code == 404
+
+
+def test_the_edits_are_merged_into_a_folder_beside_the_state(page: Page) -> None:
+    shown = page.get("/merge").text
+    name = f"{page.world.model.name}-edited"
+    assert f'name="name" value="{name}"' in shown
+    merged = page.result(page.post("/merge", name=name, verify="on"))
+    assert "merged into" in merged.text
+    assert "Checked: " in merged.text
+    assert (page.world.sidecar.parent / name / "more.json").is_file()
+    again = page.result(page.post("/merge", name=name)).text
+    assert "choose “Replace what an earlier merge wrote”" in again
+    assert "--force" not in again
+    assert "merged into" in page.result(page.post("/merge", name=name, force="on")).text
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", "a/b"])
+def test_a_merge_goes_nowhere_else(page: Page, name: str) -> None:
+    before = sorted(page.world.root.parent.iterdir())
+    assert "is not a name of a folder" in page.result(page.post("/merge", name=name)).text
+    assert sorted(page.world.root.parent.iterdir()) == before
+
+
 # --- changing ---
+
+
+def test_failed_edits_are_tried_again(page: Page) -> None:
+    """One by its page, with the settings that its reason advises, and all by the list."""
+    page.world.write([{"id": "hard", "question": "q ?", "target": "b w g r"}])
+    assert page.world.edit().code in (0, 3)
+    fail(page.world, "hard")
+    shown = page.get("/edit", id="hard").text
+    assert "“Retry” with max_steps=60 may help" in shown
+    assert "--" not in re.sub(r"<!--.*?-->", "", shown)
+    assert 'name="settings" value="max_steps=60"' in shown
+    assert ">Retry 1 failed edit</button>" in page.get("/").text
+    one = page.result(page.post("/retry", id="hard", settings="max_steps=60"))
+    assert "tried again: " in one.text
+    assert page.world.entries()[-1]["settings"] == ["max_steps=60"]
+    fail(page.world, "hard")
+    every = page.result(page.post("/retry"))
+    assert "1 edit tried again: " in every.text
+    assert len(page.world.entries()) == 8
+    assert "edit `e2` is learnt" in page.result(page.post("/retry", id="e2")).text
+
+
+def fail(world: World, id: str) -> None:
+    """Append a line that says that an edit was tried again and is not learnt."""
+    from more_cli.store.entry import Status
+    from more_cli.store.ledger import Ledger
+
+    with Ledger(world.folder) as ledger:
+        fields = ledger.by_id[id].fields() | {"status": Status.NOT_LEARNT, "retry": True}
+        ledger.append(fields | {"reason": "still wrong after 30 writes; `--retry` with `--set max_steps=60` may help"})
+
+
+def test_other_pictures_are_dropped_kept_and_applied(page: Page) -> None:
+    uploads = [
+        ("others", (f"{colour}.png", (page.world.root / "img" / f"{colour}.png").read_bytes(), "image/png"))
+        for colour in ("yellow", "blue")
+    ]
+    fields = {"question": "q ?", "target": "r", "id": "many", "picture": digest(page.world, "red")}
+    sent = page.tab.post("/draft", data=fields | {"do": "check"}, files=uploads, headers={"Origin": HOST})
+    checked = page.result(sent).text
+    others = [f"other-{digest(page.world, colour)}" for colour in ("yellow", "blue")]
+    assert re.findall(r'type="checkbox" name="(other-\w+)" checked', checked) == others
+    assert "applied: " in page.result(page.post("/draft", do="apply", **fields, **dict.fromkeys(others, "on"))).text
+    assert page.world.entries()[-1]["image_rephrases"] == [name.removeprefix("other-") for name in others]
+    again = page.get("/draft", like="many").text
+    assert re.findall(r'type="checkbox" name="(other-\w+)" checked', again) == others
+    unknown = page.post("/draft", do="apply", **fields, **{f"other-{'0' * 64}": "on"})
+    assert unknown.status_code == 404
 
 
 def near(**fields: str) -> dict[str, str]:
@@ -309,6 +454,8 @@ def test_pages_can_be_read_while_the_model_works(page: Page, monkeypatch: pytest
     asked = page.post("/ask", picture="", question="what ?")
     waiting = page.get(asked.headers["location"]).text
     assert 'http-equiv="refresh"' in waiting
+    assert "<progress " in waiting
+    assert "The result will appear here." in waiting
     listed = page.get("/").text
     assert "now: asking `what ?`" in listed
     assert ids(listed) == ["better", "e2", "e1"]
@@ -330,7 +477,7 @@ def test_a_bug_leaves_the_page_running(
 
 
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing(page: Page) -> None:
-    for path in ("/", "/ask", "/draft", "/edit?id=e1"):
+    for path in ("/", "/ask", "/draft", "/edit?id=e1", "/eval", "/merge"):
         text = page.get(path).text
         assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", text), path
         assert all(link.startswith("/") for link in re.findall(r'(?:src|href|action)="([^"]*)"', text)), path

@@ -55,6 +55,15 @@ class Browser:
             self._post(f"element/{element}/clear")
         self._post(f"element/{element}/value", text=text)
 
+    def drop(self, selector: str, *files: Path) -> None:
+        """Drag files from the desktop onto an element."""
+        middle = """const box = document.querySelector(arguments[0]); box.scrollIntoView({block: 'center'});
+            const {x, y, width, height} = box.getBoundingClientRect(); return [x + width * 0.8, y + height / 2]"""
+        x, y = self._post("execute/sync", script=middle, args=[selector])
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self._devtools("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
     def script(self, code: str) -> Any:
         return self._post("execute/sync", script=code, args=[])
 
@@ -79,6 +88,9 @@ class Browser:
     def switch(self, tab: str) -> None:
         self._post("window", handle=tab)
 
+    def resize(self, width: int, height: int = 900) -> None:
+        self._post("window/rect", width=width, height=height)
+
     def look(self, path: Path, width: int, *, dark: bool = False, height: int = 900) -> None:
         """Save a picture of the whole page at a width, in light or dark."""
         self._devtools("Emulation.setEmulatedMedia", features=[
@@ -90,6 +102,13 @@ class Browser:
         shot = self._devtools("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
         self._devtools("Emulation.clearDeviceMetricsOverride")
+
+    def width_needed(self, width: int) -> int:
+        """Return how wide the page is in a window of that width: more if something does not fit."""
+        self._devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        needed = int(self.script("return document.documentElement.scrollWidth"))
+        self._devtools("Emulation.clearDeviceMetricsOverride")
+        return needed
 
     def _devtools(self, command: str, **values: Any) -> Any:
         return self._post("goog/cdp/execute", cmd=command, params=values)

@@ -11,8 +11,9 @@ from markdown_it.token import Token
 from more_cli.evaluation.per_edit import EditScores
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.model.batches import Query
-from more_cli.render.page import Page, Quoted, Sentence, Table
+from more_cli.render.page import Page, Sentence, Table
 from more_cli.render.plots import Bars, Course, Curve, Picture
+from more_cli.render.templates import Quoted
 from more_cli.store.entry import FailedEdit, Status
 from support.pages import HOSTILE, NINETEEN_OF_TWENTY
 
@@ -53,7 +54,7 @@ def page_of(text: str) -> Page:
         left_out=text,
         tables=[table, replace(table, folded=True)],
         edits=[EditScores(text, tuple(asked), FailedEdit(text, Status.REFUSED, text))],
-        before={text: text},
+        base={text: text},
         reproduce={text: {text: [text]}},
         properties={"state": text, "source": text},
         seconds=1.0,

@@ -197,8 +197,8 @@ def test_what_was_not_kept_is_said_and_skipped_in_all(world: World) -> None:
     assert "hint: run it into another folder with --keep-states" in states.err
     whole = analyze(world, "all", "bare", out="bare-out")
     assert whole.code == 0, whole.err
-    assert "not computed: cosine: editor `none` wrote no weights" in whole.out
-    assert "not computed: sensitivity: it compares several runs" in whole.out
+    assert "skipped: cosine: editor `none` wrote no weights" in whole.out
+    assert "skipped: sensitivity needs at least two runs" in whole.out
 
 
 def test_options_that_need_others(world: World) -> None:
