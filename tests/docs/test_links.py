@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from support.documents import PAGES, ROOT, anchors, prose
+from generator.pages import PAGES, ROOT
+from support.documents import anchors, prose
 
 DOCS = ROOT / "docs"
 CONFIG = DOCS / "zensical.toml"
