@@ -23,6 +23,7 @@ from generator.pages import PAGES, with_texts
 from generator.recipes import recipes_page
 from generator.schemas import printed, schemas_text
 from generator.security import security_page
+from generator.session import WrongExitError
 from generator.transcripts import StaleError, fresh_transcripts, transcripts
 
 DOCS = Path(__file__).resolve().parent
@@ -64,7 +65,7 @@ def write_transcripts(names: list[str]) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 text = with_texts(page, fresh_transcripts(page, Path(scratch)))
-            except StaleError as error:
+            except (StaleError, WrongExitError) as error:
                 print(error)
                 failed = 1
             else:

@@ -1,4 +1,4 @@
-"""README and the pages of docs/: their links, and programs for shells in which their commands run."""
+"""README and the pages of docs/: their prose, and the anchors that links to them can have."""
 
 from __future__ import annotations
 
