@@ -23,6 +23,11 @@ HOME = "/home/me"
 _EXIT = re.compile(r"# exit (\d+)\s*$")
 _SHELL_WORD = re.compile(r"^\s*(export|if|for|while|function|set|source|\w+=|\w+\(\))\b", re.MULTILINE)
 _PUNCTUATION = set("();<>|&")
+_WITHOUT_PROGRESS = (
+    "import math, runpy, more_cli.cli.output as output; output.LOG_SECONDS = math.inf; "
+    "runpy.run_module('more_cli', run_name='__main__', alter_sys=True)"
+)
+"""`python -m more_cli` without lines of progress: they come with the time."""
 
 
 class WrongExitError(Exception):
@@ -40,7 +45,6 @@ def run_page(page: Path, scratch: Path) -> Iterator[tuple[Block, str]]:
     path = f"{programs(scratch / 'bin')}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / ".cache")}
     namespace: dict[str, Any] = {"__name__": "page"}
-    # No progress lines: they come with the time.
     quiet = mock.patch("more_cli.cli.output.LOG_SECONDS", math.inf)
     with contextlib.chdir(folder), mock.patch.dict("os.environ", environment), quiet:
         os.environ.pop("COLUMNS", None)  # the width of tables
@@ -56,7 +60,8 @@ def programs(folder: Path) -> Path:
     """Write `more`, `more-cli` and `python` for shells into a folder, which goes to the front of PATH."""
     folder.mkdir()
     here = shlex.quote(sys.executable)
-    for name, command in {"more": f"{here} -m more_cli", "more-cli": f"{here} -m more_cli", "python": here}.items():
+    more = f"{here} -c {shlex.quote(_WITHOUT_PROGRESS)}"
+    for name, command in {"more": more, "more-cli": more, "python": here}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
         (folder / name).chmod(0o755)
     return folder
