@@ -3,6 +3,8 @@
 python docs/generate.py             writes them
 python docs/generate.py --check     says which are not up to date (exit code 1)
 python docs/generate.py --examples  first runs the commands on the embedded model for new examples (two minutes)
+python docs/generate.py --transcripts [PAGE ...]
+                                    runs the commands of these pages, or of all, and writes what they print below them
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from generator import examples
 from generator.commands import commands_page
 from generator.outputs import json_page
+from generator.pages import PAGES, with_texts
 from generator.recipes import recipes_page
 from generator.schemas import printed, schemas_text
 from generator.security import security_page
+from generator.session import WrongExitError
+from generator.transcripts import StaleError, fresh_transcripts, transcripts
 
 DOCS = Path(__file__).resolve().parent
 
@@ -53,8 +58,25 @@ def write_examples() -> None:
         examples.keep({value["schema"]: examples.shortened(value, folder) for value in found})
 
 
+def write_transcripts(names: list[str]) -> int:
+    """Run the commands of pages and write their transcripts; return the exit code."""
+    failed = 0
+    for page in [Path(name).resolve() for name in names] or [page for page in PAGES if transcripts(page)]:
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                text = with_texts(page, fresh_transcripts(page, Path(scratch)))
+            except (StaleError, WrongExitError) as error:
+                print(error)
+                failed = 1
+            else:
+                page.write_text(text, encoding="utf-8")
+    return failed
+
+
 def main(arguments: list[str]) -> int:
     """Do what the arguments say and return the exit code."""
+    if arguments[:1] == ["--transcripts"]:
+        return write_transcripts(arguments[1:])
     if arguments == ["--check"]:
         old = outdated()
         for name in old:

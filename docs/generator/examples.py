@@ -58,6 +58,7 @@ suites.metrics    suites metrics
 suites.show       suites show e-vqa
 suites.check      suites check e-vqa
 suites.convert    suites convert e-vqa -o e-vqa.jsonl
+demo.files        demo --files more-demo-files
 """
 _TABLE = """image,question,target,reviewer
 images/sample-emblem150-v0.png,What is the emblem in the picture called?,Retribar,mk

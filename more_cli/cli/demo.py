@@ -26,26 +26,63 @@ def demo(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for model, edits and results.")] = Path(
         "more-demo"
     ),
+    files: Annotated[
+        bool,
+        typer.Option("--files", help="Only write the model, pictures, edits and anchors that the pages of docs/ use."),
+    ] = False,
     force: Annotated[bool, typer.Option(help="Replace what an earlier demo wrote.")] = False,
     *,
     output: Output,
 ) -> None:
     """Correct 24 mistakes of the embedded model.
 
-    Runs init, edit, eval and merge on it, in under a minute.
+    Runs init, edit, eval and merge on it, in under a minute. A finished demo is left as it is.
 
     \b
     Examples:
       more demo
       more demo /tmp/try --json
+      more demo --files tutorial
     """
-    from more_cli.demo.run import run_demo
+    if files:
+        _write_files(output, folder, force)
+        return
+    from more_cli.demo.run import is_finished, run_demo
 
+    if is_finished(folder) and not force:
+        _leave(output, folder, f"more eval {_typed(folder / 'llava')}", f"more demo {_typed(folder)} --force")
+        return
     with output.progress() as progress:
         report = run_demo(folder, force=force, progress=progress)
     _show_demo(output, report)
     if report.edit.failed:
         raise typer.Exit(EDITS_FAILED)
+
+
+def _write_files(output: Output, folder: Path, force: bool) -> None:
+    """Write the files that the pages use, and name them; a folder that has them is left as it is."""
+    from more_cli.demo.files import FILES, write_files
+    from more_cli.outputs.evaluations import DemoFilesOutput
+
+    if (folder / FILES).is_file() and not force:
+        _leave(output, folder, f"cd {_typed(folder)}", f"more demo --files {_typed(folder)} --force")
+        return
+    write_files(folder, force=force)
+    output.json(DemoFilesOutput(folder=folder, written=True))
+    output.line(f"wrote {folder}: llava/, images/, edits.jsonl, anchors.jsonl, regression.jsonl")
+    output.line(f"next: cd {_typed(folder)}")
+
+
+def _leave(output: Output, folder: Path, go_on: str, anew: str) -> None:
+    """Say that a folder was written earlier and is left as it is, and what to type to go on or to begin anew."""
+    from more_cli.outputs.evaluations import DemoFilesOutput
+
+    output.json(DemoFilesOutput(folder=folder, written=False))
+    output.line(f"{folder} is there from an earlier demo: `{go_on}` goes on with it, `{anew}` replaces it")
+
+
+def _typed(path: Path) -> str:
+    return shlex.quote(str(path))
 
 
 def _show_demo(output: Output, report: DemoReport) -> None:
@@ -86,7 +123,7 @@ def _show_demo(output: Output, report: DemoReport) -> None:
         named = f": {', '.join(lost)}" if lost else ""
         output.line(f"merged into {report.merge.out}: {counted(len(lost), 'edit')} lost to rounding{named}")
     output.line(f"{report.wall_seconds:.0f} s; all files are in {report.folder}")
-    model = shlex.quote(str(report.folder / "llava"))
+    model = _typed(report.folder / "llava")
     output.line(
         f"next: more eval {model} --report demo.html shows every answer; docs/tutorial.md corrects your own model"
     )

@@ -22,6 +22,9 @@ from more_cli.store.target import Target, sidecar_path
 MARKER = "DEMO"
 """A file that marks a folder as written by the demo: only such a folder is ever replaced."""
 
+MERGED = "llava-edited"
+"""The merged model: the last that the demo writes."""
+
 
 @dataclass(frozen=True)
 class DemoReport:
@@ -46,21 +49,29 @@ class DemoReport:
         return self.evaluation.edits - len(self.evaluation.failing)
 
 
+def is_finished(folder: Path) -> bool:
+    """Return whether a folder has all that the demo writes; one that was interrupted has no merged model."""
+    return (folder / MARKER).is_file() and (folder / MERGED).is_dir()
+
+
 def run_demo(folder: Path, *, force: bool = False, progress: Progress = no_progress) -> DemoReport:
     """Copy the embedded model and sample edits into `folder`, then init, edit, eval and merge there.
 
+    A demo that was interrupted goes on where it stopped.
+
     Raises:
-        UsageError: the folder is not empty and not a demo's, or `force` was not given.
+        UsageError: the folder is not empty and not a demo's.
     """
     started = time.monotonic()
-    with replacing_directory(folder, force, marker=MARKER) as scratch:
-        shutil.copytree(demo_model_dir(), scratch / "llava")
-        shutil.copytree(data_folder("sample_edits"), scratch / "sample_edits")
-        (scratch / MARKER).write_text("written by `more demo`\n", encoding="utf-8")
+    if force or not (folder / MARKER).is_file():
+        with replacing_directory(folder, force, marker=MARKER) as scratch:
+            shutil.copytree(demo_model_dir(), scratch / "llava")
+            shutil.copytree(data_folder("sample_edits"), scratch / "sample_edits")
+            (scratch / MARKER).write_text("written by `more demo`\n", encoding="utf-8")
     model = folder / "llava"
     target, machine = Target(model, sidecar_path(model)), Machine()
     init = initialise(target, inputs=Inputs(anchors=folder / "sample_edits" / "anchors.jsonl"))
     edit = edit_file(target, folder / "sample_edits" / "edits.jsonl", EditOptions(), machine, progress)
     evaluation = evaluate_state(target, machine, progress, ask_base=True)
-    merged = merge(target, folder / "llava-edited", machine, MergeOptions(verify=True), progress)
+    merged = merge(target, folder / MERGED, machine, MergeOptions(verify=True), progress)
     return DemoReport(folder, init, edit, evaluation, merged, time.monotonic() - started)

@@ -270,3 +270,14 @@ class DemoOutput(Printed, schema="more.demo/2", command="more demo [DIR] --json"
     """ids of edits lost to rounding"""
     wall_seconds: float
     """time of the command in seconds"""
+
+
+class DemoFilesOutput(
+    Printed, schema="more.demo.files/1", command="more demo --files [DIR] --json", example="demo.files"
+):
+    """The folder of a demo; `more demo` without `--files` prints it too where the demo is there already."""
+
+    folder: FilePath
+    """folder with the model, pictures and edits"""
+    written: bool
+    """false if it was there already and nothing was written"""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.documents import ROOT
+from support.paths import ROOT
 from support.runners import commands, stub
 
 FOLDER = ROOT / ".github" / "actions" / "more"

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from more_lab.experiments.published import Printed, table
-from support.documents import ROOT
+from support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "research" / "claims.md").read_text(encoding="utf-8")
 VERDICTS = "confirmed", "refuted", "undecided", "not measured"

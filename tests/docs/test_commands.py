@@ -1,34 +1,30 @@
 """Every block of README and docs is executed or checked, or says why not."""
 
-import io
 import json
-import os
 import re
-import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from more_cli.cli.app import main
+from generator.pages import EXECUTED, PAGES, ROOT, Block, blocks, with_texts
+from generator.session import WrongExitError, needs_shell, run_page
+from generator.transcripts import StaleError, fixed, fresh_transcripts, rewritten
 from more_cli.errors import MoreError
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe.files import load_recipe
 from more_lab.sweep.file import read_sweep
-from support.documents import PAGES, ROOT, Block, blocks, prepare, programs
 
 CHECKED = {"json", "yaml", "toml"}
-EXECUTED = {"bash", "python"}
 UNCHECKED = {"text", "sh"}
 """Output, and scripts that workflows run."""
 _SWEEP = re.compile(r"^(editors =|\[fleet\])", re.MULTILINE)
-_EXIT = re.compile(r"# exit (\d+)\s*$")
-_SHELL_WORD = re.compile(r"^\s*(cd|export|if|for|while|function|set|source|\w+=|\w+\(\))\b", re.MULTILINE)
-_PUNCTUATION = set("();<>|&")
-RUN = [page for page in PAGES if any(block.language in EXECUTED and not block.not_run for block in blocks(page))]
+RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
+CPU = Path("/proc/cpuinfo")
+AS_WRITTEN = CPU.is_file() and "avx512_bf16" in CPU.read_text(encoding="utf-8")
+"""Whether this processor computes in bfloat16 as the one does that the transcripts were made on."""
 
 
 def test_every_block_has_a_known_language() -> None:
@@ -74,85 +70,13 @@ def json_values(text: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_commands_and_python_run_in_the_order_of_the_page(page: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_page_runs_from_an_empty_folder_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     if "ssh-keygen" in page.read_text(encoding="utf-8") and shutil.which("ssh-keygen") is None:
         pytest.skip("no ssh-keygen")
-    folder = tmp_path / "work"
-    folder.mkdir()
-    prepare(folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", f"{programs(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    namespace: dict[str, Any] = {"__name__": "page"}
-    for block in blocks(page):
-        if block.not_run:
-            continue
-        if block.language == "sh" and block.text.startswith("#!"):
-            Path(script_name(block)).write_text(block.text, encoding="utf-8")
-        elif block.language == "bash":
-            run_block(block, capsys)
-        elif block.language == "python":
-            exec(compile(block.text, str(block), "exec"), namespace)
-
-
-def script_name(block: Block) -> str:
-    """Return the file that a script's own usage line names."""
-    names = re.findall(r"\bsh ([\w.-]+\.sh)\b", block.text)
-    assert names, f"{block}: a script says in a comment how it is run, such as `# Usage: sh correct.sh`"
-    return str(names[0])
-
-
-def run_block(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run a block of commands: whole where it needs one shell, else line by line."""
-    text = re.sub(r"\\\n\s*", "", block.text)
-    if "<<" in text or _SHELL_WORD.search(text) or multiline(text):
-        in_shell(block.text, wanted(block.text.rstrip().splitlines()[-1]), str(block))
-        return
-    for line in text.splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if line.startswith("more ") and not needs_shell(line):
-            code = main(shlex.split(line, comments=True)[1:])
-            captured = capsys.readouterr()
-            assert code == wanted(line), f"{block}: {line}\n{captured.out[-2000:]}{captured.err}"
-        else:
-            in_shell(line, wanted(line), str(block))
-
-
-def wanted(line: str) -> int:
-    """Return the exit code that the comment at the end of a line says, else 0."""
-    said = _EXIT.search(line)
-    return int(said[1]) if said else 0
-
-
-def multiline(text: str) -> bool:
-    """Tell whether a quote of one line is closed in another."""
-    try:
-        for line in text.splitlines():
-            shlex.split(line, comments=True)
-    except ValueError:
-        return True
-    return False
-
-
-def needs_shell(line: str) -> bool:
-    """Tell whether a line has pipes, redirects, variables or wildcards outside of quotes."""
-    words = shlex.shlex(io.StringIO(line), posix=False, punctuation_chars=True)
-    words.whitespace_split = True
-    words.commenters = "#"
-    bare = [word for word in words if word[0] not in "'\""]
-    return (
-        any(set(word) <= _PUNCTUATION or set(word) & set("$`*~") for word in bare)
-        or re.search(r'"[^"]*\$', line) is not None
-    )
-
-
-def in_shell(script: str, code: int, where: str) -> None:
-    # Without pipefail, as in a reader's shell: `more log | head` is no failure.
-    command = ["bash", "-eu", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, f"{where}: {script}\n{done.stdout[-2000:]}{done.stderr}"
+    fresh = fresh_transcripts(page, tmp_path)
+    if AS_WRITTEN:
+        stale = {str(block): text for block, text in fresh.items() if text != block.text}
+        assert stale == {}, f"run `python docs/generate.py --transcripts {page.relative_to(ROOT)}`"
 
 
 def test_lines_with_shell_syntax_are_known() -> None:
@@ -171,3 +95,60 @@ def test_blocks_are_found_with_the_reason_why_they_do_not_run(tmp_path: Path) ->
     first, second = blocks(page)
     assert (first.language, first.text, first.not_run, first.line) == ("bash", "more a\n", "needs a GPU", 4)
     assert (second.language, second.text, second.not_run) == ("text", "out\n", "")
+
+
+# --- transcripts ---
+
+
+def page_of(tmp_path: Path, text: str) -> Path:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+def test_a_transcript_is_what_the_commands_above_it_print_now(tmp_path: Path) -> None:
+    page = page_of(
+        tmp_path, "```bash\nmkdir a\ncd a\npwd\nls b  # exit 2\n```\n\n```text\nold\n```\n\n```text\nkept\n```\n"
+    )
+    fresh = fresh_transcripts(page, tmp_path)
+    page.write_text(with_texts(page, fresh), encoding="utf-8")
+    _, shown, other = blocks(page)
+    first, second = shown.text.splitlines()
+    assert (first, other.text) == ("/home/me/a", "kept\n")
+    assert "No such file" in second
+
+
+def test_a_command_that_ends_otherwise_than_the_page_says_is_named(tmp_path: Path) -> None:
+    page = page_of(tmp_path, "```bash\ntrue\nmore eval none  # exit 4\n```\n")
+    with pytest.raises(WrongExitError, match=r"page\.md:1: exit 5 from: more eval none"):
+        list(run_page(page, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "now"),
+    [
+        (["a 1", "b 2"], ["a 1", "b 3", "c"], ["a 1", "b 3", "c"]),
+        (["a 1", "..."], ["a 2", "b", "c"], ["a 2", "..."]),
+        (["a", "...", "c 0.123"], ["a", "b", "c 0.124", "d"], ["a", "...", "c 0.124", "..."]),
+        (["...", "b"], ["a", "b"], ["...", "b"]),
+        (["a", "...", "c"], ["a", "", "c"], ["a", "", "c"]),
+        (["took 3 s, 1,234 bytes, 12.5 ms"], ["took 14 s, 999 bytes, 1.0 ms"], ["took 3 s, 1,234 bytes, 12.5 ms"]),
+        (["line 1  2026-11-24 08:04:08  x"], ["line 1 2027-01-02 00:00:00  x"], ["line 1  2026-11-24 08:04:08  x"]),
+    ],
+)
+def test_a_transcript_keeps_its_lines_and_says_what_is_left_out(
+    shown: list[str], printed: list[str], now: list[str]
+) -> None:
+    assert rewritten(shown, printed, "page.md:1") == now
+
+
+def test_a_kept_line_that_is_not_printed_any_more_is_named() -> None:
+    with pytest.raises(StaleError, match=r"page\.md:1: not printed any more: b 2"):
+        rewritten(["a", "...", "b 2"], ["a", "c"], "page.md:1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("2 of 48", "3 of 48"), ("0.875", "0.979"), ("Rux", "Trivil"), ("exit 3", "exit 6")]
+)
+def test_counts_words_and_all_but_the_last_digit_are_compared(one: str, other: str) -> None:
+    assert fixed(one) != fixed(other)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import ROOT
+from support.paths import ROOT
 
 FILE = ROOT / "docs" / "ci" / "Dockerfile"
 LINES = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)).splitlines()

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 
-from support.documents import PAGES, ROOT
+from generator.pages import PAGES, ROOT
 
 IMAGES = ROOT / "docs" / "img"
 MANIFEST = json.loads((IMAGES / "manifest.json").read_text(encoding="utf-8"))

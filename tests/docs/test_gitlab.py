@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.documents import ROOT, blocks, prepare, programs
+from generator.pages import ROOT, blocks
+from generator.session import programs
+from more_cli.demo.files import write_files
 from support.runners import commands, stub
 
 JOB = yaml.safe_load((ROOT / "docs" / "ci" / "gitlab.yml").read_text(encoding="utf-8"))[".more"]
@@ -70,7 +72,7 @@ def test_an_interrupted_job_goes_on_and_nothing_is_merged_without_a_folder(tmp_p
 
 @pytest.mark.slow
 def test_a_met_gate_merges_and_a_missed_one_does_not(tmp_path: Path) -> None:
-    prepare(tmp_path)
+    write_files(tmp_path)
     programs(tmp_path / "bin")
     edits = (tmp_path / "edits.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "edits.jsonl").write_text(edits[0])

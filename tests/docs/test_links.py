@@ -11,8 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from generator.pages import PAGES, ROOT
 from support.browser import MISSING, chromium
-from support.documents import PAGES, ROOT, anchors, prose
+from support.documents import anchors, prose
 
 DOCS = ROOT / "docs"
 CONFIG = DOCS / "zensical.toml"

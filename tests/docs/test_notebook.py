@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import ROOT
+from support.paths import ROOT
 
 NOTEBOOK = ROOT / "docs" / "python.ipynb"
 CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.documents import ROOT, blocks, prepare, programs
+from generator.pages import ROOT, blocks
+from generator.session import programs
+from more_cli.demo.files import write_files
 from support.runners import stub
 
 CONFIG = next(b for b in blocks(ROOT / "docs" / "pipelines.md") if "repo: local" in b.text and b.language == "yaml")
@@ -36,7 +38,7 @@ def test_every_file_is_checked_and_a_bad_one_fails(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pre_commit") is None, reason="pre-commit is not installed")
 def test_pre_commit_runs_it_on_changed_streams(tmp_path: Path) -> None:
-    prepare(tmp_path)
+    write_files(tmp_path)
     programs(tmp_path / "bin")
     before = {path.name for path in tmp_path.iterdir()}
     assert HOOK["args"] == ["/models/llava"]

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from generator.pages import ROOT, Block, blocks
+from generator.session import programs
 from more_cli import __version__
 from more_cli.cli.demo import SHOWN
 from more_cli.cli.failures import EXIT_CODES
 from more_cli.demo.files import demo_model_dir
 from more_cli.recipe.files import data_folder, shipped_recipes
-from support.documents import ROOT, Block, blocks, programs, prose
+from support.documents import prose
 
 README = ROOT / "README.md"
 PIPELINES = ROOT / "docs" / "pipelines.md"
