@@ -16,7 +16,6 @@ from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Passes
 from more_cli.ops.session import Session
-from more_cli.progress import no_progress
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
@@ -121,7 +120,6 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
     class Stuck:
         margin = 2.0
         recipe = load_recipe("default")
-        progress = staticmethod(no_progress)
 
         def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
             return {number: SimpleNamespace(margin=-1.0) for number in numbers}

@@ -122,7 +122,7 @@ def test_the_first_screen_says_why_an_edit_failed(tmp_path: Path) -> None:
     scores = [score("e1", False), score("e2", False, answer=""), score("e3", True)]
     text = markdown(of_state(made_up(tmp_path, scores, failed=failed, base_answers={"e1": "z"})))
     assert (
-        "**1 of 3 corrections hold. Failures:**\n"
+        "**1 of 3 corrections holds. Failures:**\n"
         "- `e1` (refused), `too far`; `what ?`, wanted `a`, base `z`, now `a`\n"
         "- `e2`; `what ?`, wanted `a`, now `(nothing)`\n\n"
         "**1 of those that hold is recorded as not learnt:**\n- `e3`\n\n"

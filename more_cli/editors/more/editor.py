@@ -144,7 +144,7 @@ class MoreEditor(Editor):
     ) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `loop.JointWrites.write_anew`."""
         joint, watched = self._joint(numbers, new, context), self._watched
-        joint.passes.progress = progress
+        joint.progress = progress
         failing, undone = joint.write_anew(self._start_over)
         if undone:
             self._watched = watched

@@ -29,6 +29,7 @@ from more_cli.editors.more.sites import Snapshot
 from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore, forced, status_of
 from more_cli.editors.past import LastScore, Past
+from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Joint
 
 REWRITES = 2
@@ -112,6 +113,7 @@ def consolidate(
     rules: Joint,
     scores: Mapping[int, EditScore] | None = None,
     watch: Watch | None = None,
+    progress: Progress = no_progress,
 ) -> list[int]:
     """Write these edits together where they fail, round by round, until all hold by the margin of `rules`.
 
@@ -130,7 +132,7 @@ def consolidate(
             failing = _unsure(found, passes)
             if watch and watch.harm():
                 break
-        passes.progress(len(numbers) - len(failing), len(numbers), "writing edits together")
+        progress(len(numbers) - len(failing), len(numbers), "writing edits together")
         if not failing or (round == EARLY and len(failing) > least):
             break
         for start in range(0, len(failing), rules.size):
@@ -160,6 +162,7 @@ class JointWrites:
     passes_of: Callable[[EditRequest, EditContext], Passes]
     """Returns the passes of one edit."""
     watched: Watched | None = None
+    progress: Progress = no_progress
 
     def write(self) -> list[int]:
         """Write the edits together, and return those that do not hold.
@@ -215,12 +218,12 @@ class JointWrites:
         start, attempt = sites.snapshot(), passes.attempt
         attempt.start = before
         watch = Watch(self.watched, passes, list(self.watched.anchors), joint=True) if self.watched else None
-        failing = consolidate(self.numbers, passes, self.rules, scores, watch)
+        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress)
         if watch is None or not watch.harm():
             return failing, False
         sites.restore(start)
         attempt.halve([moved.anchor for moved in watch.harmed])
-        failing = consolidate(self.numbers, passes, self.rules, scores, watch)
+        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress)
         return failing, watch.harm()
 
     def _absorb_new(self) -> dict[int, EditScore]:

@@ -18,7 +18,6 @@ from more_cli.editors.outcome import EditScore, edit_scores
 from more_cli.model.batches import Batch, Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
-from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 
 NOT_FINITE = "a write is not finite"
@@ -114,8 +113,6 @@ class Passes:
     """Whether the pass that scores an edit also serves its write: nothing else takes part in a write."""
     wordings: Sequence[Encoded] = ()
     """The new edit under other prompts: each write is trained on one of them, in turn."""
-    progress: Progress = no_progress
-    """Of writes that take many edits."""
     attempt: Attempt = field(default_factory=Attempt)
     last: LastWrite = field(default_factory=LastWrite)
     tally: Tally = field(default_factory=Tally)
