@@ -22,7 +22,6 @@ from starlette.requests import ClientDisconnect
 
 from more_cli.errors import DataError, MoreError, UsageError
 from more_cli.ops.log import show
-from more_cli.ops.revert import work_of_revert
 from more_cli.render.templates import static
 from more_cli.review.drafts import OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
@@ -121,6 +120,8 @@ def _reading(app: FastAPI, desk: Desk) -> None:
         done, drafted = desk.done(job, edit_path(id)), desk.done(job, "/draft")
         if drafted and isinstance(drafted.result, Applied) and drafted.result.id == id:
             done = drafted
+        from more_cli.ops.revert import work_of_revert  # with torch, which the server starts without
+
         work = None
         with suppress(MoreError):  # reverted already, no edit, or a damaged state: the button says what is wrong
             work = work_of_revert(desk.target, [id])

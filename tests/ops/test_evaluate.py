@@ -469,7 +469,7 @@ def test_html_shows_numbers_gates_plots_and_the_gallery(world: World, scored: Re
     raw = text(world, "out.html")
     page = Page(raw)
     first, rest = raw.split("<summary>All 36 metrics</summary>")
-    for sentence in ("1 of 2 corrections hold. Failures:", "2 of 2 unrelated answers changed:"):
+    for sentence in ("1 of 2 corrections holds. Failures:", "2 of 2 unrelated answers changed:"):
         assert raw.count(f'<p class="bad">{sentence}</p><ul class="named"><li>') == 1
         assert sentence in first
     assert "<h2>In plain measures</h2>" in first
@@ -501,7 +501,7 @@ def test_markdown_is_compact_and_shows_texts_of_records_as_code(world: World, sc
         "### more eval: 1 of 2 holds; 2 of 2 in other words, 1 of 1 with other pictures, 3 of 3 that follow, "
         "2 of 2 unrelated answers changed\n"
     )
-    assert "**1 of 2 corrections hold. Failures:**\n" in raw
+    assert "**1 of 2 corrections holds. Failures:**\n" in raw
     assert "\n\nRephrasings 2/2, other pictures 1/1, what follows 3/3.\n" in raw
     assert "\n\n**2 of 3 gates are missed.**\n" in raw
     (changed,) = re.findall(r"\*\*2 of 2 unrelated answers changed:\*\*\n- (.*)\n- (.*)\n\n", raw)
