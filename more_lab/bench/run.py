@@ -21,6 +21,7 @@ from more_cli.ops.session import versions
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry, Status
+from more_cli.store.snapshots import snapshots_folder
 from more_cli.store.state import SiteRecord, load_state
 from more_cli.store.target import Target
 from more_lab.bench.floor import Floor, Peer
@@ -232,4 +233,6 @@ class _Run(Listener):
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of a state's folder without its snapshots, whose sum is bounded."""
+    files = (path for path in folder.rglob("*") if path.is_file() and snapshots_folder(folder) not in path.parents)
+    return sum(path.stat().st_size for path in files)
