@@ -452,7 +452,7 @@ def test_a_watched_file_is_applied_until_a_signal(world: World, undisturbed: byt
         out, said = child.communicate(timeout=60)
         assert child.returncode == 130
     assert "was replaced: reading it from its beginning" in said.decode()
-    results = [json.loads(text) for text in out.decode().splitlines()]
+    results = [json.loads(text) for text in [*printed, *out.splitlines()]]
     assert [result.get("id", result["schema"]) for result in results] == [
         "e1",
         "e2",
