@@ -109,7 +109,7 @@ def test_junit_has_a_case_per_edit_and_per_gate(world: World, scored: Result) ->
     assert int(edits.get("failures")) == len(bad)
     (failure,) = [failure for failure in edits.findall("testcase/failure") if HOSTILE in failure.text]
     assert "wanted: @@@ ~~~" in failure.text
-    assert "before: " in failure.text
+    assert "base: " in failure.text
     properties = {item.get("name"): item.get("value") for item in edits.iter("property")}
     assert (properties["editor"], properties["protocol"], properties["source"]) == ("more", "final", "edits")
 
