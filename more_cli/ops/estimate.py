@@ -210,12 +210,17 @@ class _Held:
         return self.B + self.P + self.A * self.stores_basis
 
 
+def _rank(site: Site | SiteRecord, recipe: Recipe) -> int:
+    """Return the rank of a site; a compaction has raised that of a state."""
+    return site.rank if isinstance(site, SiteRecord) else recipe.rank_at(site.shape[1])
+
+
 def _site_bytes(sites: Sequence[Site | SiteRecord], recipe: Recipe, size: int) -> _Held:
     """Return the bytes of A and B in float32 and of P in float64; branches compute in numbers of `size` bytes."""
     A = B = P = 0
     for site in sites:
         d_out, d_in = site.shape
-        rank = recipe.rank_at(d_in)
+        rank = _rank(site, recipe)
         A, B, P = A + 4 * rank * d_in, B + 4 * d_out * rank, P + 8 * rank * rank
     trained = recipe.basis_rate is not None
     # B stays in float32 beside what it is rounded to; an A that is trained does too, and its first values are kept.
@@ -233,7 +238,7 @@ def _kernels(
     if machine.device != "cpu" or model.dtype.itemsize != 2:
         return Part("kernels", 0, "none")
     linears = {(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)}
-    branches = {(*site.shape, recipe.rank_at(site.shape[1])) for site in sites}
+    branches = {(*site.shape, _rank(site, recipe)) for site in sites}
     # A branch is two products forward; backward it is two more, and one for the gradient of B.
     count = scored * (len(linears) + 2 * len(branches)) + written * (len(linears) + 3 * len(branches))
     kept = min(count, KERNELS)

@@ -66,8 +66,8 @@ class Work:
         if not self.edits:
             return "no edit is applied again"
         older = f", {self.older:,} of them older than the reverted ones" if self.older else ""
-        verb = "is" if self.edits == 1 else "are"
-        return f"{counted(self.edits, 'edit')} {verb} applied again{older}: about {math.ceil(self.seconds):,} s"
+        again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again"
+        return f"{again}{older}: about {math.ceil(self.seconds):,} s"
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,8 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         names.append(f"{counted(anchors, 'anchor')} ({recipe.anchors.size} per write{keys})")
         if recipe.captions:
             names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
+    if recipe.compact:
+        names.append(f"compaction at {counted(recipe.compact, 'edit')} and each doubling")
     if watched:
         names.append(f"harm budget ({counted(watched, 'watched anchor')}, {nats(recipe.anchors.max_drift)})")
     return names

@@ -92,6 +92,7 @@ def test_ranks_then_reach_all_of_a_site_s_inputs(whole: World, world: World) -> 
     edit(world, "--limit", 1)
     assert all(rank == width // 2 for rank, width in ranks(world))
     assert all(rank == width for rank, width in ranks(whole))
+    assert "compaction at 2 edits and each doubling" in run("status", whole.model).out
     assert run("verify", whole.model).code == 0
     assert run("verify", whole.model, "--deep").code == 0
 
