@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import sys
 from collections.abc import Sequence
@@ -43,7 +44,8 @@ def edit(
         list[str] | None,
         typer.Argument(
             metavar="EDITS",
-            help="JSON Lines file, or - for standard input. With --retry: ids of edits, or such a file.",
+            help="JSON Lines file, or - for standard input. With --retry: ids of edits, or such a file. Optional with "
+            "--consolidate all or anew.",
         ),
     ] = None,
     state: opt.StateFile = None,
@@ -79,7 +81,8 @@ def edit(
         with output.progress() as progress:
             report = retry_edits(target, edits or (), options, machine, progress, listener)
     else:
-        report = _edit(output, target, _one_stream(edits), options, machine, listener, feed)
+        source = _no_edits(target, options) if not edits else _feed(output, _one_stream(edits), feed)
+        report = _edit(output, target, source, options, machine, listener)
     _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -90,25 +93,32 @@ def edit(
 def _edit(
     output: Output,
     target: Target,
-    edits: Path,
+    source: Feed | Path,
     options: EditOptions,
     machine: Machine,
     listener: Listener | None,
-    source: FeedOptions,
 ) -> EditReport:
     """Apply a file, or a stream as it arrives."""
     from more_cli.ops.edit import edit_file, edit_stream
 
-    feed = _feed(output, edits, source.watch, source.idle)
     with output.progress() as progress:
-        if feed is None:
-            return edit_file(target, edits, options, machine, progress, listener=listener)
-        return edit_stream(target, feed, options, machine, progress, listener=listener)
+        if isinstance(source, Path):
+            return edit_file(target, source, options, machine, progress, listener=listener)
+        return edit_stream(target, source, options, machine, progress, listener=listener)
 
 
-def _one_stream(edits: list[str] | None) -> Path:
-    if not edits:
+def _no_edits(target: Target, options: EditOptions) -> Feed:
+    """Return an empty stream for a call that only consolidates what a state has."""
+    from more_cli.inputs.feeds import Pipe
+    from more_cli.store.state import open_state
+
+    if options.consolidate not in ("all", "anew"):
         raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")
+    open_state(target.sidecar)  # raises where there is none: without edits none is created
+    return Pipe(io.BytesIO())
+
+
+def _one_stream(edits: list[str]) -> Path:
     if len(edits) > 1:
         raise UsageError(f"one stream at a time, not {len(edits)}", "cat a.jsonl b.jsonl | more edit MODEL -")
     return Path(edits[0])
@@ -121,23 +131,23 @@ def _refuse_stream_options(options: EditOptions, watch: bool) -> None:
         raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
 
 
-def _feed(output: Output, edits: Path, watch: bool, idle: float | None) -> Feed | None:
-    """Return the source to read line by line; None for a file that is complete."""
+def _feed(output: Output, edits: Path, source: FeedOptions) -> Feed | Path:
+    """Return the source to read line by line, or the file if it is complete."""
     from more_cli.inputs.feeds import Pipe, Watch
 
-    if idle is not None and not watch:
+    if source.idle is not None and not source.watch:
         raise UsageError("--idle needs --watch", "add --watch, or leave --idle out")
     if str(edits) == "-":
-        if watch:
+        if source.watch:
             raise UsageError("--watch reads a file, not standard input", "name the file, or leave --watch out")
         if sys.stdin is None:
             raise UsageError("standard input is closed", "pipe the edits in, or name a file")
         return Pipe(sys.stdin.buffer)
-    if watch:
-        return Watch(edits, idle, output.note)
+    if source.watch:
+        return Watch(edits, source.idle, output.note)
     if edits.exists() and stat.S_ISFIFO(edits.stat().st_mode):
         return Pipe(edits.open("rb"), str(edits))
-    return None
+    return edits
 
 
 def _result_lines(output: Output) -> Listener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
-from support.helpers import World, at_call, die, forks, in_child, run
+from support.helpers import World, at_call, die, forks, in_child, run, tree
+from support.refused import assert_refused
 
 JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
 HELD = "consolidation: 5 edits written anew"
@@ -57,6 +59,19 @@ def test_all_edits_are_written_together_from_nothing(world: World) -> None:
     assert [number for number, _ in last["looks"]] == [1, 2, 3, 4, 5]
     assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
     assert "5 edits written anew" in run("log", world.model).out
+
+
+def test_a_consolidation_needs_no_file_of_edits(world: World) -> None:
+    other = World.at(shutil.copytree(world.root, world.root.with_name("other")))
+    assert world.edit("--consolidate", "anew").code == 0
+    done = run("edit", other.model, "--consolidate", "anew")
+    assert (done.code, HELD in done.out) == (0, True), done.err
+    assert same(load_file(world.sidecar), load_file(other.sidecar))
+    assert_refused(run("edit", world.model, "--consolidate", "run"), 2, "missing argument EDITS")
+    before = tree(world.root)
+    none = run("edit", world.model, "--state", world.root / "none.more", "--consolidate", "all")
+    assert_refused(none, 5, "no state at")
+    assert tree(world.root) == before
 
 
 def test_nothing_is_left_of_what_was_written_before(world: World) -> None:
