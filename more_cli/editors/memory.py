@@ -32,9 +32,14 @@ class Memory:
         self.together = 0
         """Number of edits that the last writing of all standing edits wrote together."""
 
+    @property
+    def standing(self) -> int:
+        """Number of edits that stand."""
+        return self._stands.count(True)
+
     def compaction_due(self, first: int | None) -> bool:
         """Return whether all standing edits are to be written together now, `first` at that many; None for never."""
-        return first is not None and self._stands.count(True) >= max(first, GROWTH * self.together)
+        return first is not None and self.standing >= max(first, GROWTH * self.together)
 
     def context(self, number: int, subject: str = "", content: str = "", *, retry: bool = False) -> EditContext:
         """Return what edit `number` may use: the earlier edits that stand and that it does not contradict.

@@ -240,6 +240,8 @@ class _Run:
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
             report.run.interrupted = stop.asked
             report.run.drift = known_drift(session.ledger, session.state.meta)
+            if report.applied and session.compaction_advised and not stop.asked:
+                report.notes.append(_advice(session))
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
         report.run.wall_seconds = time.monotonic() - started
@@ -377,6 +379,12 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
         request = EditRequest.of(item)
         with suppress(DataError):
             session.runtime.prepare(request.query, request.target)
+
+
+def _advice(session: Session) -> str:
+    standing = counted(session.memory.standing, "edit")
+    command = f"more edit {session.target.typed} --consolidate anew"
+    return f"{standing} stand: `{command}` writes them together, and keeps that where it does no harm"
 
 
 def _refuse_other_recipe(session: Session, options: EditOptions) -> None:

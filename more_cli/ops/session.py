@@ -53,6 +53,9 @@ from more_cli.system.memory import give_back_large_blocks
 
 SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""
+MANY = 512
+"""Standing edits from which writing them together is worth a try. On one small model it gained 1 point of the mean at
+256 and at 857 edits, on another 4 at 1,000, and on a third nothing at 128 and 256."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,11 @@ class Session:
     def compaction_due(self) -> bool:
         """Whether all standing edits are to be written together before the next line."""
         return not self.unwritten and self.memory.compaction_due(self.state.meta.recipe.compact)
+
+    @property
+    def compaction_advised(self) -> bool:
+        """Whether so many edits stand that writing them together is worth a try, and nothing does it by itself."""
+        return self.state.meta.recipe.compact is None and self.memory.compaction_due(MANY)
 
     def compact(self) -> Consolidated:
         """Write all standing edits together, as if they had come at once; keep what was if that is better."""

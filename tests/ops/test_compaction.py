@@ -16,6 +16,7 @@ from more_cli import files
 from more_cli.editors.memory import GROWTH, Memory
 from more_cli.editors.more import loop
 from more_cli.editors.more.passes import Passes
+from more_cli.ops import session
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.store.ledger import Ledger
@@ -207,6 +208,20 @@ def assert_same_tensors(one: Path, other: Path) -> None:
     first, second = load_file(one), load_file(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_a_call_that_ends_with_many_edits_says_how_to_compact_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MANY", 2)
+    world, command = World(tmp_path, text_layers=1), "`more edit {} --consolidate anew`"
+    world.edits(4)
+    assert run("init", world.model, "--set", "criterion=margin", "--set", "max_steps=2").code == 0
+    assert "--consolidate anew" not in world.edit("--limit", 1).err
+    assert f"2 edits stand: {command.format(world.model)}" in world.edit("--limit", 2).err
+    assert run("edit", world.model, "--consolidate", "anew").code in (0, 3)
+    assert "--consolidate anew" not in world.edit("--limit", 3).err, "not before there are twice as many"
+    assert "4 edits stand" in world.edit().err
 
 
 def test_no_recipe_compacts_unless_it_is_set(world: World) -> None:
