@@ -105,7 +105,7 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
 
     plan = report.plan
     output.json(InitOutput.of_report(report))
-    show_notices(output, plan)
+    show_new(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
     anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
     anchors += ARRIVING if report.state.arriving else ""
@@ -129,6 +129,13 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
 
 def _setting(values: dict[str, object]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items()) or "as in the recipe"
+
+
+def show_new(output: Output, plan: Plan) -> None:
+    """Show what is unusual about the plan of a new state; a capped rank only to who set `rank`, or with -v."""
+    if plan.capped and (plan.rank_set or output.verbose):
+        output.note(f"note: {plan.capped}")
+    show_notices(output, plan)
 
 
 def show_notices(output: Output, plan: Plan) -> None:

@@ -92,6 +92,12 @@ class StatusReport:
         return self.plan.recipe
 
     @property
+    def rank(self) -> str:
+        """The recipe's rank, and the smaller ones of some sites."""
+        capped = self.recipe.capped({record.shape[1]: record.rank for record in self.records})
+        return f"{self.recipe.rank}, but {capped}" if capped else str(self.recipe.rank)
+
+    @property
     def switches(self) -> list[str]:
         """What the recipe switches for an ablation."""
         return switches(self.recipe)
