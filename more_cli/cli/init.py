@@ -43,7 +43,7 @@ def init(
         bool,
         typer.Option(
             "--no-anchors",
-            help="Take no anchors, now or with the edits. Without --calibrate no weights are loaded then.",
+            help="Take no anchors, neither now nor with later edits. Then only --calibrate loads the weights.",
         ),
     ] = False,
     calibrate: Annotated[
@@ -61,9 +61,8 @@ def init(
 ) -> None:
     """Create the state of a checkpoint, without edits yet.
 
-    Picks the recipe for the architecture, and anchors: questions whose answers must not change. Without --anchors they
-    are those that `more edit` takes: prompts of the recipe, questions that the model asks itself, and with each edit
-    some about its picture.
+    Picks the recipe for the architecture, and anchors: questions whose answers must not change. Without --anchors these
+    are prompts of the recipe and questions that the model asks itself; each edit later adds some about its picture.
 
     \b
     Examples:

@@ -15,9 +15,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("rank") / "world")
 
 
+def said_by_status(world: World) -> str:
+    """The line about the rank, with single spaces."""
+    (line,) = [text for text in run("status", world.model).out.splitlines() if text.startswith("rank ")]
+    return " ".join(line.split())
+
+
 def test_status_says_it_and_a_new_state_only_to_who_set_the_rank(world: World) -> None:
-    planned = run("status", world.model)
-    (sentence,) = [text for text in planned.out.splitlines() if text.startswith("rank 512 is capped: ")]
+    planned = said_by_status(world)
+    sentence = planned.replace(", but ", " is capped: ")
+    assert sentence != planned
     new = iter(range(9))
 
     def made(*options: object) -> str:
@@ -35,8 +42,7 @@ def test_status_says_it_and_a_new_state_only_to_who_set_the_rank(world: World) -
     assert small == "", "nothing is capped"
     notices = run("init", world.model, "--json").json["notices"]
     assert notices == [sentence]
-    (line,) = [text for text in run("status", world.model).out.splitlines() if text.startswith("rank ")]
-    assert line.split() == sentence.replace(" is capped:", ", but").split()
+    assert said_by_status(world) == planned, "the same with a state"
 
 
 def test_edit_makes_a_state_without_a_note(world: World) -> None:
