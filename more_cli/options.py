@@ -103,7 +103,9 @@ class FileOptions:
 class EditOptions(RecipeOptions, FileOptions):
     """How a stream is applied."""
 
-    on_error: Literal["stop", "skip"] = option("stop", "At a bad line: refuse the whole file, or skip it.", panel=WHICH)
+    on_error: Literal["stop", "skip"] = option(
+        "stop", "At a bad line: refuse the whole file, or skip the line.", panel=WHICH
+    )
     limit: int | None = option(
         None, "Apply at most the first N edits of the stream.", metavar="N", least=1, panel=WHICH
     )
@@ -116,19 +118,22 @@ class EditOptions(RecipeOptions, FileOptions):
     )
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
-        "At the end, write again what does not hold of this run, or of all edits; anew writes all edits together.",
+        "After the last edit, write again what does not hold of this run (run) or of all edits (all), or write all "
+        "edits again, together (anew).",
         panel=WRITING,
     )
     batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)
     reapply: bool = option(False, "Apply reverted edits again.", "--reapply", panel=WHICH)
     snapshot_every: int | None = option(
         None,
-        "Keep a copy of the state every N edits until `more gc`, beside the snapshots that are taken by themselves.",
+        "Keep a copy of the state every N edits, until `more gc`. Other snapshots are taken without asking.",
         metavar="N",
         least=1,
         panel=STATE,
     )
-    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+    dry_run: bool = option(
+        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class FeedOptions:
     )
     watch: bool = option(False, "Keep reading EDITS as it grows, also after it was replaced.", "--watch", panel=WHICH)
     idle: float | None = option(
-        None, "End --watch after this time without a new line.", metavar="SECONDS", least=0, panel=WHICH
+        None, "With --watch: end after this time without a new line.", metavar="SECONDS", least=0, panel=WHICH
     )
     json_lines: bool = option(
         False, "Print one JSON object per edit as soon as it is safe on disk.", "--json-lines", panel=OUTPUT
@@ -175,7 +180,9 @@ class MergeOptions:
         metavar="BASE",
     )
     require_all: bool = option(False, "Exit with 3 and write nothing if an edit does not stand.", "--require-all")
-    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+    dry_run: bool = option(
+        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
+    )
 
     @property
     def verifies(self) -> bool:
@@ -200,7 +207,9 @@ class RevertOptions:
 
     to: int | None = option(None, "Revert all edits after the N-th.", metavar="N", least=0)
     last: int | None = option(None, "Revert the last K edits.", metavar="K", least=1)
-    dry_run: bool = option(False, "Check everything, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+    dry_run: bool = option(
+        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
+    )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def convert(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help="Column of a field, where it has another name than in an edit line; repeatable.",
+            help="The column that holds a field, where their names differ; repeatable.",
         ),
     ] = None,
     each_round: Annotated[
@@ -44,7 +44,7 @@ def convert(
     images: FileOptions,
     output: Output,
 ) -> None:
-    """Make edit lines of a table, conversations or annotations.
+    """Make edit lines from a table, conversations or annotations.
 
     Reads CSV, Parquet, LLaVA's conversations, chat messages with images, Label Studio's JSON export, and the records of
     MMEdit, VLKEB and MMKE-Bench. What has no field in an edit line is kept in its `tags`.

@@ -13,7 +13,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
-from more_cli.cli.init import ARRIVING, show_notices
+from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
@@ -218,7 +218,7 @@ def _summary(report: EditReport) -> str:
 
 def _show_notes(output: Output, report: EditReport) -> None:
     if (made := report.run.created) is not None:
-        show_notices(output, made.plan)
+        show_new(output, made.plan)
         anchors = f" and {counted(made.anchors, 'anchor')}" if made.anchors else ""
         more = ARRIVING if made.state.arriving else ""
         output.note(f"created {made.target.sidecar} with recipe {made.plan.recipe.name}{anchors}{more}")

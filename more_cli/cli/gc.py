@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def gc(
     model: opt.Model = None,
     state: opt.StateFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what would be removed; remove nothing.")
+    ] = False,
     *,
     output: Output,
 ) -> None:

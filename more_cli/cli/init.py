@@ -43,7 +43,7 @@ def init(
         bool,
         typer.Option(
             "--no-anchors",
-            help="Take no anchors, now or with the edits. Without --calibrate no weights are loaded then.",
+            help="Take no anchors, neither now nor with later edits. Then only --calibrate loads the weights.",
         ),
     ] = False,
     calibrate: Annotated[
@@ -61,9 +61,8 @@ def init(
 ) -> None:
     """Create the state of a checkpoint, without edits yet.
 
-    Picks the recipe for the architecture, and anchors: questions whose answers must not change. Without --anchors they
-    are those that `more edit` takes: prompts of the recipe, questions that the model asks itself, and with each edit
-    some about its picture.
+    Picks the recipe for the architecture, and anchors: questions whose answers must not change. Without --anchors these
+    are prompts of the recipe and questions that the model asks itself; each edit later adds some about its picture.
 
     \b
     Examples:
@@ -105,7 +104,7 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
 
     plan = report.plan
     output.json(InitOutput.of_report(report))
-    show_notices(output, plan)
+    show_new(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
     anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
     anchors += ARRIVING if report.state.arriving else ""
@@ -129,6 +128,13 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
 
 def _setting(values: dict[str, object]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in values.items()) or "as in the recipe"
+
+
+def show_new(output: Output, plan: Plan) -> None:
+    """Show what is unusual about the plan of a new state; a capped rank only to who set `rank`, or with -v."""
+    if plan.capped and (plan.rank_set or output.verbose):
+        output.note(f"note: {plan.capped}")
+    show_notices(output, plan)
 
 
 def show_notices(output: Output, plan: Plan) -> None:

@@ -22,7 +22,7 @@ Signers = Annotated[
         "--signers",
         metavar="FILE",
         envvar="MORE_SIGNERS",
-        help="Who may sign: a file of names and public SSH keys, as git's gpg.ssh.allowedSignersFile.",
+        help="File that says who may sign: names and public SSH keys, written as in git's gpg.ssh.allowedSignersFile.",
     ),
 ]
 StateFile = Annotated[

@@ -22,7 +22,7 @@ app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List the recipes (the numbers of a run), or show every key of one.",
+    help="List the recipes (the settings of an editor), or show every key of one.",
 )
 _INDENT, _ITEM = 4 * " ", "- "
 _ABOUT = ("name", "description", "backbones", "published", "departures")

@@ -33,9 +33,9 @@ def sign(
 ) -> None:
     """Sign a state with its ledger, or a folder that merge or export wrote.
 
-    `ssh-keygen` signs an in-toto statement: base, recipe, the ledger's head and the hash of every file. Both are put
-    beside what they are about; `more verify --signers` checks them. Lines that are added later are not signed. merge
-    and export carry the signature of a state into their more.json.
+    `ssh-keygen` signs an in-toto statement: base, recipe, the ledger's head and the hash of every file. Statement and
+    signature lie in the ledger's folder, or in the folder that is signed; `more verify --signers` checks them. Edits
+    that are made later are not signed. merge and export copy the signature of a state into their more.json.
 
     \b
     Examples:

@@ -43,7 +43,7 @@ def status(
 ) -> None:
     """Show a state or, if there is none, what `init` would choose.
 
-    Sites of one group are shown together; with -v each has a line.
+    Sites are weights that can be edited. Those of one group and shape share a line; with -v each has its own.
 
     \b
     Examples:
@@ -85,6 +85,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
             "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
             "extensions": report.extensions or "none, as in the paper",
             "switches": report.switches,
+            "rank": report.rank,
             "edits": f"{sum(report.statuses.values()):,} ({statuses})",
             "failed": failed_sentence(report.failed, report.asked) if report.failed else "",
             "anchors": str(report.held) if report.held.total else "",
@@ -138,6 +139,7 @@ def _show_plan(output: Output, report: StatusReport, plan: Plan) -> None:
             [_alike(sites) for sites in _grouped(plan.sites, lambda site: (site.group, site.shape))],
             numbers=("count",),
         )
+    output.fields({"rank": report.rank})
 
 
 def _grouped(sites: Sequence[AnySite], kind: Callable[[AnySite], object]) -> list[list[AnySite]]:

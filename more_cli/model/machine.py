@@ -30,7 +30,7 @@ class Machine:
         "auto", "sdpa, eager, or flash, which needs flash-attn; auto is sdpa.", metavar="NAME", panel=MACHINE
     )
     """`auto` is sdpa where the model has it, else eager."""
-    device_map: str = option("", "auto: spread the model over devices, memory and disk.", metavar="auto", panel=MACHINE)
+    device_map: str = option("", "Spread the model over devices, memory and disk.", metavar="auto", panel=MACHINE)
     """`auto` goes through accelerate."""
     memory: float | None = option(
         None, "Memory that may be used. [default: what is free]", metavar="GIB", least=0, panel=MACHINE

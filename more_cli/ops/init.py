@@ -46,7 +46,7 @@ from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.files import is_set, load_recipe, pick_recipe
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
@@ -75,6 +75,15 @@ class Plan:
     model: Any = field(repr=False)
     """The model without weights."""
     notices: list[str] = field(default_factory=list)
+    """What is unusual, apart from ranks."""
+    rank_set: bool = False
+    """Whether the user set `rank`."""
+
+    @property
+    def capped(self) -> str:
+        """Which sites have a smaller rank than the recipe's, in one sentence; empty if there are none."""
+        found = self.recipe.capped({site.shape[1]: self.recipe.rank_at(site.shape[1]) for site in self.sites})
+        return f"rank {self.recipe.rank} is capped: {found}" if found else ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,16 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
-    return Plan(checkpoint, chosen, sites, refusals, keys.how, model, _notices(checkpoint, chosen, sites))
+    return Plan(
+        checkpoint,
+        chosen,
+        sites,
+        refusals,
+        keys.how,
+        model,
+        _notices(checkpoint, chosen, sites),
+        rank_set=is_set("rank", name, settings),
+    )
 
 
 @dataclass(frozen=True)
@@ -366,14 +384,7 @@ def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> l
     model_type = checkpoint.config.get("model_type")
     unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
     absent = [group for group in recipe.optional if group not in {site.group for site in sites}]
-    widths = {site.shape[1] for site in sites}
-    usable = {width: recipe.rank_at(width) for width in sorted(widths)}
     return [
         *(unlisted if model_type not in FAMILIES else []),
         *(f"this model has nothing to edit in {group}, which is left out" for group in absent),
-        *(
-            f"rank {recipe.rank} is capped at {rank} where sites have {counted(width, 'input')}"
-            for width, rank in usable.items()
-            if rank < recipe.rank
-        ),
     ]

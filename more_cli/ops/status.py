@@ -92,6 +92,15 @@ class StatusReport:
         return self.plan.recipe
 
     @property
+    def rank(self) -> str:
+        """The recipe's rank, and the smaller ones of some sites."""
+        ranks = {record.shape[1]: record.rank for record in self.records}
+        if self.plan:
+            ranks = {site.shape[1]: self.recipe.rank_at(site.shape[1]) for site in self.plan.sites}
+        capped = self.recipe.capped(ranks)
+        return f"{self.recipe.rank}, but {capped}" if capped else str(self.recipe.rank)
+
+    @property
     def switches(self) -> list[str]:
         """What the recipe switches for an ablation."""
         return switches(self.recipe)

@@ -109,7 +109,7 @@ class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"
             recipe=state.recipe.canonical(),
             sites=plan.sites,
             refusals=plan.refusals,
-            notices=plan.notices,
+            notices=[*plan.notices, *filter(None, [plan.capped])],
         )
 
 

@@ -83,6 +83,25 @@ def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return base | values | {key: _merged(base[key], values[key]) for key in tables}
 
 
+def is_set(key: str, name_or_path: str, settings: Sequence[str] = ()) -> bool:
+    """Return whether a user gives a key its value: by a setting, or in a recipe file that does not come with `more`.
+
+    Raises:
+        UsageError: unknown name or unreadable file.
+    """
+    if any(setting.partition("=")[0].strip() == key for setting in settings):
+        return True
+    own, path = set(shipped_recipes().values()), _recipe_file(name_or_path, Path())
+    while path not in own:
+        values = parse_toml(path.read_text(encoding="utf-8"))
+        if key in values:
+            return True
+        if "extends" not in values:
+            return False
+        path = _recipe_file(str(values["extends"]), path.parent)
+    return False
+
+
 def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) -> Recipe:
     """Check plain values and return the recipe; `where` names it in messages, `typed` are the values from `--set`.
 

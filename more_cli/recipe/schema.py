@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from more_cli.recipe.tables import (
     Statistics,
     Unset,
 )
+from more_cli.text import counted
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
 BY_PATH = "re:"
@@ -275,6 +277,11 @@ class Recipe(BaseModel):
     def rank_at(self, d_in: int) -> int:
         """Return the rank at a site with `d_in` inputs: `rank`, at most `rank_share` of them."""
         return max(1, min(self.rank, int(self.rank_share * d_in)))
+
+    def capped(self, ranks: Mapping[int, int]) -> str:
+        """Return in words which of the ranks, by the number of inputs of their sites, are below `rank`."""
+        below = {width: rank for width, rank in sorted(ranks.items()) if rank < self.rank}
+        return ", ".join(f"{rank} at sites with {counted(width, 'input')}" for width, rank in below.items())
 
     def largest_rank(self, d_in: int) -> int:
         """Return the rank that a compaction gives a site with `d_in` inputs; an A that a state stores keeps its own."""

@@ -17,7 +17,9 @@ from more_cli.inputs.images import ImageSource
 from more_cli.render.plots import Plot
 
 BROAD = 6
-"""Columns of a table that HTML does not cut: a page has room for one."""
+"""Most columns of a table that HTML cuts: of a broader one a page has room for one piece."""
+NARROW = 3
+"""Most columns that a phone shows side by side: of a wider table each row is a card."""
 LONG = 16
 """Rows of one piece of a table that HTML cuts."""
 
@@ -48,19 +50,18 @@ class Table:
     plots: Sequence[Plot] = ()
     folded: bool = False
     """Whether it has to be opened."""
-    stacks: bool = False
-    """Whether a phone shows each row as a list: it has sentences."""
 
     @property
     def shape(self) -> str:
-        """The class of its form in HTML."""
-        return "stacks" if self.stacks else "broad" if len(self.columns) > BROAD else ""
+        """The classes of its form in HTML."""
+        columns = len(self.columns)
+        return " ".join(name for name, most in {"cards": NARROW, "broad": BROAD}.items() if columns > most)
 
     @property
     def height(self) -> int:
         """Rows that HTML shows in one piece: a long and narrow table is cut into equal pieces, side by side."""
         rows = max(1, len(self.rows))
-        pieces = 1 if self.shape or len(self.plots) == 1 else math.ceil(rows / LONG)
+        pieces = 1 if len(self.columns) > BROAD or len(self.plots) == 1 else math.ceil(rows / LONG)
         return math.ceil(rows / pieces)
 
 

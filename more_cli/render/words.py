@@ -97,7 +97,7 @@ def measures(report: EvalReport) -> Table:
             why = f"no correction has {needs}" if needs else "there is no correction"
             rows.append((name, "", "", "", f"Not measured: {why}."))
     columns = ("measure", "count", "share", "95 % interval", "what it says")
-    return Table("In plain measures", columns, rows, stacks=True)
+    return Table("In plain measures", columns, rows)
 
 
 def _own(own: Sequence[EditScores], base: Mapping[str, str], noun: str) -> Sentence:

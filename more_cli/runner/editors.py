@@ -23,5 +23,5 @@ def more(options: EditorOptions) -> MoreEditor:
     if points := len(chosen.recipe.departures):
         listed = f"`more recipes show {chosen.recipe.name}` lists them"
         departs = f"departs from what was published in {counted(points, 'point')}; {listed}"
-        made.notices = (departs, *chosen.notices)
+        made.notices = (departs, *chosen.notices, *filter(None, [chosen.capped]))
     return made

@@ -82,6 +82,6 @@ def locate(model: Path | None, state: Path | None) -> Target:
         shown = ", ".join(file.name for file in found[:5])
         raise UsageError(
             f"no model named, and {f'several `*.more` files are here: {shown}' if found else 'no `*.more` file here'}",
-            "name the checkpoint folder: more COMMAND MODEL",
+            "name the checkpoint folder after the command, for example: more status llava/",
         )
     return Target(found[0].with_suffix(""), found[0])

@@ -34,7 +34,7 @@ def reproduce(
         typer.Option(
             "--editor",
             metavar="NAME",
-            help="Only this editor; repeatable. [default: the paper's, and more]",
+            help="Only this editor; repeatable. [default: the paper's editors and `more`]",
             autocompletion=completion.editors,
         ),
     ] = None,

@@ -77,7 +77,7 @@ class StreamOptions(MeasureOptions):
     batch: bool = option(False, "Write all edits together, after the last one.", "--batch", panel=WRITING)
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
-        "After the last edit, write again those that do not hold (run, all), or write all edits anew.",
+        "After the last edit, write again those that do not hold (run, all), or all edits together (anew).",
         panel=WRITING,
     )
 

@@ -37,4 +37,4 @@ def _section(done: Analysed) -> Table:
         [Picture(f"{done.analysis.name} ({done.analysis.paper})", done.picture.read_bytes())] if done.picture else []
     )
     columns = ("run", "what", "value", "95 % interval")
-    return Table(done.analysis.title, columns, rows, done.result.note, plots, stacks=True)
+    return Table(done.analysis.title, columns, rows, done.result.note, plots)

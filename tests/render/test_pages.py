@@ -213,9 +213,9 @@ def test_a_card_shows_what_moved_and_folds_away_what_did_not(tmp_path: Path) -> 
     ]
     raw = html(of_state(made_up(tmp_path, [score("e1", True), *others])))
     before, after = raw.split("<summary>2 other answers as expected</summary>")
-    assert "<td>moved ?</td>" in before
-    assert "<td>kept ?</td>" not in before
-    assert re.findall(r"<td>(\w+ \?)</td>", after) == ["kept ?", "kept ?", "same ?", "same ?"], "question and expected"
+    assert ">moved ?</td>" in before
+    assert ">kept ?</td>" not in before
+    assert re.findall(r">(\w+ \?)</td>", after) == ["kept ?", "kept ?", "same ?", "same ?"], "question and expected"
     assert "not asked ?" not in raw
     later = [score("e0", True), asked("gen_text", "e0", True)]
     assert re.findall("<h3><bdi>(e.)", html(of_state(made_up(tmp_path, [*later, score("e1", True), *others])))) == [

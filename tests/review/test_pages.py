@@ -170,7 +170,7 @@ def test_both_models_are_asked(page: Page) -> None:
     assert re.search(r'<article class="voice edited">\s*<h3>edited</h3>\s*<p class="lead">\s*g\s*</p>', answer.text)
     assert '<article class="voice base">' in answer.text
     assert answer.text.count("the base model") == answer.text.count("the edited model") == 2
-    assert re.search(r'class="number">\d+ %</td><td class="number">\d\.\d{3}</td>', answer.text)
+    assert re.search(r'>\d+ %</td><td data-label="NLL, nats per token">\d\.\d{3}</td>', answer.text)
 
 
 def test_an_uploaded_picture_is_asked_about_and_stored_nowhere(page: Page) -> None:

@@ -105,10 +105,14 @@ class Browser:
 
     def width_needed(self, width: int) -> int:
         """Return how wide the page is in a window of that width: more if something does not fit."""
+        return int(self.script_at(width, "return document.documentElement.scrollWidth"))
+
+    def script_at(self, width: int, code: str) -> Any:
+        """Return what a script gives in a window of that width."""
         self._devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        needed = int(self.script("return document.documentElement.scrollWidth"))
+        found = self.script(code)
         self._devtools("Emulation.clearDeviceMetricsOverride")
-        return needed
+        return found
 
     def _devtools(self, command: str, **values: Any) -> Any:
         return self._post("goog/cdp/execute", cmd=command, params=values)
