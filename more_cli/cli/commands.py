@@ -20,7 +20,7 @@ GROUP: Final = "more.commands"
 """Entry points of this group are commands."""
 PANELS = {
     "Start": ("demo", "ask", "recipes", "help"),
-    "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
+    "Correct": ("convert", "init", "edit", "anchors", "revert", "combine", "review"),
     "Measure": ("eval",),
     "Ship": ("merge", "export"),
     "Audit": ("status", "log", "verify", "sign", "gc"),
