@@ -48,6 +48,7 @@ log.show          log show size-01 llava
 verify            verify llava
 bench             bench llava --limit 2
 combine           combine llava.more llava.ann.more -o llava.both.more
+diff              diff llava.more llava.both.more --answers
 revert            revert llava --last 1
 anchors           anchors add llava further.jsonl
 anchors.list      anchors list llava

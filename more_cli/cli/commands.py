@@ -23,7 +23,7 @@ PANELS = {
     "Correct": ("convert", "init", "edit", "anchors", "revert", "combine", "review"),
     "Measure": ("eval",),
     "Ship": ("merge", "export"),
-    "Audit": ("status", "log", "verify", "sign", "gc"),
+    "Audit": ("status", "log", "diff", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""
 _PLACES = {"eval": "evaluate:evaluate", "help": "topics:help_"} | {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from more_cli.outputs.base import FilePath, Part, Printed, Seconds
 from more_cli.store.entry import Entry
 
 if TYPE_CHECKING:
     from more_cli.ops.combine import CombineReport
+    from more_cli.ops.diff import DiffReport
     from more_cli.ops.shared import Holding
 
 
@@ -90,4 +91,84 @@ class CombineOutput(Printed, schema="more.combine/1", command="more combine A.mo
             reverted=[edit.id for edit in plan.union.reverted],
             withdrawn={id: source.path for id, source in plan.union.withdrawn.items()},
             contradictions=[[held(each.earlier), held(each.later)] for each in plan.union.contradictions],
+        )
+
+
+class DiffEdit(Part, like=Entry):
+    """An edit that two states do not hold alike."""
+
+    id: str
+    what: str
+    """`only in the first`, `only in the second`, `with another status` or `with another target`"""
+    first: HeldEdit | None
+    """as the first state holds it"""
+    second: HeldEdit | None
+    """as the second state holds it"""
+
+
+class DiffAnswer(Part, like=Entry):
+    """A question to which two states give different answers."""
+
+    id: str
+    question: str
+    target: str
+    first: str
+    """greedy answer of the first state"""
+    second: str
+    """greedy answer of the second state"""
+
+
+class DiffOutput(Printed, schema="more.diff/1", command="more diff A.more B.more --json"):
+    """In what two states differ."""
+
+    first: FilePath
+    """path of the first state"""
+    second: FilePath
+    """path of the second state"""
+    same: bool
+    """whether setup, anchors and edits are the same; the order of the edits may differ"""
+    same_bytes: bool
+    """whether the files are the same, to the byte"""
+    setup: dict[str, list[Any]]
+    """what of base, recipe and prompts differs: both values"""
+    anchors_first: list[str]
+    """questions of the anchors that only the first holds; those that edits brought are not counted"""
+    anchors_second: list[str]
+    """the same of the second"""
+    counts: dict[str, int]
+    """how many edits are `alike`, and how many differ, by how"""
+    edits: list[DiffEdit]
+    """edits that differ, in order of time"""
+    contradictions: list[list[HeldEdit]]
+    """pairs with the same pictures and question and another target that no state has decided"""
+    asked: int | None
+    """with `--answers`: questions that both were asked"""
+    answers: list[DiffAnswer]
+    """those with different answers"""
+    wall_seconds: Seconds
+    """time of the command in seconds"""
+
+    @classmethod
+    def of_report(cls, report: DiffReport) -> Self:
+        """Make it of the report of a comparison."""
+        held = HeldEdit.of_holding
+        edits = [
+            DiffEdit(
+                id=each.edit.id,
+                what=each.what,
+                first=held(each.first) if each.first else None,
+                second=held(each.second) if each.second else None,
+            )
+            for each in report.edits
+        ]
+        answers = [DiffAnswer.of(each.edit.entry, first=each.first, second=each.second) for each in report.answers]
+        return cls.of(
+            report,
+            first=report.first.path,
+            second=report.second.path,
+            anchors_first=report.anchors[0],
+            anchors_second=report.anchors[1],
+            edits=edits,
+            answers=answers,
+            contradictions=[[held(each.earlier), held(each.later)] for each in report.contradictions],
         )
