@@ -250,6 +250,17 @@ def write_new(path: Path, data: bytes) -> None:
         _rename(scratch, path)
 
 
+def move(path: Path, new: Path) -> None:
+    """Move a file within its disk and wait until its new name is on it.
+
+    Raises:
+        StateError: the folder is not writable.
+    """
+    with disk_errors(new):
+        _rename(path, new)
+        sync_folder(new.parent)
+
+
 def append_line(fd: int, line: bytes) -> None:
     """Append ``line`` to an open file and wait until it is on disk; on failure restore the file's length.
 

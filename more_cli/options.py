@@ -213,6 +213,18 @@ class RevertOptions:
 
 
 @dataclass(frozen=True)
+class CombineOptions:
+    """What a combination does about edits that contradict each other."""
+
+    theirs: bool = option(
+        False,
+        "Of two edits that contradict each other let the later one count, whose ever it is: it supersedes the other.",
+        "--theirs",
+    )
+    dry_run: bool = option(False, "Check everything, list the edits, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+
+
+@dataclass(frozen=True)
 class SuiteOptions(RecipeOptions):
     """How M-ORE runs on a suite."""
 

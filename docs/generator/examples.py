@@ -47,6 +47,8 @@ log               log llava
 log.show          log show size-01 llava
 verify            verify llava
 bench             bench llava --limit 2
+combine           combine llava.more llava.ann.more -o llava.both.more
+diff              diff llava.more llava.both.more --answers
 revert            revert llava --last 1
 anchors           anchors add llava further.jsonl
 anchors.list      anchors list llava
@@ -102,6 +104,9 @@ def run(folder: Path, *, demo: bool = True) -> Iterator[tuple[str, dict[str, Any
             if name == "lines":
                 yield from _lines(arguments, edits[3] + '{"question": "What is this?"}\n')
                 continue
+            if name == "combine":  # with a copy of itself
+                shutil.copyfile("llava.more", "llava.ann.more")
+                shutil.copytree("llava.more.d", "llava.ann.more.d")
             (value,) = _output([*arguments, "--json"])
             if name == "-":  # for its files
                 continue

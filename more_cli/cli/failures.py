@@ -25,7 +25,7 @@ EXIT_CODES = {
     2: "wrong usage: a command, option, value or recipe",
     EDITS_FAILED: "some edits failed (not learnt or refused), or a merge lost some, or `--require-all` found failed "
     "ones, or rows of a table were not measured, or parts of a sweep failed",
-    4: "bad input: edit lines, images, probes or files of a suite",
+    4: "bad input: edit lines, images, probes or files of a suite, or states whose edits contradict each other",
     5: "the model or the state cannot be used",
     6: "a gate was missed",
     7: "out of memory or disk",

@@ -40,6 +40,18 @@ def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[
         raise UsageError(error.message + (taken if words else ""), hint) from None
 
 
+def model_and_states(words: Sequence[Path], usage: str) -> tuple[Path | None, list[Path]]:
+    """Return the checkpoint folder and the state files among the words of a command.
+
+    Raises:
+        UsageError: two of them are folders.
+    """
+    folders, paths = [word for word in words if word.is_dir()], [word for word in words if not word.is_dir()]
+    if len(folders) > 1:
+        raise UsageError(f"`{folders[0]}` and `{folders[1]}` are both folders", f"name state files: {usage}")
+    return folders[0] if folders else None, paths
+
+
 def refuse_swapped(model: object, others: Iterable[object], usage: str) -> None:
     """Refuse a word in MODEL's place that is no checkpoint folder where one of the other words is one.
 

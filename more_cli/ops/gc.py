@@ -8,8 +8,8 @@ from pathlib import Path
 
 from more_cli.files import disk_errors
 from more_cli.ops.anchors import later_file
+from more_cli.ops.drafts import drafts
 from more_cli.ops.held import anchors_of
-from more_cli.ops.revert import drafts
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
@@ -34,7 +34,7 @@ class GcReport:
 
 
 def collect(target: Target, *, dry_run: bool = False) -> GcReport:
-    """Remove snapshots, caches, unfinished reverts, scratch files of killed processes, and images that no line names.
+    """Remove snapshots, caches, unfinished drafts, scratch files of killed processes, and images that no line names.
 
     Raises:
         StateError: the sidecar and the ledger do not belong together, or the lock is held.

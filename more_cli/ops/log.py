@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 
 from more_cli.errors import StateError, UsageError
@@ -159,10 +159,7 @@ def _open(target: Target, note: Callable[[Entry], None]) -> Ledger:
 
 
 def _moment(entry: Entry) -> datetime:
-    """Return when a line was written; a time without a zone is UTC."""
-    try:
-        time = datetime.fromisoformat(entry.time)
-    except ValueError:
+    if entry.moment is None:
         text = f"ledger line {entry.seq} has no valid time: `{shorten(entry.time)}`"
-        raise StateError(text, "leave out --since and --until") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+        raise StateError(text, "leave out --since and --until")
+    return entry.moment

@@ -11,13 +11,11 @@ those of the state.
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from more_cli.errors import DataError, StateError, UsageError
@@ -25,11 +23,11 @@ from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import anchors_digest, keep_anchors, read_cache, write_cache
-from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit, compact_if_due
+from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
+from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines
 from more_cli.ops.held import held_at
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, anchors_cache, open_session, versions
-from more_cli.ops.signals import Interrupted, Stop, stoppable
-from more_cli.ops.snapshots import Snapshots
+from more_cli.ops.session import Session, Try, anchors_cache, open_session, versions
+from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
@@ -46,28 +44,6 @@ from more_cli.store.snapshots import (
 from more_cli.store.state import StateMeta, load_meta, save_state
 from more_cli.store.target import Draft, Target
 from more_cli.text import counted, verb
-
-SAVE_EVERY = 10
-"""Ledger entries applied to a draft between two saves of its state."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a revert applies again."""
-
-    edits: int
-    older: int
-    """Of these, older than the reverted ones: no snapshot has them."""
-    seconds: float
-    """As long as their lines of the ledger took; loading the model is not counted."""
-
-    def __str__(self) -> str:
-        """Return it in words, such as `5 edits are applied again: about 6 s`."""
-        if not self.edits:
-            return "no edit is applied again"
-        older = f", {self.older:,} of them older than the reverted ones" if self.older else ""
-        again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again"
-        return f"{again}{older}: about {math.ceil(self.seconds):,} s"
 
 
 @dataclass(frozen=True)
@@ -270,44 +246,18 @@ def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
 
 def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) -> None:
     """Replay in the draft what stays, and apply again what comes after it."""
-    plan, own = report.plan, draft.ledger
+    plan = report.plan
     report.replayed = max(0, plan.kept - draft.state.meta.edits)
-    again = plan.again[len(_made(own, plan)) :]
-    if not (again or draft.behind or draft.lacks_anchor_keys or draft.compaction_due):
-        return
-    _share_answers(session, draft)
-    due, snapshots = Every(SAVE_EVERY, SAVE_SECONDS), Snapshots(draft)
-    # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
-    with suppress(Interrupted), draft.attached(writing=True, replay=False):
+    if plan.work.edits:
         report.notes += session.machine_notes()
-        for place in stop.before_each(iter(range(draft.state.meta.edits, len(own.history)))):
-            entry = own.history[place]
-            draft.progress(place, plan.kept + len(plan.again), entry.id)
-            snapshots.before_edit()
-            draft.repeat(entry)
-            if due():
-                draft.save()
-        deque(compact_if_due(draft, stop))
-        for place in stop.before_each(iter(again)):
-            snapshots.before_edit()
-            _apply_again(session, draft, plan, place)
-            deque(compact_if_due(draft, stop))
-            if due():
-                draft.save()
-        snapshots.take()
-        draft.save()
-
-
-def _made(own: Ledger, plan: Plan) -> list[int]:
-    """Return the places in a draft of the lines that were applied again; compactions come by themselves."""
-    kinds = enumerate(own.history.kinds(), 1)
-    return [place for place, (kind, _) in kinds if place > plan.kept and kind != "compact"]
+    _share_answers(session, draft)
+    finish(draft, plan.kept, plan.again, partial(_apply_again, session, draft, plan), stop)
 
 
 def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> None:
     """Apply the line at a place of the history again, at the end of the draft."""
     old = session.ledger.history[place - 1]
-    made = _made(draft.ledger, plan)
+    made = made_lines(draft.ledger, plan.kept)
     draft.progress(plan.kept + len(made), plan.kept + len(plan.again), old.id)
     if old.kind == "consolidate":
         commit_consolidation(draft, plan.place(old.since, made), anew=old.anew)
@@ -381,14 +331,3 @@ def _rows(line: dict[str, object], made: Iterable[Entry]) -> Iterator[dict[str, 
     yield line
     for entry in made:
         yield entry.fields()
-
-
-def drafts(folder: Path) -> list[Path]:
-    """Return the files of unfinished reverts."""
-    return sorted(path for name in ("revert-*.more", "revert-*.jsonl", ".revert-*") for path in folder.glob(name))
-
-
-def drop_drafts(folder: Path) -> None:
-    """Remove the files of unfinished reverts: once the ledger has another line, none can be continued."""
-    for path in drafts(folder):
-        path.unlink(missing_ok=True)

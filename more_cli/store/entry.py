@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -183,6 +185,14 @@ class Entry(_Strict):
     """versions of `more` and its libraries, device, dtype, attention kernel and threads"""
     note: str = ""
     """what to know, such as another number of threads"""
+
+    @property
+    def moment(self) -> datetime | None:
+        """When it was written; without a zone, UTC; None if `time` is no time."""
+        with suppress(ValueError):
+            time = datetime.fromisoformat(self.time)
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+        return None
 
     @property
     def margins(self) -> list[tuple[int, float]]:

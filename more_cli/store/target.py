@@ -46,7 +46,7 @@ class Target:
 
 
 class Draft(Target):
-    """A new state that a revert builds in the folder of the old one; both use the same images and anchors."""
+    """A state that is being built in the folder of another one, or of its own; both use its images and anchors."""
 
     @property
     def folder(self) -> Path:

@@ -15,6 +15,7 @@ from more_cli import files
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.model.runtime import Runtime
+from more_cli.ops import drafts
 from more_cli.ops import revert as reverting
 from more_cli.ops.session import Session
 from support.disk import DISK, WORK
@@ -139,7 +140,7 @@ def test_killed_at_random_moments(halves: Halves, tmp_path: Path) -> None:
 
 @forks
 def test_killed_again_and_again(halves: Halves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reverting, "SAVE_EVERY", 1)
+    monkeypatch.setattr(drafts, "SAVE_EVERY", 1)
     here, lives = halves.copy(tmp_path / "here"), 1
     while in_child(cut_short(here, 20, WORK)) == -signal.SIGKILL:
         lives += 1

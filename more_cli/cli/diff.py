@@ -1,0 +1,109 @@
+"""`more diff`: shows in what two states differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli.output import ROWS, Output
+from more_cli.cli.records import command
+from more_cli.cli.words import model_and_states
+from more_cli.model.machine import Machine
+from more_cli.text import counted, shorten
+
+if TYPE_CHECKING:
+    from more_cli.ops.diff import DiffReport
+    from more_cli.ops.shared import Holding
+
+USAGE = "more diff [MODEL] A.more B.more"
+
+
+@command
+def diff(
+    words: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[MODEL] STATE STATE",
+            help="Two state files. MODEL is needed for --answers. [default: the folder that a state's name says]",
+        ),
+    ],
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Ask both states the questions of their edits; this loads the model.")
+    ] = False,
+    *,
+    machine: Machine,
+    output: Output,
+) -> None:
+    """Show in what two states differ: base, recipe, anchors, edits and, if asked for, answers.
+
+    That they differ is no failure: `same` in --json says whether they do.
+
+    \b
+    Examples:
+      more diff llava.more llava.ann.more
+      more diff llava.more llava.ann.more --answers
+    """
+    from more_cli.ops.diff import ask_both
+    from more_cli.ops.diff import diff as run
+    from more_cli.ops.shared import model_of
+    from more_cli.outputs.shared import DiffOutput
+
+    model, paths = model_and_states(words, USAGE)
+    report = run(paths)
+    if answers:
+        with output.progress() as progress:
+            ask_both(report, model or model_of(paths), machine, progress)
+    output.json(DiffOutput.of_report(report))
+    _show_setup(output, report)
+    _show_edits(output, report)
+    if report.asked is not None:
+        _show_answers(output, report)
+
+
+def _show_setup(output: Output, report: DiffReport) -> None:
+    """Show what the states were made with, where it differs."""
+    names = str(report.first.path), str(report.second.path)
+    rows = [(name, *(shorten(str(value), 40) for value in values)) for name, values in report.setup.items()]
+    only = [counted(len(questions), "anchor") for questions in report.anchors]
+    rows += [("anchors only there", *only)] if any(report.anchors) else []
+    output.table(("setup", *names), rows)
+
+
+def _show_edits(output: Output, report: DiffReport) -> None:
+    """Show the edits that the states do not hold alike, and those that contradict each other."""
+    shown = [(each, each.edit.entry) for each in report.edits[:ROWS]]
+    columns = "edit", str(report.first.path), str(report.second.path), "question", "target"
+    rows = [
+        (each.edit.id, *(held.status if held else "-" for held in (each.first, each.second)), entry.question,
+         entry.target if each.what != "with another target" else _targets(each.first, each.second))
+        for each, entry in shown
+    ]  # fmt: skip
+    output.table(columns, rows, cut=("question",))
+    if len(report.edits) > ROWS:
+        output.line(f"and {len(report.edits) - ROWS:,} more")
+    for contradiction in report.contradictions:
+        output.line(f"contradiction: {contradiction}")
+    text = ", ".join(f"{number:,} {what}" for what, number in report.counts.items())
+    output.line(text.replace("the first", str(report.first.path)).replace("the second", str(report.second.path)))
+    if report.same:
+        order = "in another order, or made on another machine"
+        output.line("the files have the same bytes" if report.same_bytes else f"the same edits, other bytes: {order}")
+
+
+def _targets(first: Holding | None, second: Holding | None) -> str:
+    return " | ".join(held.entry.target for held in (first, second) if held)
+
+
+def _show_answers(output: Output, report: DiffReport) -> None:
+    """Show the questions to which the states give different answers."""
+    columns = "edit", "question", "target", str(report.first.path), str(report.second.path)
+    rows = [
+        (each.edit.id, each.edit.entry.question, each.edit.entry.target, each.first, each.second)
+        for each in report.answers[:ROWS]
+    ]
+    output.table(columns, rows, cut=("question",))
+    if len(report.answers) > ROWS:
+        output.line(f"and {len(report.answers) - ROWS:,} more")
+    output.line(f"{len(report.answers):,} of {counted(report.asked or 0, 'answer')} differ")

@@ -1,0 +1,93 @@
+"""Drafts: a state that is built line by line inside a state's folder, and takes its place only when it is complete.
+
+`revert` and `combine` work in one. An interrupted draft goes on from its last saved state: lines that its own ledger
+has are replayed, the others are applied again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from more_cli.ops.commit import compact_if_due
+from more_cli.ops.session import SAVE_SECONDS, Every, Session
+from more_cli.ops.signals import Interrupted, Stop
+from more_cli.ops.snapshots import Snapshots
+from more_cli.store.ledger import Ledger
+from more_cli.text import counted, verb
+
+SAVE_EVERY = 10
+"""Ledger entries applied to a draft between two saves of its state."""
+Step = TypeVar("Step")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is applied again."""
+
+    edits: int
+    older: int
+    """Of these, older than the reverted ones: no snapshot has them."""
+    seconds: float
+    """As long as their lines of the ledger took; loading the model is not counted."""
+
+    def __str__(self) -> str:
+        """Return it in words, such as `5 edits are applied again: about 6 s`."""
+        if not self.edits:
+            return "no edit is applied again"
+        older = f", {self.older:,} of them older than the reverted ones" if self.older else ""
+        again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again"
+        return f"{again}{older}: about {math.ceil(self.seconds):,} s"
+
+
+def finish(draft: Session, kept: int, again: Sequence[Step], apply: Callable[[Step], None], stop: Stop) -> None:
+    """Replay the lines that a draft's ledger has and its state lacks, and apply what comes after them.
+
+    `kept` is the number of lines that the draft began with; `apply` adds one line to its ledger.
+    """
+    own, total = draft.ledger, kept + len(again)
+    again = again[len(made_lines(own, kept)) :]
+    if not (again or draft.behind or draft.lacks_anchor_keys or draft.compaction_due):
+        return
+    due, snapshots = Every(SAVE_EVERY, SAVE_SECONDS), Snapshots(draft)
+    # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
+    with suppress(Interrupted), draft.attached(writing=True, replay=False):
+        for place in stop.before_each(iter(range(draft.state.meta.edits, len(own.history)))):
+            entry = own.history[place]
+            draft.progress(place, total, entry.id)
+            snapshots.before_edit()
+            draft.repeat(entry)
+            if due():
+                draft.save()
+        deque(compact_if_due(draft, stop))
+        for step in stop.before_each(iter(again)):
+            snapshots.before_edit()
+            apply(step)
+            deque(compact_if_due(draft, stop))
+            if due():
+                draft.save()
+        snapshots.take()
+        draft.save()
+
+
+def made_lines(own: Ledger, kept: int) -> list[int]:
+    """Return the places in a draft of the lines that were applied again; compactions come by themselves."""
+    kinds = enumerate(own.history.kinds(), 1)
+    return [place for place, (kind, _) in kinds if place > kept and kind != "compact"]
+
+
+def drafts(folder: Path) -> list[Path]:
+    """Return the files of unfinished reverts and combinations."""
+    names = [f"{command}-*.{kind}" for command in ("revert", "combine") for kind in ("more", "jsonl")]
+    return sorted(path for name in (*names, ".revert-*", ".combine-*") for path in folder.glob(name))
+
+
+def drop_drafts(folder: Path) -> None:
+    """Remove these files: once the ledger has another line, none of them can be continued."""
+    for path in drafts(folder):
+        path.unlink(missing_ok=True)
