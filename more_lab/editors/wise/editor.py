@@ -24,8 +24,8 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.branches import computes_in
 from more_cli.model.taps import Rows, Tap
 from more_lab.editors.routed import RoutedEditor, RoutedTuning
-from more_lab.editors.weights import Work
 from more_lab.editors.wise.side_memory import SideMemory, block_mask, choose, merged
+from more_lab.editors.work import Work
 
 SETTLED, LOW = 1e-4, 0.02
 """A training ends when its loss changes by less than the first and its NLL is below the second, as published."""
