@@ -20,6 +20,7 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe.schema import Recipe
 
 Status = Literal["learnt", "not-learnt", "refused", "already-right"]
 
@@ -130,6 +131,8 @@ class Editor(ABC):
     edit, see `fit`."""
     grows: ClassVar[bool] = False
     """Its state grows with the number of edits."""
+    recipe: Recipe | None = None
+    """For one that uses anchors: the recipe that chooses them."""
     notices: Sequence[str] = ()
     """What a reader of its scores should know, one line each, such as a difference from what was published."""
     is_base: ClassVar[bool] = False

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from more_cli.editors.base import Editor
-from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.runtime import Runtime
@@ -39,7 +38,7 @@ def choose_anchors(
         StreamErrors: the file has problems, or an image of the pool is missing or unreadable.
     """
     questions = _chosen(editor, chosen, suite, limit)
-    if isinstance(editor, MoreEditor):
+    if editor.recipe is not None:
         require_anchors(editor.recipe, questions)
     return questions
 
@@ -47,7 +46,7 @@ def choose_anchors(
 def _chosen(
     editor: Editor, chosen: Path | Literal["auto"] | None, suite: EditSuite, limit: int | None
 ) -> tuple[Probe, ...]:
-    if not isinstance(editor, MoreEditor) or "anchors" not in editor.capabilities:
+    if editor.recipe is None or "anchors" not in editor.capabilities:
         if chosen is not None:
             raise UsageError(f"editor `{editor.name}` does not use anchors with these settings", "drop --anchors")
         return ()
@@ -65,7 +64,7 @@ def _chosen(
 
 def without_keys(editor: Editor, questions: Sequence[Probe]) -> list[str]:
     """Return what to know of an editor whose P is to absorb the keys of questions after every edit, if it has none."""
-    if questions or not (isinstance(editor, MoreEditor) and editor.recipe.anchors.per_edit):
+    if questions or not (editor.recipe and editor.recipe.anchors.per_edit):
         return []
     return ["no calibration pool here has locality questions: P absorbs no key of one"]
 

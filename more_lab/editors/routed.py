@@ -21,7 +21,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.model.taps import Tap
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 
 
 class RoutedTuning(BaseModel):

@@ -16,12 +16,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.trained import Trained
+from more_lab.editors.joint import JointEditor, joint_loss
+from more_lab.editors.work import Work
 
 
 class Tuning(BaseModel):
@@ -39,13 +42,14 @@ class Tuning(BaseModel):
     """Mean NLL in nats per token; below it the training ends without another step."""
 
 
-class TrainedEditor(Editor):
+class TrainedEditor(JointEditor):
     """An editor whose effect is a set of trained weights."""
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
         self._values: dict[str, Tensor] = {}
         self._attached: tuple[Runtime, list[Trained]] | None = None
+        self._optimiser: torch.optim.Optimizer | None = None
 
     @abstractmethod
     def parts(self, runtime: Runtime) -> list[Trained]:
@@ -68,16 +72,40 @@ class TrainedEditor(Editor):
         """Train on one correction until its loss is low, at most `steps` times."""
         runtime, parts = self.working
         encoded = runtime.encode(request.query, request.target)
-        before = {part.module: part.values() for part in parts}
+        before = self.snapshot()
         first = score_edit(runtime, encoded)
         steps, reached = descend(runtime, parts, [[encoded]] * self.tuning.steps, self.tuning)
         if not math.isfinite(reached):
-            for part in parts:
-                part.load(before[part.module])
+            self.restore(before)
             return refused(first, "a loss is not finite", passes=steps)
         # The pass that stopped the training had no backward pass.
         cost = steps + (1 + (steps < self.tuning.steps)) / 3
         return outcome(runtime, first, score_edit(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)
+
+    def most_writes(self) -> int:
+        """Return the largest number of steps for one correction."""
+        return self.tuning.steps
+
+    def begin(self) -> None:
+        """Start a fresh optimiser."""
+        self._optimiser = optimiser_of(self.working[1], self.tuning)
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Make one step of AdamW on all of them."""
+        assert self._optimiser is not None, "begin first"
+        runtime, parts = self.working
+        step(runtime, parts, self._optimiser, joint_loss(runtime, edits, anchors))
+        work.both(len(edits) + len(anchors))
+        work.writes += 1
+
+    def snapshot(self) -> Any:
+        """Return every trained weight, by its module."""
+        return {part.module: part.values() for part in self.working[1]}
+
+    def restore(self, before: Any) -> None:
+        """Go back to these weights."""
+        for part in self.working[1]:
+            part.load(before[part.module])
 
     @property
     def working(self) -> tuple[Runtime, list[Trained]]:
@@ -112,25 +140,34 @@ def descend(
     runtime: Runtime, parts: Sequence[Trained], batches: Sequence[Sequence[Encoded]], tuning: Tuning
 ) -> tuple[int, float]:
     """Make at most one step of AdamW per batch; return the number of steps and the last loss, in nats."""
-    parameters = [parameter for part in parts for parameter in part.parameters().values()]
-    optimiser = torch.optim.AdamW(parameters, lr=tuning.rate, weight_decay=tuning.decay)
+    optimiser = optimiser_of(parts, tuning)
     steps, loss = 0, 0.0
     for batch in batches:
-        scored = runtime.score(runtime.batch(batch), record=True)
-        objective = scored.nll().mean()
+        objective = joint_loss(runtime, batch, ())
         loss = float(objective.detach())
         if loss < tuning.stop or not math.isfinite(loss):
             break
-        optimiser.zero_grad(set_to_none=True)
-        runtime.backward(objective)
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad /= runtime.loss_scale
-        optimiser.step()
-        for part in parts:
-            part.written = True
+        step(runtime, parts, optimiser, objective)
         steps += 1
     return steps, loss
+
+
+def optimiser_of(parts: Sequence[Trained], tuning: Tuning) -> torch.optim.Optimizer:
+    """Return a fresh AdamW of everything that is trained."""
+    parameters = [parameter for part in parts for parameter in part.parameters().values()]
+    return torch.optim.AdamW(parameters, lr=tuning.rate, weight_decay=tuning.decay)
+
+
+def step(runtime: Runtime, parts: Sequence[Trained], optimiser: torch.optim.Optimizer, objective: Tensor) -> None:
+    """Make one step of an optimiser down an objective."""
+    optimiser.zero_grad(set_to_none=True)
+    runtime.backward(objective)
+    for part in parts:
+        for parameter in part.parameters().values():
+            if parameter.grad is not None:
+                parameter.grad /= runtime.loss_scale
+        part.written = True
+    optimiser.step()
 
 
 def _values(parts: Sequence[Trained]) -> dict[str, Tensor]:

@@ -20,7 +20,8 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_lab.editors.moments import Moments
-from more_lab.editors.weights import WeightEditor, Work
+from more_lab.editors.weights import WeightEditor
+from more_lab.editors.work import Work
 
 MOMENTS = "moments:"
 """Put before a shape in the names of its statistics."""

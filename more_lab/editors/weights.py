@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
+from more_lab.editors.joint import JointEditor
+from more_lab.editors.work import Work
+
+WRITES = 10
+"""Largest number of writes for one edit in M-ORE's loop."""
 
 
-@dataclass
-class Work:
-    """What an edit took."""
-
-    writes: int = 0
-    passes: int = 0
-    """Samples sent forward, with or without a backward pass."""
-    cost: float = 0.0
-    """Samples sent forward and backward; a sample that is only sent forward counts a third."""
-
-    def forward(self, samples: int = 1) -> None:
-        """Count samples that were sent forward only."""
-        self.passes += samples
-        self.cost += samples / 3
-
-    def both(self, samples: int = 1) -> None:
-        """Count samples that were sent forward and backward."""
-        self.passes += samples
-        self.cost += samples
-
-
-class WeightEditor(Editor):
+class WeightEditor(JointEditor):
     """An editor whose effect is a Delta W beside each of some Linears."""
+
+    writes_rest = False
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
@@ -86,7 +73,7 @@ class WeightEditor(Editor):
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction; where that has no solution, or no finite one, it is refused and nothing changes."""
         encoded, work = self.runtime.encode(request.query, request.target), Work()
-        before = {path: delta.value for path, delta in self.deltas.items()}
+        before = self.snapshot()
         first = score_edit(self.runtime, encoded)
         work.forward()
         reason = ""
@@ -100,10 +87,27 @@ class WeightEditor(Editor):
         if not finite or not torch.isfinite(torch.tensor(last.nll)):
             reason = "a write is not finite"
         if reason:
-            for path, value in before.items():
-                self.deltas[path].value = value
+            self.restore(before)
             return refused(first, reason, passes=work.passes, cost=work.cost)
         return outcome(self.runtime, first, last, writes=work.writes, passes=work.passes, cost=work.cost)
+
+    def most_writes(self) -> int:
+        """Return the largest number of writes for one edit: as many as M-ORE's default makes."""
+        return WRITES
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Write the edits one after the other."""
+        for encoded in edits:
+            self.write(encoded, work)
+
+    def snapshot(self) -> Any:
+        """Return every Delta W."""
+        return {path: delta.value for path, delta in self.deltas.items()}
+
+    def restore(self, before: Any) -> None:
+        """Go back to these."""
+        for path, value in before.items():
+            self.deltas[path].value = value
 
     def changes(self) -> dict[str, Change]:
         """Return every Delta W."""

@@ -57,6 +57,7 @@ class MoreEditor(Editor):
     """M-ORE with B and P as its state, and A where it cannot be drawn again."""
 
     name: ClassVar[str] = "more"
+    recipe: Recipe
 
     def __init__(
         self,

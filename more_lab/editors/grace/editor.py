@@ -22,7 +22,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.taps import Rows, Tap
 from more_lab.editors.grace.codebook import Codebook
 from more_lab.editors.routed import RoutedEditor, RoutedTuning
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 
 Replace = Literal["last", "prompt", "all"]
 PROMPTS = 128

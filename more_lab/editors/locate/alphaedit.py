@@ -7,19 +7,20 @@ without generated texts before it unless `contexts` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import Editor, FitData, Footprint
 from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.model.batches import Encoded
 from more_lab.editors.locate.base import BandEditor, LocateTuning, edited_layers, mean_key
 from more_lab.editors.locate.solve import leading, null_space_update, null_space_update_low_rank
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 
 PAST = ".past"
 """Ends the names of what is kept of earlier edits' keys."""
@@ -101,13 +102,19 @@ class AlphaEditor(BandEditor):
         """Return the orthonormal directions (m, n) float64 of a Linear's inputs that no edit maps to anything."""
         return self._protected[path]
 
-    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction; where it is refused, its keys are not kept either."""
-        past = dict(self._past)
-        found = super().edit(request, context)
-        if found.status == "refused":
-            self._past = past
-        return found
+    def protect(self, anchors: Sequence[Anchor]) -> None:
+        """Take the anchors' keys into the second moments, which have other eigenvalues then."""
+        self._eigen = {}
+        super().protect(anchors)
+
+    def snapshot(self) -> Any:
+        """Return every Delta W, and what is kept of earlier edits' keys."""
+        return super().snapshot(), dict(self._past)
+
+    def restore(self, before: Any) -> None:
+        """Go back to these: a refused edit's keys are not kept either."""
+        values, self._past = before
+        super().restore(values)
 
     def write(self, encoded: Encoded, work: Work) -> None:
         """Write one correction, and then keep the keys that it has with the new weights."""

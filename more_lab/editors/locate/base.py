@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData, Footprint
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
@@ -23,7 +24,8 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_lab.editors.locate.pool import Material, drawn, material, second_moments
 from more_lab.editors.locate.values import Value, ValueTuning, find_value
-from more_lab.editors.weights import WeightEditor, Work
+from more_lab.editors.weights import WeightEditor
+from more_lab.editors.work import Work
 
 _FITTED = ("first", "last", "contexts", "neutral", "records", "seed")
 
@@ -131,6 +133,21 @@ class LocateEditor(WeightEditor):
         # A tokenizer may join a target's first letters with what stands before them.
         self._asked = [plain, *(other for other in others if other.target_ids == plain.target_ids)]
         return super().edit(request, context)
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Write the edits one after the other, asked as they are; the anchors are in the second moments."""
+        for encoded in edits:
+            self._asked = [encoded]
+            self.write(encoded, work)
+
+    def protect(self, anchors: Sequence[Anchor]) -> None:
+        """Let the anchors' keys count as much as all of the pool's in the second moments."""
+        paths = list(self._moments)
+        keys = self.runtime.read([anchor.encoded for anchor in anchors], [(path, "input") for path in paths])
+        for place, path in enumerate(paths):
+            own = torch.cat([row[place] for row in keys]).double().cpu()
+            self._moments[path] = (self._moments[path] + own.T @ own / len(own)) / 2
+        self._prepare()
 
     def _value(self, module: str, work: Work) -> Value:
         """Find what a module should put out."""

@@ -17,7 +17,7 @@ from more_cli.editors.registry import editor, tries
 from more_cli.model.batches import Encoded
 from more_lab.editors.locate.base import BandEditor, LocateEditor, LocateTuning
 from more_lab.editors.locate.solve import covariance_update, equality_update
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 
 
 class CovarianceTuning(LocateTuning):

@@ -19,7 +19,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.taps import Rows, Tap
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 
 
 class ValueTuning(BaseModel):

@@ -14,7 +14,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import FitData
 from more_cli.editors.draws import pick
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
@@ -23,9 +24,11 @@ from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_linears, text_layers
 from more_lab.editors.fitting import train
+from more_lab.editors.joint import joint_loss
 from more_lab.editors.mend.lessons import CACHED, Lessons
 from more_lab.editors.mend.net import MendNet
-from more_lab.editors.weights import WeightEditor, Work
+from more_lab.editors.weights import WeightEditor
+from more_lab.editors.work import Work
 
 CLIP = 100.0
 """Largest norm of a gradient in training, as in all published versions."""
@@ -107,7 +110,7 @@ class MendEditor(WeightEditor):
 
         def loss_of(iteration: int) -> Tensor:
             lesson = lessons[pick(len(data.edits), 1, tuning.seed, iteration)[0]]
-            factors = self.factors(lesson.request)
+            factors = self.factors([lesson.request])
             for place, found in enumerate(factors):
                 net.watch(place, *(rows.to(device) for rows in found))
             with edited(self.deltas, self.updates(net, factors)):
@@ -131,13 +134,12 @@ class MendEditor(WeightEditor):
         """Return the numbers of the networks, their training and the edits."""
         return self.tuning.model_dump(mode="json")
 
-    def factors(self, encoded: Encoded) -> list[Factors]:
+    def factors(self, edits: Sequence[Encoded], anchors: Sequence[Anchor] = ()) -> list[Factors]:
         """Return the factors of every edited weight's gradient, at the weights as they are.
 
-        The sum over rows of delta u^T is the gradient of the edit's mean NLL.
+        The sum over rows of delta u^T is the gradient of the edits' mean NLL, and of the anchors' mean KL.
         """
-        runtime = self.runtime
-        runtime.backward(runtime.score(runtime.batch([encoded]), record=True).nll().mean())
+        self.runtime.backward(joint_loss(self.runtime, edits, anchors))
         return [_told(delta.inputs, delta.gradients) for delta in self.deltas.values()]
 
     def updates(self, net: MendNet, factors: Iterable[Factors]) -> list[Tensor]:
@@ -148,22 +150,27 @@ class MendEditor(WeightEditor):
             found.append(update / max(1, len(inputs)) if self.tuning.accumulate == "token_mean" else update)
         return found
 
-    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction."""
-        rows = dict(self._rows)
-        found = super().edit(request, context)
-        if found.status == "refused":
-            self._rows = rows
-        return found
+    def snapshot(self) -> Any:
+        """Return every Delta W, and the numbers of token rows."""
+        return super().snapshot(), dict(self._rows)
+
+    def restore(self, before: Any) -> None:
+        """Go back to these."""
+        values, self._rows = before
+        super().restore(values)
 
     def write(self, encoded: Encoded, work: Work) -> None:
         """Add one update, also for an edit that the model already answers, because the factors are normalised."""
+        self.write_together([encoded], (), work)
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Add one update, of the gradient of all of them; the networks were fitted on gradients of single edits."""
         assert self._fitted, "fit the editor first"
         if self._net is None:
             self._net = self.fresh()
             self._net.load_state_dict(self._fitted)
-        factors = self.factors(encoded)
-        work.both()
+        factors = self.factors(edits, anchors)
+        work.both(len(edits) + len(anchors))
         with torch.no_grad():
             updates = self.updates(self._net, factors)
         for (path, delta), update, (inputs, _) in zip(self.deltas.items(), updates, factors, strict=True):

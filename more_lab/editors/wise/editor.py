@@ -24,11 +24,14 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.branches import computes_in
 from more_cli.model.taps import Rows, Tap
 from more_lab.editors.routed import RoutedEditor, RoutedTuning
-from more_lab.editors.weights import Work
 from more_lab.editors.wise.side_memory import SideMemory, block_mask, choose, merged
+from more_lab.editors.work import Work
 
 SETTLED, LOW = 1e-4, 0.02
 """A training ends when its loss changes by less than the first and its NLL is below the second, as published."""
+MASKED = 0.2 * 11_008
+"""Inputs of an output that a published mask leaves: 0.2 of those of LLaMA-2-7B's FFN output. Of a small weight 0.2
+leaves so few that later edits of a block change what earlier ones need."""
 
 
 class WiseTuning(RoutedTuning):
@@ -40,8 +43,9 @@ class WiseTuning(RoutedTuning):
     """Steps of gradient descent for one correction, at most."""
     rate: float = Field(default=1.0, gt=0)
     """Learning rate of plain gradient descent."""
-    mask: float = Field(default=0.2, gt=0, le=1)
-    """Share of the weight's entries that the edits of one block may change."""
+    mask: float | None = Field(default=None, gt=0, le=1)
+    """Share of the weight's entries that the edits of one block may change. Default: the one that leaves an output as
+    many inputs as the published 0.2 of 11,008, at most all."""
     bound: float = Field(default=50.0, gt=0)
     """Largest change of an entry, in units of the root mean square of the weight."""
     out_margin: float = Field(default=0.5, ge=0)
@@ -65,6 +69,10 @@ class WiseTuning(RoutedTuning):
     seed: int = Field(default=0, ge=0)
     """Seed of the masks and of the choice of unrelated prompts."""
 
+    def share(self, d_in: int) -> float:
+        """Return the share of the entries that one block may change of a weight with `d_in` inputs."""
+        return min(1.0, MASKED / d_in) if self.mask is None else self.mask
+
 
 SAMPLES, PILOTS = 16, 5
 """Unrelated prompts of the pool that a fit keeps, and edits of it that it makes to measure the unit of the margins."""
@@ -72,7 +80,9 @@ SAMPLES, PILOTS = 16, 5
 
 @editor(
     "wise",
-    tries=tries(rate=(0.3, 3.0), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85)),
+    tries=tries(
+        rate=(0.3, 3.0), mask=(0.2, 0.5), block=(25, 100), ratio=(0.5, 0.9), in_margin=(1.0, 4.0), depth=(0.6, 0.85)
+    ),
 )
 class WiseEditor(RoutedEditor):
     """WISE. A memory's effect is that W' takes the place of W for a whole routed row, in every step of an answer."""
@@ -198,7 +208,8 @@ class WiseEditor(RoutedEditor):
         The published weight decay is left out: it would change entries outside of the mask.
         """
         memory, tuning = self.memories[-1], self.tuning
-        mask = block_mask(tuple(memory.delta.shape), tuning.mask, tuning.seed, self._edits // tuning.block)
+        shape, block = tuple(memory.delta.shape), self._edits // tuning.block
+        mask = block_mask(shape, tuning.share(shape[1]), tuning.seed, block)
         mask, bound = mask.to(memory.delta.device), tuning.bound * float(self._size)
         last = math.inf
         with self.forced(len(self.memories) - 1):

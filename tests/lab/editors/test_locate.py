@@ -21,7 +21,7 @@ from more_lab.editors.locate.base import LocateEditor
 from more_lab.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_lab.editors.locate.pool import Material
 from more_lab.editors.locate.values import ValueTuning, find_value
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 from support.editing import picture, requests
 from support.locating import fitted, pool
 from support.tiny_families import make_family

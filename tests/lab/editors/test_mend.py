@@ -74,7 +74,7 @@ def test_factors_reproduce_the_autograd_gradient(model: Runtime, tmp_path: Path)
     runtime, (request, *_) = model, requests(tmp_path, 1)
     editor = MendEditor(tuning())
     with editor.attach(runtime):
-        factors = editor.factors(runtime.encode(request.query, request.target))
+        factors = editor.factors([runtime.encode(request.query, request.target)])
     for (u, delta), expected in zip(factors, gradients(runtime, request, editor.modules(runtime)), strict=True):
         assert expected.abs().max() > 1e-4
         torch.testing.assert_close(delta.T @ u, expected, atol=1e-4 * float(expected.abs().max()), rtol=1e-4)
@@ -84,7 +84,7 @@ def test_an_update_at_first_is_alpha_times_the_normalised_gradient(runtime: Runt
     editor, (request, other, *_) = MendEditor(tuning(alpha=0.02)), requests(tmp_path, 2)
     with editor.attach(runtime):
         net = editor.fresh()
-        seen = [editor.factors(runtime.encode(asked.query, asked.target)) for asked in (other, request)]
+        seen = [editor.factors([runtime.encode(asked.query, asked.target)]) for asked in (other, request)]
         for factors in seen:
             for place, found in enumerate(factors):
                 net.watch(place, *found)
@@ -103,7 +103,7 @@ def test_a_functional_edit_is_differentiable_with_respect_to_the_networks(runtim
     editor = MendEditor(tuning())
     with editor.attach(runtime):
         net, lessons = editor.fresh(), Lessons(runtime, pool(tmp_path))
-        factors = editor.factors(lessons[0].request)
+        factors = editor.factors([lessons[0].request])
         for place, found in enumerate(factors):
             net.watch(place, *found)
 
@@ -179,7 +179,7 @@ def test_edits_add_up_or_are_averaged_over_token_rows(
         net.load_state_dict(networks)
         for number, request in enumerate(asked, 1):
             # At the weights as they are: the first edit has changed them.
-            factors = editor.factors(runtime.encode(request.query, request.target))
+            factors = editor.factors([runtime.encode(request.query, request.target)])
             for place, (path, (u, delta)) in enumerate(zip(editor.deltas, factors, strict=True)):
                 expected[path] = expected.get(path, 0) + net.update(place, u, delta).detach()
                 rows[path] += len(u)

@@ -13,7 +13,7 @@ from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_lab.editors.moments import Moments
 from more_lab.editors.ultraedit import UltraEditor, UltraTuning, shift
-from more_lab.editors.weights import Work
+from more_lab.editors.work import Work
 from support.editing import an_edit, assert_continues, requests
 
 PATHS = [f"model.language_model.layers.{layer}.mlp.down_proj" for layer in (2, 3)]

@@ -93,15 +93,24 @@ def test_a_routed_prompt_is_answered_by_the_weight_itself(runtime: Runtime, tmp_
 
 
 def test_only_entries_of_the_mask_change(runtime: Runtime, tmp_path: Path) -> None:
-    editor, asked = fitted(runtime, tmp_path, block=2, merge=5, steps=4), requests(tmp_path, 3)
+    editor, asked = fitted(runtime, tmp_path, mask=0.2, block=2, merge=5, steps=4), requests(tmp_path, 3)
     with editor.attach(runtime):
         for number, request in enumerate(asked, 1):
             editor.edit(request, EditContext(number))
     assert len(editor.memories) == 2, "a third edit starts the next block"
     for block, memory in enumerate(editor.memories):
-        mask = block_mask(tuple(memory.delta.shape), editor.tuning.mask, editor.tuning.seed, block)
+        mask = block_mask(tuple(memory.delta.shape), 0.2, editor.tuning.seed, block)
         assert memory.delta[mask].any()
         assert not memory.delta[~mask].any()
+
+
+def test_a_mask_leaves_as_many_inputs_as_published_or_all() -> None:
+    assert [WiseTuning().share(inputs) for inputs in (384, 4_403, 11_008)] == [
+        1.0,
+        pytest.approx(0.5, abs=1e-3),
+        pytest.approx(0.2),
+    ]
+    assert WiseTuning(mask=0.3).share(384) == 0.3
 
 
 def test_changes_stay_within_the_bound(runtime: Runtime, tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_changes_stay_within_the_bound(runtime: Runtime, tmp_path: Path) -> None
 
 
 def test_full_memories_are_merged(runtime: Runtime, tmp_path: Path) -> None:
-    editor, asked = fitted(runtime, tmp_path, block=1, merge=2, steps=4), requests(tmp_path, 4)
+    editor, asked = fitted(runtime, tmp_path, mask=0.2, block=1, merge=2, steps=4), requests(tmp_path, 4)
     counts = []
     with editor.attach(runtime):
         for number, request in enumerate(asked, 1):
@@ -122,7 +131,7 @@ def test_full_memories_are_merged(runtime: Runtime, tmp_path: Path) -> None:
             counts.append(len(editor.memories))
     assert counts == [1, 2, 2, 3], "the third edit finds two full memories and merges them"
     first = editor.memories[0]
-    masks = [block_mask(tuple(first.delta.shape), editor.tuning.mask, editor.tuning.seed, block) for block in (0, 1)]
+    masks = [block_mask(tuple(first.delta.shape), 0.2, editor.tuning.seed, block) for block in (0, 1)]
     assert first.delta[masks[0] & ~masks[1]].any()
     assert first.delta[masks[1] & ~masks[0]].any()
     assert not first.delta[~masks[0] & ~masks[1]].any()
