@@ -25,6 +25,7 @@ from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
+from more_cli.ops.combine import CombineReport, combine
 from more_cli.ops.edit import EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, export
@@ -33,11 +34,11 @@ from more_cli.ops.merge import MergeReport, merge
 from more_cli.ops.retry import retry
 from more_cli.ops.revert import RevertReport, revert
 from more_cli.ops.status import StatusReport, status
-from more_cli.options import EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
+from more_cli.options import CombineOptions, EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
 from more_cli.outputs.edits import EditResult
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Asking
-from more_cli.store.target import locate
+from more_cli.store.target import Target, locate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,6 +292,18 @@ class Model:
         """
         options, loaded = RevertOptions(to=to, last=last, dry_run=dry_run), None if dry_run else self._loaded()
         return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
+
+    def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> CombineReport:
+        """Write the edits of this state and of others into the new state `out`, as `more combine` does.
+
+        Raises:
+            StreamErrors: edits contradict each other and `theirs` is not set, or two have the same id.
+            StateError: bases, recipes or seeds differ, or a state is missing or damaged.
+            UsageError: `out` exists with other edits.
+        """
+        target, paths = Target(self.target.model, Path(out)), [self.target.sidecar, *map(Path, states)]
+        options, loaded = CombineOptions(theirs, dry_run), None if dry_run else self._loaded()
+        return combine(paths, target, options, self.machine, self._progress, runtime=loaded)
 
     def _loaded(self) -> Runtime:
         asked = asked_as(self.target, self._recipe, self._settings)

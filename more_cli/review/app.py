@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from more_cli.errors import DataError, MoreError, UsageError
 from more_cli.ops.log import show
+from more_cli.options import CombineOptions
 from more_cli.render.templates import static
 from more_cli.review.drafts import OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
@@ -34,6 +35,7 @@ from more_cli.review.tasks import (
     AskAll,
     BaseAnswers,
     Check,
+    Combine,
     Evaluate,
     Merge,
     Retry,
@@ -87,6 +89,7 @@ def make_app(target: Target, uploads: Path, worker: Worker) -> FastAPI:
     _asking(app, desk)
     _changing(app, desk)
     _scoring(app, desk)
+    _combining(app, desk)
     _failing(app, desk)
     return app
 
@@ -251,6 +254,35 @@ def _scoring(app: FastAPI, desk: Desk) -> None:
         force: Annotated[bool, Form()] = False,
     ) -> Response:
         return desk.start(Merge(name.strip(), verify, require_all, force))
+
+
+def _combining(app: FastAPI, desk: Desk) -> None:
+    """Add the page that combines this state with another one in its folder."""
+
+    @app.get("/combine")
+    def form(other: str = "", job: int | None = None) -> Response:
+        own = desk.target.sidecar
+        others = sorted(path.name for path in own.parent.glob("*.more") if path.name != own.name and path.is_file())
+        values: dict[str, Any] = {"others": others, "other": other, "name": f"{own.stem}.combined.more"}
+        values |= {"job": desk.done(job, Combine(other, "").path), "plan": None, "incoming": [], "error": None}
+        if other in others:
+            from more_cli.ops.combine import planned
+            from more_cli.ops.shared import open_sources, require_same_setup
+
+            try:
+                sources = open_sources([own, own.with_name(other)])
+                require_same_setup(sources)
+                values["plan"] = plan = planned(sources, CombineOptions(theirs=True))
+                values["incoming"] = [edit for edit in plan.union.edits if edit.id not in sources[0].holdings]
+            except MoreError as error:
+                values["error"] = error
+        return desk.page("combine.html", **values)
+
+    @app.post("/combine")
+    def combine(
+        other: Annotated[str, Form()], name: Annotated[str, Form()], theirs: Annotated[bool, Form()] = False
+    ) -> Response:
+        return desk.start(Combine(other, name.strip(), theirs))
 
 
 def _failing(app: FastAPI, desk: Desk) -> None:

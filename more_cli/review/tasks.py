@@ -13,11 +13,13 @@ from more_cli.inputs.images import ImageSource
 from more_cli.review.drafts import Draft, by_field
 from more_cli.review.edits import Edits
 from more_cli.review.pictures import Pictures
+from more_cli.store.target import Target
 from more_cli.text import counted, plain, shorten
 
 if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.ops.ask import Answers
+    from more_cli.ops.combine import CombineReport
     from more_cli.ops.evaluate import EvalReport
     from more_cli.ops.merge import MergeReport
 
@@ -247,10 +249,40 @@ class Merge:
             UsageError: `name` is a path, or the folder exists and may not be replaced.
             FailedEditsError: an edit does not stand, and all are required.
         """
-        if self.name in ("", ".", "..") or Path(self.name).name != self.name:
-            raise UsageError(f"`{shorten(self.name)}` is not a name of a folder", "type a name without `/`")
-        out = model.target.sidecar.parent / self.name
+        out = _beside(model.target, self.name, "folder")
         return model.merge(out, verify=self.verify, require_all=self.require_all, force=self.force)
+
+
+@dataclass(frozen=True)
+class Combine:
+    """Write the edits of this state and of another one beside it into a new state."""
+
+    other: str
+    """File name of the other state."""
+    name: str
+    """File name of the new one; `.more` may be left out."""
+    theirs: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        return f"combining with {shorten(self.other)}"
+
+    @property
+    def path(self) -> str:
+        """The page of the form."""
+        return f"/combine?other={quote(self.other, safe='')}"
+
+    def run(self, model: Model) -> CombineReport:
+        """Return what the new state holds.
+
+        Raises:
+            UsageError: a name is a path, or the new state exists with other edits.
+            DataError: edits contradict each other, and the later one is not to count.
+        """
+        name = self.name if self.name.endswith(".more") else f"{self.name}.more"
+        other, out = _beside(model.target, self.other, "state"), _beside(model.target, name, "state")
+        return model.combine(other, out=out, theirs=self.theirs)
 
 
 @dataclass(frozen=True)
@@ -292,6 +324,17 @@ class Revert:
         """
         if self.edits.now().head != self.head:
             raise StateError(STALE, "look at the edit as it is now, then press the button again")
+
+
+def _beside(target: Target, name: str, what: str) -> Path:
+    """Return the path of a name in the folder of the state.
+
+    Raises:
+        UsageError: it is a path.
+    """
+    if name in ("", ".", "..", ".more") or Path(name).name != name:
+        raise UsageError(f"`{shorten(name)}` is not a name of a {what}", "type a name without `/`")
+    return target.sidecar.parent / name
 
 
 def _sources(pictures: Pictures, digest: str) -> Sequence[ImageSource]:

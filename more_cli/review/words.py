@@ -16,6 +16,11 @@ _WORDS = (
     (r"`more edit MODEL EDITS --reapply` applies reverted edits again", "draft it again to apply it again"),
     (r"`more log` lists the ids", "the list has every edit"),
     (r"; --reapply applies them again", ""),
+    (
+        r"--theirs lets the later one of each count, or take one back: .+",
+        "let the later one count, or revert one of them",
+    ),
+    (r"name a new file with -o", "type another name"),
     (r"--([a-z][a-z-]*)", r"option \1"),
 )
 """Pattern and what stands for it; the last one takes every other option."""

@@ -145,7 +145,7 @@ def test_pictures_are_dropped_and_edits_sorted_scored_and_merged(model: Path, br
     assert (model.parent / "from-the-page" / "more.json").is_file()
 
 
-@pytest.mark.parametrize("path", ["", "edit?id=size-01", "draft", "ask", "eval", "merge", "nowhere"])
+@pytest.mark.parametrize("path", ["", "edit?id=size-01", "draft", "ask", "eval", "combine", "merge", "nowhere"])
 def test_no_page_is_wider_than_a_phone(model: Path, browser: Browser, path: str) -> None:
     with process("review", model) as server:
         assert server.stdout is not None

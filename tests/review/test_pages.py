@@ -477,7 +477,7 @@ def test_a_bug_leaves_the_page_running(
 
 
 def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing(page: Page) -> None:
-    for path in ("/", "/ask", "/draft", "/edit?id=e1", "/eval", "/merge"):
+    for path in ("/", "/ask", "/draft", "/edit?id=e1", "/eval", "/combine", "/merge"):
         text = page.get(path).text
         assert not re.search(r"<script|<style|\sstyle=|\son[a-z]+=", text), path
         assert all(link.startswith("/") for link in re.findall(r'(?:src|href|action)="([^"]*)"', text)), path
