@@ -1,4 +1,5 @@
-"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md` with `schemas.json`, `security.md`.
+"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md` with `schemas.json`, `security.md`,
+`research/claims.md`.
 
 python docs/generate.py             writes them
 python docs/generate.py --check     says which are not up to date (exit code 1)
@@ -17,6 +18,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from generator import examples
+from generator.claims import claims_page
 from generator.commands import commands_page
 from generator.outputs import json_page
 from generator.pages import PAGES, with_texts
@@ -37,6 +39,7 @@ def pages() -> dict[str, str]:
         "json.md": json_page(),
         "schemas.json": schemas_text(),
         "security.md": security_page(DOCS.parent),
+        "research/claims.md": claims_page(),
     }
 
 

@@ -23,6 +23,8 @@ SETTINGS = ("statistics=site", "statistics=shared", "pooling=none")
 """Those settings, the paper's own first."""
 SEEDS = "seeds"
 """The sweep that compares bases; the others take their mean."""
+PAPER = "-paper"
+"""Behind the name of a sweep: its trials with P_0 = I / (1 + lambda), the form of the paper's text."""
 Cell = tuple[str, str]
 """A world and a suite."""
 Sides = tuple[list[Run], list[Run]]
@@ -77,6 +79,7 @@ def changes(sweep: str, trials: Sequence[Run]) -> list[str]:
     """Return the settings of a sweep, the paper's own first."""
     if sweep == CALIBRATED:
         return list(SETTINGS)
+    sweep = sweep.removesuffix(PAPER)
     values = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
     own = " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values.get("settings", {})))
     if sweep == SEEDS:
@@ -85,6 +88,14 @@ def changes(sweep: str, trials: Sequence[Run]) -> list[str]:
         own = FROZEN
     others = {run["change"] for run in trials} - {own}
     return [own, *sorted(others, key=lambda change: (len(change), change))]  # rank 8 before rank 16
+
+
+def form_of(settings: Sequence[str]) -> tuple[str, str]:
+    """Return what a trial's form of P adds to the name of its sweep, and the settings that are not of the form."""
+    if "normalisation=paper" not in settings:
+        return "", " ".join(settings)
+    own = ("normalisation=", "default.step=")
+    return PAPER, " ".join(setting for setting in settings if not setting.startswith(own))
 
 
 def of(trials: Sequence[Run], cell: Cell, change: str) -> list[Run]:

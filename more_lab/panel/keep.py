@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from more_lab.panel.ablations import FROZEN, SEEDS
+from more_lab.panel.ablations import FROZEN, SEEDS, form_of
 from more_lab.panel.editors import kept
 from more_lab.panel.table import METRICS
 
@@ -43,12 +43,12 @@ def ablation_lines(out: Path, sweep: str) -> Iterator[dict[str, Any]]:
     """Yield the trials of a sweep of the paper's ablations, one line each."""
     for line in _lines(out / "results.jsonl"):
         trial = line["trial"]
-        changed = " ".join(trial["settings"]) or FROZEN
+        form, changed = form_of(trial["settings"])
         yield {
-            "sweep": sweep,
+            "sweep": sweep + form,
             "world": _world(trial["model"]),
             "suite": trial["suite"],
-            "change": f"seed={trial['seed']}" if sweep == SEEDS else changed,
+            "change": f"seed={trial['seed']}" if sweep == SEEDS else changed or FROZEN,
             "seed": 0 if sweep == SEEDS else trial["seed"],
             "counts": line["counts"],
             "cost": round(line["cost"], 3),

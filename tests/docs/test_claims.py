@@ -1,41 +1,198 @@
-"""The page of claims: its counts are those of its rows, and what it says about the paper's own numbers is so."""
+"""The page of claims: every verdict follows from the intervals in its cell, every estimate from the results, and what
+the page says about the paper's own numbers is so."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 
+from generator.claims import COLUMNS, judged
+from more_cli.evaluation.metrics import RESAMPLES, SEED
+from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import Printed, table
+from more_lab.panel.table import FIVE, MEAN, RESULTS, per_edit, runs_of
 from support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "research" / "claims.md").read_text(encoding="utf-8")
-VERDICTS = "confirmed", "refuted", "undecided", "not measured"
-FIVE = "Rel", "T-Gen", "M-Gen", "T-Loc", "M-Loc"
+DATA = tomllib.loads((RESULTS / "claims.toml").read_text(encoding="utf-8"))
+ESTIMATES = [estimate for claim in DATA["claim"] for estimate in claim.get("estimates", ())]
+VERDICTS = "holds", "does not hold", "not decided"
+SAID = re.compile(rf"\*\*({'|'.join(VERDICTS)})\*\*")
+INTERVAL = re.compile(r"[-+]?[\d.]+ \(([-+]?[\d.]+) to ([-+]?[\d.]+)\)(?:, claimed (>|<|within) (-?[\d.]+))?")
 CELLS = list(product(("BLIP2-OPT", "LLaVA-v1.5"), ("e-vqa", "e-ic")))
+LONGEST = 330
+"""Characters of a cell."""
 
 
-def claims() -> list[list[str]]:
-    """Return the cells of every row that has a number."""
+def rows() -> list[dict[str, str]]:
+    """Return the cells of every row that has a number, by column."""
     lines = [line for line in PAGE.splitlines() if re.match(r"\| \d+ \|", line)]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [dict(zip(COLUMNS, split(line), strict=True)) for line in lines]
 
 
-def test_rows_are_numbered_and_say_claim_place_print_verdict_and_command() -> None:
-    rows = claims()
-    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
-    for number, claim, place, printed, measured, verdict, command in rows:
-        assert all((claim, place, printed, command)), number
-        assert verdict.startswith(VERDICTS), number
-        assert measured or verdict == "not measured", number
+# --- verdicts
 
 
-def test_the_counts_are_those_of_the_rows() -> None:
-    counts = Counter(next(word for word in VERDICTS if row[5].startswith(word)) for row in claims())
-    said = ", ".join(f"{counts[word]} {word}" for word in VERDICTS)
-    assert f"{sum(counts.values())} claims of the M-ORE paper: **{said}.**" in PAGE
+def supported(cell: str) -> str:
+    """Return the verdict that the intervals of a cell support: that of all of them, if they agree."""
+    head, _, body = cell.partition(": ")
+    common = re.search(r"claimed (>|<|within) (-?[\d.]+)(?:, margin ([\d.]+))?", head)
+    found = set()
+    for low, high, side, bound in INTERVAL.findall(body):
+        if common and not side:
+            side, bound = common.groups()[:2]
+        if side:
+            margin = float((common and common[3]) or -1)
+            found.add(one_says(float(low), float(high), side, float(bound), margin))
+    return found.pop() if len(found) == 1 else "not decided"
+
+
+def one_says(low: float, high: float, side: str, bound: float, margin: float) -> str:
+    """Return what one interval supports; written apart from the page's own rule, on purpose."""
+    if side == "<":
+        low, high, bound, side = -high, -low, -bound, ">"
+    if side == ">":
+        small = low >= bound - margin and high <= bound + margin
+        return "holds" if low > bound else "does not hold" if high <= bound or small else "not decided"
+    return "holds" if max(-low, high) <= bound else "does not hold" if max(low, -high) > bound else "not decided"
+
+
+def test_every_verdict_of_a_small_world_follows_from_the_intervals_in_its_cell() -> None:
+    said = {row[""]: (SAID.match(row["in small worlds"]), row["in small worlds"]) for row in rows()}
+    assert sum(found is not None for found, _ in said.values()) > 40
+    assert {number: cell for number, (found, cell) in said.items() if not found and cell != "–"} == {}
+    wrong = {number: cell for number, (found, cell) in said.items() if found and found[1] != supported(cell)}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict"),
+    [
+        ("**x**, claimed > 0: mean +2.0 (+0.1 to +4.0); other +3.0 (+1.0 to +5.0)", "holds"),
+        ("**x**, claimed > 0: mean -2.0 (-4.0 to -0.1)", "does not hold"),
+        ("**x**, claimed > 0: mean +2.0 (-0.1 to +4.0)", "not decided"),
+        ("**x**, claimed > 0: mean +2.0 (+0.1 to +4.0); other -3.0 (-5.0 to -1.0)", "not decided"),
+        ("**x**, claimed < 0, margin 1: mean +0.1 (-0.6 to +0.7)", "does not hold"),
+        ("**x**, claimed < 0, margin 0.5: mean +0.1 (-0.6 to +0.7)", "not decided"),
+        ("**x**, claimed within 2: mean +1.0 (-0.5 to +1.9)", "holds"),
+        ("**x**, claimed within 2: mean +4.0 (+2.1 to +6.0)", "does not hold"),
+        ("**x**: Rel 95.0 (76.4 to 99.1), claimed > 50; Rel 0.0 (0.0 to 11.4), claimed < 50", "holds"),
+        ("**x**: no interval was kept", "not decided"),
+    ],
+)
+def test_intervals_support_a_verdict_only_where_all_lie_on_one_side(cell: str, verdict: str) -> None:
+    assert supported(cell) == verdict
+
+
+def test_what_the_paper_alone_says_starts_with_a_verdict_and_no_model_is_judged() -> None:
+    for row in rows():
+        assert SAID.match(row["arithmetic or algebra"]) or row["arithmetic or algebra"] == "–", row
+        named = row["on the named model"]
+        assert named.startswith("untested (`") or "named" in DATA["claim"][int(row[""]) - 1] or named == "–", row
+        measured = row["in small worlds"] != "–"
+        assert not measured or named.startswith("untested"), row
+
+
+def test_the_page_is_short_and_no_place_counts_verdicts() -> None:
+    assert [int(row[""]) for row in rows()] == list(range(1, len(rows()) + 1))
+    assert len(PAGE.splitlines()) <= 150
+    assert [row[""] for row in rows() if max(map(len, row.values())) > LONGEST] == []
+    counted = re.compile(r"\d+ (?:are |were )?(?:confirmed|refuted)|\b(?:confirmed|refuted)\b", re.IGNORECASE)
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *RESULTS.rglob("*.md")]
+    assert [page.name for page in pages if counted.search(page.read_text(encoding="utf-8"))] == []
+
+
+# --- estimates
+
+
+def run(name: str, suite: str, editor: str) -> dict[str, Any]:
+    (found,) = [one for one in runs_of(name) if (one["suite"], one["editor"]) == (suite, editor)]
+    return found
+
+
+def by_edit(values: Mapping[str, Sequence[float]], metric: str) -> list[float]:
+    if metric != MEAN:
+        return list(values[metric])
+    return [mean(column) for column in zip(*(values[one] for one in FIVE), strict=True)]
+
+
+def pairs(name: str, suite: str, first: str, second: str, metric: str, protocol: str) -> list[float]:
+    key = "per_edit" if protocol == "final" else "online_per_edit"
+    found = compare(*(by_edit(run(name, suite, editor)[key], metric) for editor in (first, second)))
+    return [100 * found.difference, 100 * found.low, 100 * found.high]
+
+
+def kept(name: str, suite: str, first: str, second: str, metric: str) -> list[float]:
+    """Return how much more the second keeps from right after each edit to after all."""
+    both = []
+    for editor in (first, second):
+        one = run(name, suite, editor)
+        both.append([b - a for a, b in zip(one["online_per_edit"][metric], one["per_edit"][metric], strict=True)])
+    found = compare(*both)
+    return [100 * found.difference, 100 * found.low, 100 * found.high]
+
+
+def level(name: str, suite: str, editor: str, readout: str, metric: str) -> list[float]:
+    return [100 * number for number in run(name, suite, editor)["readouts"][readout][metric][:3]]
+
+
+def apart(first: str, second: str, suite: str, metric: str) -> list[float]:
+    """Return the difference of two worlds, whose edits are not the same, by the paper's own setting on three bases."""
+    draws, means, samples = np.random.default_rng(SEED), [], []
+    for world in (first, second):
+        mine = [
+            one | {"ids": list(range(len(one["values"]["Rel"])))}
+            for one in runs_of("ablations.jsonl")
+            if (one["sweep"], one["world"], one["suite"], one["change"]) == ("rank", world, suite, "rank=32")
+        ]
+        values = np.asarray(list(per_edit(mine, metric).values()))
+        means.append(values.mean())
+        samples.append(values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1))
+    low, high = np.percentile(samples[1] - samples[0], [2.5, 97.5])
+    return [100 * (means[1] - means[0]), 100 * low, 100 * high]
+
+
+def cell(page: str, section: str, row: str, column: str) -> list[float]:
+    text = (RESULTS / page).read_text(encoding="utf-8")
+    lines = text.partition(f"\n## {section}\n")[2].split("\n## ")[0] if section else text
+    table_of = [split(line) for line in lines.splitlines() if line.startswith("|")]
+    above = next(cells for cells in table_of if column in cells)
+    (found,) = [cells for cells in table_of if cells[: row.count(" | ") + 1] == row.split(" | ")]
+    return [float(number) for number in re.findall(r"[-+]?\d+\.\d+", found[above.index(column)])]
+
+
+def split(line: str) -> list[str]:
+    return [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+READERS: dict[str, Callable[..., list[float]]] = {
+    "pairs": pairs,
+    "kept": kept,
+    "level": level,
+    "apart": apart,
+    "cell": cell,
+}
+
+
+@pytest.mark.parametrize("estimate", [one for one in ESTIMATES if "from" in one], ids=lambda one: one["what"])
+def test_every_estimate_is_that_of_the_results(estimate: Mapping[str, Any]) -> None:
+    reader, *where = estimate["from"]
+    # A bootstrap's ends depend in their last digit on how the draws are made.
+    assert READERS[reader](*where) == pytest.approx(estimate["value"], abs=0.06)
+
+
+def test_most_estimates_are_compared_with_the_results() -> None:
+    assert sum("from" in one for one in ESTIMATES) > 2 / 3 * len(ESTIMATES)
+    assert {judged(one) for one in ESTIMATES} == set(VERDICTS)
+
+
+# --- what is printed
 
 
 def after_100(editor: str, backbone: str, suite: str) -> Printed:

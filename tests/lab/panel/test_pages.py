@@ -73,6 +73,15 @@ def test_an_ablation_is_a_mean_over_the_bases_of_both() -> None:
     assert ablations.change([[0.0, 0.0]]) == "0.0", "where no edit differs there is no interval"
 
 
+def test_trials_in_the_form_of_the_paper_s_text_are_a_sweep_of_their_own() -> None:
+    """They are compared with each other, not with those of the authors' form."""
+    assert ablations.form_of(("default.lambda=100",)) == ("", "default.lambda=100")
+    form, change = ablations.form_of(("normalisation=paper", "default.step=200.1", "default.lambda=100"))
+    assert (form, change) == ("-paper", "default.lambda=100")
+    ours = [run for run in runs_of("ablations.jsonl") if run["sweep"] == "lambda" + form]
+    assert ablations.changes("lambda" + form, ours)[:2] == ["default.lambda=2000", change]
+
+
 def test_online_uses_the_checkpoints_that_a_run_has() -> None:
     """`lora-all` has checkpoints after 1, .., 10, 20, .. edits: ten are used for a hundred edits, ten for ten."""
     scores = {
