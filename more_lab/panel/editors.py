@@ -35,6 +35,18 @@ ORDERS = "orders.jsonl"
 """Runs of NINE's editors with the settings that were chosen there, in two other orders (`--order 1`, `--order 2`)."""
 THOUSAND = "thousand.jsonl"
 """Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
+LOOP = "loop.jsonl"
+"""Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`, and of P = I in the paper's form."""
+GROUPS = "as published", "loop", "loop and anchors"
+FACTORIAL = {
+    "ft-l": "ft-l",
+    "lora": "lora",
+    "alphaedit": "alphaedit",
+    "memit": "memit",
+    "mend": "mend",
+    "more:paper": "more",
+}
+"""Editors of RIVALS that stand for `as published`, with the names that they have there."""
 MARKS = (100, 10, 1)
 MEANS = "Mean of five by suite and model, final@100, own constants"
 LONG_MARKS = (1, 10, 100, 1000)
@@ -123,6 +135,7 @@ def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
 def page() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield text_of("editors")
+    yield from factorial()
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
     yield from thousand()
@@ -201,6 +214,26 @@ def thousand() -> Iterator[str]:
         yield row(run["row"], chosen.get(run["row"], "own"), *scores)
     yield from table(f"{title}, final@1000", runs, "final@1000")
     yield from differences(title, runs, mark=1000)
+
+
+def factorial() -> Iterator[str]:
+    """Yield editors as published, in M-ORE's loop, and in the loop with anchors: mean of five, then each metric."""
+    groups: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in GROUPS}
+    for editor, run in on_suite(runs_of(RIVALS), "e-vqa").items():
+        if editor in FACTORIAL:
+            groups[GROUPS[0]][FACTORIAL[editor]] = run | {"row": FACTORIAL[editor]}
+    for run in runs_of(LOOP):
+        name, _, group = run["row"].partition(", ")
+        groups[group][name] = run | {"row": name}
+    names = dict.fromkeys(name for found in groups.values() for name in found)
+    title = "e-vqa, what the loop gives and what P gives (own constants)"
+    yield from head("editor", *GROUPS, title=f"{title}: mean of five, final@100, and samples an edit")
+    for name in names:
+        found = [groups[group].get(name) for group in GROUPS]
+        yield row(name, *(f"{average(run, 'final@100'):.1f}, {run['cost']:.1f}" if run else "" for run in found))
+    for group, runs in list(groups.items())[1:]:
+        yield from table(f"{title}, {group}, final@100", list(runs.values()), "final@100")
+        yield from differences(f"{title}, {group}", list(runs.values()))
 
 
 def sections(path: str, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
