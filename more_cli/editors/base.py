@@ -6,8 +6,8 @@ A `Query` never holds the target, so no editor can see the answer when it decide
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,9 +18,10 @@ from more_cli.editors.past import Past
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.changes import Change
-from more_cli.model.runtime import Runtime
+from more_cli.model.runtime import Runtime, Unended
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
+from more_cli.recipe.tables import Teaching
 
 Status = Literal["learnt", "not-learnt", "refused", "already-right"]
 
@@ -133,6 +134,8 @@ class Editor(ABC):
     """Its state grows with the number of edits."""
     recipe: Recipe | None = None
     """For one that uses anchors: the recipe that chooses them."""
+    teaching: Teaching = Teaching()
+    """How it asks and is taught, for an editor without a recipe."""
     notices: Sequence[str] = ()
     """What a reader of its scores should know, one line each, such as a difference from what was published."""
     is_base: ClassVar[bool] = False
@@ -205,8 +208,18 @@ class Editor(ABC):
         raise NotImplementedError(f"editor `{self.name}` does not use anchors")
 
     def constants(self) -> dict[str, Any]:
-        """Return every number that decides what the editor does, as JSON values."""
+        """Return every number of the method that decides what the editor does, as JSON values."""
         return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return `constants`, and how the editor is taught where that was changed."""
+        return self.constants() | self.teaching.changed
+
+    @contextmanager
+    def taught(self, runtime: Runtime) -> Iterator[None]:
+        """Attach the editor to a model on which it is taught as `teaching` says."""
+        with self.attach(runtime if self.teaching.end_of_sequence else Unended(runtime)):
+            yield
 
     @abstractmethod
     def reset(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
@@ -22,6 +22,7 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.errors import UsageError
 from more_cli.recipe.settings import apply_setting, refusal
+from more_cli.recipe.tables import Teaching
 from more_cli.system import plugins
 from more_cli.text import shorten
 
@@ -116,29 +117,54 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
     def make(options: EditorOptions) -> Editor:
         if options.recipe is not None:
             raise UsageError(f"editor `{name}` has no recipe", "drop --recipe; --set changes its numbers")
+        teaching, settings = _taught(name, numbers.model_fields if numbers else (), options.settings)
         if numbers is None:
-            if options.settings:
-                raise UsageError(f"editor `{name}` has no settings", "drop --set")
-            return made()  # type: ignore[no-any-return]
+            if settings:
+                hint = f"drop it; every editor has {', '.join(Teaching.model_fields)}"
+                raise UsageError(f"editor `{name}` has no setting `{settings[0]}`", hint)
+            return _teaching(made(), teaching)
         if scheme := open_checkpoint(options.model).scheme:
             what = f"`{options.model}` is quantised to {scheme}: editor `{name}` needs full-precision weights"
             raise UsageError(what, "name the checkpoint it was made from, or use editor `more`")
         values: dict[str, Any] = {}
-        for setting in options.settings:
+        for setting in settings:
             apply_setting(values, setting)
         try:
             filled = numbers.model_validate(values)
         except ValidationError as error:
-            listed = f"its keys are {', '.join(numbers.model_fields)}"
-            raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=options.settings) from None
+            listed = f"its keys are {', '.join((*numbers.model_fields, *Teaching.model_fields))}"
+            raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=settings) from None
         for key, value in filled:
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(
                     f"editor `{name}`: `{key}` cannot be `{value}`", f"write a finite number in --set {key}="
                 )
-        return made(filled)  # type: ignore[no-any-return]
+        return _teaching(made(filled), teaching)
 
     return make
+
+
+def _taught(name: str, own: Collection[str], settings: Sequence[str]) -> tuple[Teaching, tuple[str, ...]]:
+    """Return what settings say about how an editor is taught, and the others; a key of its `own` numbers is another.
+
+    Raises:
+        UsageError: a value that such a key cannot have.
+    """
+    keys = Teaching.model_fields.keys() - set(own)
+    mine = tuple(setting for setting in settings if setting.partition("=")[0].strip() in keys)
+    values: dict[str, Any] = {}
+    for setting in mine:
+        apply_setting(values, setting)
+    try:
+        teaching = Teaching.model_validate(values)
+    except ValidationError as error:
+        raise refusal(error, Teaching, f"editor `{name}`", listed="", typed=mine) from None
+    return teaching, tuple(setting for setting in settings if setting not in mine)
+
+
+def _teaching(made: Editor, teaching: Teaching) -> Editor:
+    made.teaching = teaching
+    return made
 
 
 def _numbers_of(name: str, made: type) -> type[BaseModel] | None:

@@ -12,7 +12,7 @@ from more_cli.model.families import family_of
 from more_cli.model.keymap import meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
-from more_cli.model.prompts import OWN, Prompter
+from more_cli.model.prompts import OWN, SEQUENCE, Prompter
 from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right, unpacked
 from more_cli.model.runtime import Runtime
 
@@ -29,7 +29,12 @@ class Blueprint(NamedTuple):
 
 
 def load_blueprint(
-    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+    checkpoint: Checkpoint,
+    model: PreTrainedModel | None = None,
+    *,
+    system: str = "",
+    prompts: str = OWN,
+    labels: str = SEQUENCE,
 ) -> Blueprint:
     """Load all of a checkpoint but its weights; `model` is the one without weights, if the caller has it.
 
@@ -37,7 +42,7 @@ def load_blueprint(
         StateError: processor or chat template are missing or do not load.
     """
     model = model or meta_model(checkpoint)
-    return Blueprint(model, load_prompter(checkpoint, model, system=system, prompts=prompts))
+    return Blueprint(model, load_prompter(checkpoint, model, system=system, prompts=prompts, labels=labels))
 
 
 def load_runtime(
@@ -47,11 +52,12 @@ def load_runtime(
     blueprint: Blueprint | None = None,
     system: str = "",
     prompts: str = OWN,
+    labels: str = SEQUENCE,
     reserve: int = 0,
 ) -> Runtime:
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
-    `blueprint` is what `load_blueprint` gave for the same system prompt and prompts, if the caller has it.
+    `blueprint` is what `load_blueprint` gave for the same system prompt, prompts and labels, if the caller has it.
 
     Raises:
         StateError: the files do not make a model, the processor does not fit it, or a library is missing.
@@ -64,7 +70,7 @@ def load_runtime(
     machine = machine or Machine()
     import_library(checkpoint)
     require_right(checkpoint, machine)
-    blueprint = blueprint or load_blueprint(checkpoint, system=system, prompts=prompts)
+    blueprint = blueprint or load_blueprint(checkpoint, system=system, prompts=prompts, labels=labels)
     require_fit(checkpoint.path, *blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = machine.kernel(getattr(blueprint.model, "_supports_sdpa", False))
@@ -94,7 +100,12 @@ def load_runtime(
 
 
 def load_fitting_prompter(
-    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+    checkpoint: Checkpoint,
+    model: PreTrainedModel | None = None,
+    *,
+    system: str = "",
+    prompts: str = OWN,
+    labels: str = SEQUENCE,
 ) -> Prompter:
     """Load what turns questions into tokens, and check that the model can take what it makes of an image.
 
@@ -103,13 +114,18 @@ def load_fitting_prompter(
     Raises:
         StateError: processor or chat template are missing, do not load, or do not fit the model.
     """
-    blueprint = load_blueprint(checkpoint, model, system=system, prompts=prompts)
+    blueprint = load_blueprint(checkpoint, model, system=system, prompts=prompts, labels=labels)
     require_fit(checkpoint.path, *blueprint)
     return blueprint.prompter
 
 
 def load_prompter(
-    checkpoint: Checkpoint, model: PreTrainedModel | None = None, *, system: str = "", prompts: str = OWN
+    checkpoint: Checkpoint,
+    model: PreTrainedModel | None = None,
+    *,
+    system: str = "",
+    prompts: str = OWN,
+    labels: str = SEQUENCE,
 ) -> Prompter:
     """Load what turns questions into tokens, without weights.
 
@@ -125,6 +141,7 @@ def load_prompter(
         family_of(config.model_type),
         system=system,
         prompts=prompts,
+        labels=labels,
         max_length=getattr(text, "max_position_embeddings", None),
         decoder_start=decoder_start(text),
     )

@@ -29,6 +29,8 @@ _ANSWER = "\ue000answer\ue000"
 _Form = tuple[int, str | None]
 """Number of images, and the answer if it is part of the chat."""
 _Prompted = tuple[str, Tensor, dict[str, Tensor]]
+SEQUENCE, ALONE = "sequence", "alone"
+"""Tokens of a target: those that it has in the whole sequence, or by itself."""
 OWN, MMEDIT = "own", "mmedit"
 """Wordings of questions: as they are, in the checkpoint's template or phrasing; or as MMEdit's code words them."""
 RECENT = 64 << 20
@@ -51,6 +53,7 @@ class Prompter:
         *,
         system: str = "",
         prompts: str = OWN,
+        labels: str = SEQUENCE,
         max_length: int | None = None,
         decoder_start: int | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class Prompter:
         self.family = family or Family()
         self.system = system
         self.prompts = prompts
+        self.labels = labels
         self.max_length = max_length
         self.decoder_start = decoder_start
         self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
@@ -151,7 +155,7 @@ class Prompter:
 
     def _answer(self, prompt: str, target: str, length: int) -> tuple[int, list[int]]:
         """Return where the target starts in a prompt of `length` tokens, and the target's tokens."""
-        if self.decoder_start is not None:
+        if self.decoder_start is not None or self.labels == ALONE:
             return length, list(self.tokenizer(target, add_special_tokens=False)["input_ids"])
         prompt += self._phrasing.appended
         before, whole = self._tokens(prompt), self._tokens(prompt + self._separator + target)

@@ -418,6 +418,18 @@ class _Enough(Exception):
     """Ends a forward pass whose rest nobody reads."""
 
 
+class Unended(Runtime):
+    """The same model for an editor that is taught targets without the token that ends them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.__dict__ = runtime.__dict__  # one state: what one attaches, the other has
+
+    def encode(self, query: Query, target: str | None = None) -> Encoded:
+        """Tokenise one question, with its target up to its end."""
+        encoded = super().encode(query, target)
+        return encoded if target is None else encoded.unended
+
+
 def _keep(found: dict[int, Tensor], place: int, places: int, hidden: Tensor, rows: Rows) -> Tensor:
     found[place] = hidden.float()
     if len(found) == places:

@@ -162,6 +162,7 @@ def switches(recipe: Recipe) -> list[str]:
         "last_vision": f"the last {counted(recipe.last_vision or 0, 'vision layer')}",
         "top_k": f"writes to {counted(recipe.top_k or 0, 'group')} of the largest gradient",
         "end_of_sequence": "targets without their end",
+        "labels": "targets tokenised alone",
     }
     fields = type(recipe).model_fields
     named = [words for key, words in names.items() if getattr(recipe, key) != fields[key].default]

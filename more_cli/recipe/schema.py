@@ -30,6 +30,7 @@ from more_cli.recipe.tables import (
     Share,
     Statistics,
     Unset,
+    asking_of,
 )
 from more_cli.text import counted
 
@@ -38,7 +39,7 @@ BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
 SWITCHES = (
     *("statistics", "key_mask", "key_taken", "rank_share"),
-    *("basis", "basis_rate", "basis_orthonormal", "last_vision", "compact"),
+    *("basis", "basis_rate", "basis_orthonormal", "last_vision", "compact", "labels"),
 )
 """Keys that came after the first states, most of them for the paper's ablations. A state stores such a key only if it
 is not at its default, so older states keep their bytes."""
@@ -181,6 +182,9 @@ class Recipe(BaseModel):
     end_of_sequence: bool = True
     """Whether the token that ends an answer is part of an edit's target: it is then trained, pooled into the key, and
     has to be right for the edit to hold. Scores of `eval` count it in any case."""
+    labels: Literal["sequence", "alone"] = "sequence"
+    """Tokens of a target: those that it has in the whole sequence (`sequence`), or those that it has by itself, put
+    behind the prompt, as MMEdit's code labels them (`alone`). Scores of `eval` use the same."""
 
     @model_validator(mode="before")
     @classmethod
@@ -268,7 +272,7 @@ class Recipe(BaseModel):
     @property
     def asking(self) -> Asking:
         """How questions are asked: the arguments of `load_prompter` and `load_runtime`."""
-        return Asking(system=self.system, prompts=self.prompts)
+        return asking_of(self.model_dump(include={"system", "prompts", "labels"}))
 
     def excludes(self, site: str) -> bool:
         """Return whether a site is excluded."""

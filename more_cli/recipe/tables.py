@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -17,10 +18,38 @@ Statistics = Literal["site", "modality", "shared"]
 
 
 class Asking(TypedDict):
-    """How questions are asked."""
+    """How questions are asked, and which tokens a target has."""
 
     system: str
     prompts: str
+    labels: NotRequired[str]
+    """Absent where it is the default, so that what was cached before this key stays."""
+
+
+def asking_of(constants: Mapping[str, Any]) -> Asking:
+    """Return how an editor with these constants asks; one without a recipe asks as the checkpoint does."""
+    found = Asking(system=str(constants.get("system", "")), prompts=str(constants.get("prompts", "own")))
+    if (labels := str(constants.get("labels", "sequence"))) != "sequence":
+        found["labels"] = labels
+    return found
+
+
+class Teaching(BaseModel):
+    """How an editor without a recipe asks questions and is taught targets: keys that a recipe has as well."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompts: Literal["own", "mmedit"] = "own"
+    """Wording of questions: as the checkpoint does (`own`), or as MMEdit's code does (`mmedit`)."""
+    labels: Literal["sequence", "alone"] = "sequence"
+    """Tokens of a target: those in the whole sequence (`sequence`), or those that it has by itself (`alone`)."""
+    end_of_sequence: bool = True
+    """Whether the token that ends an answer is part of what an edit trains."""
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What is not as by default, so that without a change the keys of older runs stay."""
+        return self.model_dump(exclude_defaults=True)
 
 
 class Constants(BaseModel):

@@ -100,7 +100,7 @@ class HeldAnchors:
     @contextmanager
     def attached(self, editor: Editor, runtime: Runtime, *, fresh: bool) -> Iterator[None]:
         """Attach an editor that holds these anchors; a `fresh` one, without edits, first fixes lambda and P."""
-        with editor.attach(runtime):
+        with editor.taught(runtime):
             if self.questions and "anchors" in editor.capabilities:
                 cached = self.cache / cache_name(self.digest, self.facts)
                 editor.hold(ask_anchors(runtime, self.questions, cached), fresh=fresh)

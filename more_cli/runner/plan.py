@@ -20,10 +20,9 @@ from more_cli.evaluation.streams import Writing, writes_together
 from more_cli.files import default_cache, sha256_bytes
 from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
-from more_cli.model.prompts import OWN
 from more_cli.ops.anchors import identities, leave_out
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.recipe.tables import Asking
+from more_cli.recipe.tables import asking_of
 from more_cli.runner.anchors import HeldAnchors, choose_anchors
 from more_cli.runner.protocols import Protocol, Schedule, Scored
 from more_cli.runner.references import require_answers
@@ -156,7 +155,7 @@ def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mappin
     require_answers(edits, options.yardstick)
     reproduce = {
         "editor": options.editor,
-        "constants": editor.constants(),
+        "constants": editor.facts(),
         "base": base.fingerprint,
         "template": base.template,
         "suite": suite.name,
@@ -194,11 +193,6 @@ def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
         hint = "leave --metrics out" if options.preset else "leave --protocol out, or name `final` alone"
         raise UsageError(f"edits are written together, after the last one: there is no protocol `{early[0]}`", hint)
     return Schedule(edits, options.protocols)
-
-
-def asking_of(constants: Mapping[str, Any]) -> Asking:
-    """Return how an editor with these constants asks; one without a recipe asks as the checkpoint does."""
-    return Asking(system=str(constants.get("system", "")), prompts=str(constants.get("prompts", OWN)))
 
 
 def edits_hash(edits: Iterable[Edit]) -> str:

@@ -13,9 +13,10 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.session import versions
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe.tables import asking_of
 from more_cli.runner.anchors import without_keys
 from more_cli.runner.journal import RunJournal, settled
-from more_cli.runner.plan import Base, Plan, RunOptions, asking_of, base_key, plan_run, run_key, schedule_of
+from more_cli.runner.plan import Base, Plan, RunOptions, base_key, plan_run, run_key, schedule_of
 from more_cli.runner.protocols import Schedule
 from more_cli.runner.references import BaseAnswers, EarlierAnswers
 from more_cli.runner.report import SuiteReport, Work

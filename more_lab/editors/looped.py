@@ -44,6 +44,7 @@ class Looped(Editor):
         self.inner, self.recipe = inner, recipe
         self.name = inner.name  # type: ignore[misc]  # its fit is the rival's own
         self.capabilities = inner.capabilities | {"anchors"}
+        self.teaching = inner.teaching
         self.anchors: Sequence[Anchor] = ()
         """Held ones; every write draws some of them."""
         self._protected = False

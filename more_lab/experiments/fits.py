@@ -50,7 +50,7 @@ class Fits:
             return None
         edits, held_out = self._edits(editor)
         pools = [stream_digest(edits), stream_digest(held_out)]
-        facts = [editor.name, editor.fit_constants(), pools, *self._facts]
+        facts = [editor.name, editor.fit_constants() | editor.teaching.changed, pools, *self._facts]
         return sha256_bytes(canonical_json(facts).encode())
 
     def prepare(self, editor: Editor, runtime: Runtime, *, again: bool = False) -> FitReport | None:
@@ -79,7 +79,7 @@ class Fits:
             save=lambda tensors: _write(unfinished, tensors(), {}) if due() else None,
             progress=lambda done, total, text: self._progress(done, total, f"fitting {editor.name}: {text}"),
         )
-        with editor.attach(runtime):
+        with editor.taught(runtime):
             facts = editor.fit(data)
         right = self._right(editor, runtime, held_out)
         report = FitReport(key, facts, len(edits), len(held_out), right, round(time.monotonic() - started, 1))
@@ -93,7 +93,7 @@ class Fits:
         right = 0
         for number, edit in enumerate(edits):
             self._progress(number, len(edits), f"checking {editor.name}")
-            with editor.attach(runtime):
+            with editor.taught(runtime):
                 right += editor.edit(EditRequest.of(edit), EditContext()).after.right
             editor.reset()
         return right

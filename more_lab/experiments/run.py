@@ -144,5 +144,5 @@ class LabTask(SuiteTask):
             )
             cached.write(result)
         editor = make(*result["chosen"])
-        constants = {"constants": editor.constants(), "calibration": result}
+        constants = {"constants": editor.facts(), "calibration": result}
         return replace(plan, editor=editor, reproduce=reproduce | constants)

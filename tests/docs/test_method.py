@@ -62,7 +62,7 @@ def test_the_published_recipes_switch_the_additions_off() -> None:
             recipe = load_recipe(name)
             assert not recipe.uses_polyak
             assert (recipe.visual_share, recipe.stop_early, recipe.halvings, recipe.conjugate) == (None, False, 0, 0.0)
-            assert (recipe.rehearsal.size, recipe.anchors.used) == (0, False)
+            assert (recipe.rehearsal.size, recipe.anchors.used) == (0, bool(recipe.anchors.per_edit))
             assert recipe.max_write >= 1e9
             assert recipe.default.ridge_rel is None
 
