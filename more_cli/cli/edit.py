@@ -177,9 +177,10 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry:
         result = "would be tried again" if retry else "checked"
         output.line(f"{counted(report.total, 'edit')} {result}, nothing written")
         return
-    output.line(_summary(report))
     together = [("compaction", entry) for entry in report.run.compactions]
     together += [("consolidation", report.run.consolidation)] if report.run.consolidation else []
+    if report.total or not together:
+        output.line(_summary(report))
     for word, done in together:
         outcome = "all hold" if done.status == "learnt" else "some still do not hold"
         checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")

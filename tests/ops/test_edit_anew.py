@@ -65,7 +65,7 @@ def test_a_consolidation_needs_no_file_of_edits(world: World) -> None:
     other = World.at(shutil.copytree(world.root, world.root.with_name("other")))
     assert world.edit("--consolidate", "anew").code == 0
     done = run("edit", other.model, "--consolidate", "anew")
-    assert (done.code, HELD in done.out) == (0, True), done.err
+    assert (done.code, done.out.startswith(HELD)) == (0, True), done.err
     assert same(load_file(world.sidecar), load_file(other.sidecar))
     assert_refused(run("edit", world.model, "--consolidate", "run"), 2, "missing argument EDITS")
     before = tree(world.root)
