@@ -223,7 +223,9 @@ def value_of_an_own_recipe(world):
 
 
 @case(
-    2, "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? its keys are steps, rate, decay, stop\n"
+    2,
+    "error: editor `ft-l`: there is no key `rat`\nhint: did you mean `rate`? "
+    "its keys are steps, rate, decay, stop, prompts, labels, end_of_sequence\n",
 )
 def setting_of_another_editor(world):
     return "run", world.model, "--suite", "e-vqa", "--editor", "ft-l", "--set", "rat=1", "-q"

@@ -64,7 +64,7 @@ def test_its_settings_are_checked(python: Python) -> None:
     assert done.returncode == 2
     assert done.stderr.splitlines()[-2:] == [
         "error: editor `norm`: there is no key `rat`",
-        "hint: did you mean `rate`? its keys are steps, rate, decay, stop",
+        "hint: did you mean `rate`? its keys are steps, rate, decay, stop, prompts, labels, end_of_sequence",
     ]
 
 

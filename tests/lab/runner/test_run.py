@@ -311,7 +311,8 @@ def test_lora_all_trains_on_every_edit_again(world: World) -> None:
 def test_an_unknown_setting_of_an_editor_is_named(world: World) -> None:
     result = suite(world, "--editor", "ft-l", "--set", "rank=3")
     assert result.code == 2
-    assert "error: editor `ft-l`: there is no key `rank`\nhint: its keys are steps, rate, decay, stop\n" in result.err
+    listed = "its keys are steps, rate, decay, stop, prompts, labels, end_of_sequence"
+    assert f"error: editor `ft-l`: there is no key `rank`\nhint: {listed}\n" in result.err
 
 
 def test_every_editor_gets_its_tries_on_other_edits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
