@@ -112,7 +112,7 @@ def test_the_updates_of_an_editor_that_trains_both_factors_add_up(world: World) 
 def test_all_analyses_of_two_runs_make_tables_figures_and_a_page(world: World) -> None:
     result = analyze(world, "all", "more", "ft-l")
     assert result.code == 0, result.err
-    assert "in part computed: capability: " in result.out
+    assert "skipped in part: capability: " in result.out
     assert {row["run"] for row in rows(world, "capability")} == {"more"}
     out = world.root / "out"
     names = {path.stem for path in out.glob("*.csv")}
