@@ -77,6 +77,9 @@ def test_what_was_not_measured_has_a_reason_and_no_number() -> None:
     claims = {str(number): claim for number, claim in enumerate(DATA["claim"], 1) if "unmeasured" in claim}
     assert cells == {number: f"**not measured**: {claim['unmeasured']}" for number, claim in claims.items()}
     assert [number for number, claim in claims.items() if {"estimates", "small"} & set(claim)] == []
+    # Without an interval, a cell that was measured has a number at least, or says that the interval is gone.
+    others = [claim["small"] for claim in DATA["claim"] if "small" in claim and "estimates" not in claim]
+    assert [small for small in others if not re.search(r"\d|no interval", small)] == []
 
 
 @pytest.mark.parametrize(
