@@ -11,9 +11,11 @@ from generator.markdown import fence, page, table
 from more_lab.panel.table import RESULTS, text_of
 
 SOURCE = RESULTS / "claims.toml"
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
+HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "not decided", "not measured"
 COLUMNS = "", "claim", "printed", "arithmetic or algebra", "in small worlds", "on the named model"
 NONE = "–"
+CALIBRATED = "nine"
+"""Settings of an estimate whose name says that it is calibrated."""
 
 _TITLE = "The paper's claims, one by one"
 _FIGURE = (
@@ -34,7 +36,8 @@ table](paper.md#on-llava-15-7b).
 def claims_page() -> str:
     """Return the page of claims."""
     values = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
-    parts = text_of("claims"), *_parts(values["claim"]), _COMMANDS, _tests(values["tests"])
+    commands = f"{_COMMANDS}\n{_tests(values['tests'])}"
+    parts = text_of("claims"), *_parts(values["claim"]), commands
     return page(_TITLE, "more_lab/results/claims.toml", *parts)
 
 
@@ -52,7 +55,9 @@ def judged(estimate: Mapping[str, Any]) -> str:
 
 
 def verdict(claim: Mapping[str, Any]) -> str:
-    """Return what all intervals of a row say together: the same, or nothing."""
+    """Return what all intervals of a row say together: the same, or nothing; or that nothing was measured."""
+    if "unmeasured" in claim:
+        return UNMEASURED
     said = {judged(estimate) for estimate in claim.get("estimates", ())}
     return said.pop() if len(said) == 1 else OPEN
 
@@ -65,9 +70,11 @@ def shown(estimate: Mapping[str, Any]) -> str:
 
 
 def claimed(estimate: Mapping[str, Any]) -> str:
-    """Return on which side an estimate is claimed to lie, and an unusual n: `claimed > 0, n = 12 edits`."""
+    """Return on which side an estimate is claimed to lie, and what else is unusual: `claimed > 0, n = 12 edits`."""
     margin = f", margin {estimate['margin']}" if "margin" in estimate else ""
-    return f"claimed {estimate['claimed']}{margin}" + (f", n = {estimate['n']}" if "n" in estimate else "")
+    count = f", n = {estimate['n']}" if "n" in estimate else ""
+    settings = f", {estimate['settings']}" if estimate.get("settings", CALIBRATED) != CALIBRATED else ""
+    return f"claimed {estimate['claimed']}{margin}{count}{settings}"
 
 
 def small(claim: Mapping[str, Any]) -> str:
@@ -76,7 +83,7 @@ def small(claim: Mapping[str, Any]) -> str:
     sides = [claimed(estimate) for estimate in estimates]
     alike = len(set(sides)) == 1
     parts = [shown(one) if alike else f"{shown(one)}, {side}" for one, side in zip(estimates, sides, strict=True)]
-    parts += [claim["small"]] if "small" in claim else []
+    parts += [claim[key] for key in ("small", "unmeasured") if key in claim]
     head = f"**{verdict(claim)}**" + (f", {sides[0]}" if alike else "")
     return f"{head}: {'; '.join(parts)}" if parts else NONE
 

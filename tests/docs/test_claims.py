@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from generator.claims import COLUMNS, judged
+from generator.claims import CALIBRATED, COLUMNS, judged
 from more_cli.evaluation.metrics import RESAMPLES, SEED
 from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import Printed, table
@@ -23,10 +23,10 @@ PAGE = (ROOT / "docs" / "research" / "claims.md").read_text(encoding="utf-8")
 DATA = tomllib.loads((RESULTS / "claims.toml").read_text(encoding="utf-8"))
 ESTIMATES = [estimate for claim in DATA["claim"] for estimate in claim.get("estimates", ())]
 VERDICTS = "holds", "does not hold", "not decided"
-SAID = re.compile(rf"\*\*({'|'.join(VERDICTS)})\*\*")
+SAID = re.compile(rf"\*\*({'|'.join(VERDICTS)}|not measured)\*\*")
 INTERVAL = re.compile(r"[-+]?[\d.]+ \(([-+]?[\d.]+) to ([-+]?[\d.]+)\)(?:, claimed (>|<|within) (-?[\d.]+))?")
 CELLS = list(product(("BLIP2-OPT", "LLaVA-v1.5"), ("e-vqa", "e-ic")))
-LONGEST = 330
+LONGEST = 300
 """Characters of a cell."""
 
 
@@ -67,8 +67,19 @@ def test_every_verdict_of_a_small_world_follows_from_the_intervals_in_its_cell()
     said = {row[""]: (SAID.match(row["in small worlds"]), row["in small worlds"]) for row in rows()}
     assert sum(found is not None for found, _ in said.values()) > 40
     assert {number: cell for number, (found, cell) in said.items() if not found and cell != "–"} == {}
-    wrong = {number: cell for number, (found, cell) in said.items() if found and found[1] != supported(cell)}
+    given = {number: (found[1], cell) for number, (found, cell) in said.items() if found}
+    wrong = {number: cell for number, (word, cell) in given.items() if word not in (supported(cell), "not measured")}
     assert wrong == {}
+
+
+def test_what_was_not_measured_has_a_reason_and_no_number() -> None:
+    cells = {row[""]: row["in small worlds"] for row in rows() if row["in small worlds"].startswith("**not measured**")}
+    claims = {str(number): claim for number, claim in enumerate(DATA["claim"], 1) if "unmeasured" in claim}
+    assert cells == {number: f"**not measured**: {claim['unmeasured']}" for number, claim in claims.items()}
+    assert [number for number, claim in claims.items() if {"estimates", "small"} & set(claim)] == []
+    # Without an interval, a cell that was measured has a number at least, or says that the interval is gone.
+    others = [claim["small"] for claim in DATA["claim"] if "small" in claim and "estimates" not in claim]
+    assert [small for small in others if not re.search(r"\d|no interval", small)] == []
 
 
 @pytest.mark.parametrize(
@@ -97,6 +108,8 @@ def test_what_the_paper_alone_says_starts_with_a_verdict_and_no_model_is_judged(
         assert named.startswith("untested (`") or "named" in DATA["claim"][int(row[""]) - 1] or named == "–", row
         measured = row["in small worlds"] != "–"
         assert not measured or named.startswith("untested"), row
+        decided = row["arithmetic or algebra"].startswith(("**holds", "**does not hold"))
+        assert measured or decided or not named.startswith("untested"), row
 
 
 def test_the_page_is_short_and_no_place_counts_verdicts() -> None:
@@ -158,6 +171,18 @@ def apart(first: str, second: str, suite: str, metric: str) -> list[float]:
     return [100 * (means[1] - means[0]), 100 * low, 100 * high]
 
 
+def seed(sweep: str, suite: str, number: int, metric: str) -> list[float]:
+    """Return a seed's difference from 42; forty were compared: two suites, four seeds, five metrics."""
+    found = [one for one in runs_of("ablations.jsonl") if (one["sweep"], one["suite"]) == (sweep, suite)]
+    first, second = (
+        next(one["values"][metric] for one in found if one["change"] == f"seed={each}") for each in (42, number)
+    )
+    gaps, draws = np.subtract(second, first), np.random.default_rng(SEED)
+    samples = [gaps[draws.integers(0, len(gaps), (10_000, len(gaps)))].mean(axis=1) for _ in range(10)]
+    low, high = np.percentile(np.concatenate(samples), [2.5 / 40, 100 - 2.5 / 40])
+    return [100 * gaps.mean(), 100 * low, 100 * high]
+
+
 def cell(page: str, section: str, row: str, column: str) -> list[float]:
     text = (RESULTS / page).read_text(encoding="utf-8")
     lines = text.partition(f"\n## {section}\n")[2].split("\n## ")[0] if section else text
@@ -176,6 +201,7 @@ READERS: dict[str, Callable[..., list[float]]] = {
     "kept": kept,
     "level": level,
     "apart": apart,
+    "seed": seed,
     "cell": cell,
 }
 
@@ -185,6 +211,14 @@ def test_every_estimate_is_that_of_the_results(estimate: Mapping[str, Any]) -> N
     reader, *where = estimate["from"]
     # A bootstrap's ends depend in their last digit on how the draws are made.
     assert READERS[reader](*where) == pytest.approx(estimate["value"], abs=0.06)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES, ids=lambda one: one["what"])
+def test_every_estimate_says_how_it_was_measured(estimate: Mapping[str, Any]) -> None:
+    known = DATA["defaults"] | estimate
+    assert {key for key in ("n", "protocol", "suite", "baseline", "model") if not known.get(key)} == set()
+    assert estimate["value"] == [estimate["value"][0], *sorted(estimate["value"][1:])]
+    assert ("calibrated" in estimate["what"]) == (estimate.get("settings") == CALIBRATED)
 
 
 def test_most_estimates_are_compared_with_the_results() -> None:
