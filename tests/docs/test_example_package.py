@@ -77,7 +77,8 @@ def test_its_command_is_listed_and_runs(python: Python) -> None:
 
 
 def test_the_shell_completes_its_names(python: Python) -> None:
-    for words, offered in (("more run --editor no", {"none", "norm"}), ("more co", {"compare", "convert", "count"})):
+    commands = {"combine", "compare", "convert", "count"}
+    for words, offered in (("more run --editor no", {"none", "norm"}), ("more co", commands)):
         asked = {COMPLETING: "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert set(python("-m", "more_cli", **asked).stdout.split()) == offered
 
