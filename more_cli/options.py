@@ -59,6 +59,12 @@ def option(default: Any, help: str, *names: str, **typed: Any) -> Any:
     return field(default=default, metadata={"typed": Typed(help, names, **typed)})
 
 
+def dry_run_option() -> Any:
+    """Declare `--dry-run`."""
+    text = "Check everything and say what would be done; write nothing."
+    return option(False, text, "--dry-run", "-n", panel=OUTPUT)
+
+
 @dataclass(frozen=True)
 class RecipeOptions:
     """Which numbers a new state has."""
@@ -131,9 +137,7 @@ class EditOptions(RecipeOptions, FileOptions):
         least=1,
         panel=STATE,
     )
-    dry_run: bool = option(
-        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
-    )
+    dry_run: bool = dry_run_option()
 
 
 @dataclass(frozen=True)
@@ -180,9 +184,7 @@ class MergeOptions:
         metavar="BASE",
     )
     require_all: bool = option(False, "Exit with 3 and write nothing if an edit does not stand.", "--require-all")
-    dry_run: bool = option(
-        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
-    )
+    dry_run: bool = dry_run_option()
 
     @property
     def verifies(self) -> bool:
@@ -207,9 +209,7 @@ class RevertOptions:
 
     to: int | None = option(None, "Revert all edits after the N-th.", metavar="N", least=0)
     last: int | None = option(None, "Revert the last K edits.", metavar="K", least=1)
-    dry_run: bool = option(
-        False, "Check everything and say what would be done; write nothing.", "--dry-run", "-n", panel=OUTPUT
-    )
+    dry_run: bool = dry_run_option()
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,10 @@ class CombineOptions:
 
     theirs: bool = option(
         False,
-        "Of two edits that contradict each other let the later one count, whose ever it is: it supersedes the other.",
+        "Where two edits contradict each other, the later one counts, whoever made it.",
         "--theirs",
     )
-    dry_run: bool = option(False, "Check everything, list the edits, write nothing.", "--dry-run", "-n", panel=OUTPUT)
+    dry_run: bool = dry_run_option()
 
 
 @dataclass(frozen=True)

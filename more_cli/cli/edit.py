@@ -81,7 +81,7 @@ def edit(
         with output.progress() as progress:
             report = retry_edits(target, edits or (), options, machine, progress, listener)
     else:
-        source = _no_edits(target, options) if not edits else _feed(output, _one_stream(edits), feed)
+        source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
         report = _edit(output, target, source, options, machine, listener)
     _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
     if report.interrupted:
@@ -107,12 +107,12 @@ def _edit(
         return edit_stream(target, source, options, machine, progress, listener=listener)
 
 
-def _no_edits(target: Target, options: EditOptions) -> Feed:
+def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed:
     """Return an empty stream for a call that only consolidates what a state has."""
     from more_cli.inputs.feeds import Pipe
     from more_cli.store.state import open_state
 
-    if options.consolidate not in ("all", "anew"):
+    if options.consolidate not in ("all", "anew") or source.watch or source.idle is not None:
         raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")
     open_state(target.sidecar)  # raises where there is none: without edits none is created
     return Pipe(io.BytesIO())

@@ -126,11 +126,8 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
         if scheme := open_checkpoint(options.model).scheme:
             what = f"`{options.model}` is quantised to {scheme}: editor `{name}` needs full-precision weights"
             raise UsageError(what, "name the checkpoint it was made from, or use editor `more`")
-        values: dict[str, Any] = {}
-        for setting in settings:
-            apply_setting(values, setting)
         try:
-            filled = numbers.model_validate(values)
+            filled = numbers.model_validate(_values(settings))
         except ValidationError as error:
             listed = f"its keys are {', '.join((*numbers.model_fields, *Teaching.model_fields))}"
             raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=settings) from None
@@ -145,21 +142,27 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
 
 
 def _taught(name: str, own: Collection[str], settings: Sequence[str]) -> tuple[Teaching, tuple[str, ...]]:
-    """Return what settings say about how an editor is taught, and the others; a key of its `own` numbers is another.
+    """Return how settings say that an editor is taught, and all other settings.
+
+    A key that the editor's `own` numbers have too is theirs.
 
     Raises:
         UsageError: a value that such a key cannot have.
     """
     keys = Teaching.model_fields.keys() - set(own)
     mine = tuple(setting for setting in settings if setting.partition("=")[0].strip() in keys)
-    values: dict[str, Any] = {}
-    for setting in mine:
-        apply_setting(values, setting)
     try:
-        teaching = Teaching.model_validate(values)
+        teaching = Teaching.model_validate(_values(mine))
     except ValidationError as error:
         raise refusal(error, Teaching, f"editor `{name}`", listed="", typed=mine) from None
     return teaching, tuple(setting for setting in settings if setting not in mine)
+
+
+def _values(settings: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for setting in settings:
+        apply_setting(values, setting)
+    return values
 
 
 def _teaching(made: Editor, teaching: Teaching) -> Editor:

@@ -384,7 +384,7 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
 def _advice(session: Session) -> str:
     standing = counted(session.memory.standing, "edit")
     command = f"more edit {session.target.typed} --consolidate anew"
-    return f"{standing} stand: `{command}` writes them together, and keeps that where it does no harm"
+    return f"{standing} stand: `{command}` writes them together, in up to the time they took; undone if it does harm"
 
 
 def _refuse_other_recipe(session: Session, options: EditOptions) -> None:

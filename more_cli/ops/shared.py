@@ -136,6 +136,8 @@ def open_sources(paths: Sequence[Path]) -> list[Source]:
     real = [path.resolve() for path in paths]
     if twice := [path for number, path in enumerate(paths) if real[number] in real[:number]]:
         raise UsageError(f"`{twice[0]}` is named twice", "name different states")
+    if missing := [path for path in paths if not path.exists()]:
+        raise StateError(f"no state at `{missing[0]}`", "name state files, such as llava.more")
     return [Source(path, number) for number, path in enumerate(paths)]
 
 

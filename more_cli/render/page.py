@@ -17,9 +17,9 @@ from more_cli.inputs.images import ImageSource
 from more_cli.render.plots import Plot
 
 BROAD = 6
-"""Most columns of a table that HTML cuts: of a broader one a page has room for one piece."""
+"""A table with more columns is never cut: a page has no room for two pieces side by side."""
 NARROW = 3
-"""Most columns that a phone shows side by side: of a wider table each row is a card."""
+"""On a phone each row of a table with more columns is a card."""
 LONG = 16
 """Rows of one piece of a table that HTML cuts."""
 

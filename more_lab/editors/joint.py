@@ -33,7 +33,7 @@ class JointEditor(Editor):
         """Write once so that the model answers as `edits` say and the anchors' answers stay, and count the work."""
 
     def protect(self, anchors: Sequence[Anchor]) -> None:
-        """Take from the anchors what the editor needs before its first edit; none removes it again."""
+        """Learn from the anchors, before the first edit, what must stay as it is. Called once for a fit."""
 
     @abstractmethod
     def snapshot(self) -> Any:

@@ -54,8 +54,11 @@ class Looped(Editor):
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the rival's effect into the model; on leaving, the model is restored."""
         self._encoded = EncodedEdits(runtime)
-        with self.inner.attach(runtime):
-            yield
+        try:
+            with self.inner.attach(runtime):
+                yield
+        finally:
+            self._encoded = None
 
     def hold(self, anchors: Sequence[Anchor], *, fresh: bool) -> None:
         """Train on some of these in every write; what the rival knows of the base is completed by them, once."""
@@ -135,7 +138,8 @@ class Turns:
         """Write until nothing fails or, after enough draws, the new edit holds."""
         new, inner = self.context.number, self.editor.inner
         before = inner.snapshot()
-        first = self._score([new])[new]
+        self.scores = self._score([new])
+        first = self.scores[new]
         self.scores |= self._score(self._drawn())
         inner.begin()
         while self.turn < inner.most_writes() and not self._done():
@@ -170,7 +174,6 @@ class Turns:
         scores = dict(zip(numbers, rows, strict=True))
         self.margins |= {number: score.margin for number, score in scores.items()}
         self.work.forward(len(numbers))
-        self.scores = self.scores or scores
         return scores
 
     def _failing(self) -> list[int]:

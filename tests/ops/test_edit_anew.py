@@ -68,6 +68,8 @@ def test_a_consolidation_needs_no_file_of_edits(world: World) -> None:
     assert (done.code, done.out.startswith(HELD)) == (0, True), done.err
     assert same(load_file(world.sidecar), load_file(other.sidecar))
     assert_refused(run("edit", world.model, "--consolidate", "run"), 2, "missing argument EDITS")
+    watched = run("edit", world.model, "--consolidate", "anew", "--watch")
+    assert_refused(watched, 2, "missing argument EDITS")
     before = tree(world.root)
     none = run("edit", world.model, "--state", world.root / "none.more", "--consolidate", "all")
     assert_refused(none, 5, "no state at")
