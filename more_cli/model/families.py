@@ -1,4 +1,4 @@
-"""The tested families of vision-language models, one row each.
+"""The tested families of vision-language models and of plain language models, one row each.
 
 Sites are found by structure, so a family without a row can work too. A row says which modules must be found, and what
 the family's processor and questions need beyond a chat template.
@@ -54,12 +54,19 @@ class Family:
     answer_type: int = 0
     """Token type of an answer's tokens."""
 
+    @property
+    def sees(self) -> bool:
+        """Whether its models take images; those of a plain language model do not."""
+        return self.images[1] != 0
+
     def refuses(self, images: int, *, alone: bool = False) -> tuple[str, str] | None:
         """Return why a question with this many images is refused, and a hint; None if it is not.
 
         With `alone`, a text-only question may go to `language_model`.
         """
         fewest, most = self.images
+        if images and not self.sees:
+            return "a plain language model takes no image", "leave the image out, or edit a vision-language model"
         if images < fewest and not (alone and self.language_model and not images):
             return "this model takes no question without an image", "add one, or leave the question out"
         if most is not None and images > most:
@@ -153,9 +160,44 @@ FAMILIES: dict[str, Family] = {
     "mllama": Family(_MLLAMA, images=(1, 1)),
     "llama4": Family(_LLAMA4),
 }
-"""By `model_type`."""
+"""Vision-language models by `model_type`."""
+
+_BARE = Phrasing("{question}")
+"""Of a base model, which continues a text; an instruction-tuned one has a chat template."""
+
+
+def _language(layers: str, ffn_in: tuple[str, ...] = _GATED, ffn_out: str = "mlp.down_proj") -> Family:
+    backbone = Backbone(layers, ffn_in, (ffn_out,), projector=(), vision_tower="", vision_layers=(), vision_ffn_out=())
+    return Family(backbone, images=(0, 0), phrasing=_BARE)
+
+
+LANGUAGE_MODELS: dict[str, Family] = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _language("model.layers")),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _language("model.layers")),
+    "opt": _language("model.decoder.layers", ("fc1",), "fc2"),
+    "gpt_neox": _language("gpt_neox.layers", ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"),
+    "phi": _language("model.layers", ("mlp.fc1",), "mlp.fc2"),
+    "phi3": _language("model.layers", ("mlp.gate_up_proj",)),
+}
+"""Plain language models by `model_type`."""
+
+
+def is_tested(model_type: str) -> bool:
+    """Return whether a table here has a row for this `model_type`."""
+    return model_type in FAMILIES or model_type in LANGUAGE_MODELS
+
+
+def is_language_model(model_type: str) -> bool:
+    """Return whether transformers has a causal language model of this type, and none that also takes images."""
+    if is_tested(model_type):
+        return model_type in LANGUAGE_MODELS
+    from transformers.models.auto import modeling_auto as names
+
+    causal = model_type in names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return causal and model_type not in names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 
 def family_of(model_type: str) -> Family:
-    """Return the row of a family; an empty row for an unlisted one."""
-    return FAMILIES.get(model_type, Family())
+    """Return the row of a family; of an unlisted one, what all of its kind have in common."""
+    unlisted = Family(images=(0, 0), phrasing=_BARE) if is_language_model(model_type) else Family()
+    return FAMILIES.get(model_type) or LANGUAGE_MODELS.get(model_type) or unlisted

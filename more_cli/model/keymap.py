@@ -21,13 +21,14 @@ import torch
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
+from more_cli.model.families import is_language_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _VISION = re.compile(r"vision|visual|image_newline")
 _TEXT = re.compile(r"language_model|text_model|lm_head")
-_NATIVE = "only image-text models built into transformers can be edited; remote code is never run"
+_NATIVE = "only image-text and causal language models built into transformers can be edited; remote code is never run"
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,22 @@ class KeyMap:
     """Disk keys that become no parameter."""
 
 
+def auto_class(checkpoint: Checkpoint) -> Any:
+    """Return the class of transformers that builds and loads a checkpoint's model, by its `model_type`."""
+    # transformers takes seconds to import, and a command with nothing left to do does not need it.
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    alone = is_language_model(str(checkpoint.config.get("model_type", "")))
+    return AutoModelForCausalLM if alone else AutoModelForImageTextToText
+
+
 def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
     """Build the checkpoint's model without weights (on the meta device), from config.json alone.
 
     Raises:
-        StateError: transformers has no such image-text model, or cannot build it from this config.
+        StateError: transformers has no such model, or cannot build it from this config.
     """
-    # transformers takes seconds to import, and a command with nothing left to do does not need it.
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoConfig
 
     path = checkpoint.path
     with quiet():
@@ -61,9 +70,8 @@ def meta_model(checkpoint: Checkpoint) -> PreTrainedModel:
             config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
             with torch.device("meta"):
                 # Eager attention: a config may name a kernel that would have to be installed or downloaded.
-                model = AutoModelForImageTextToText.from_config(
-                    config, attn_implementation="eager", trust_remote_code=False
-                )
+                build = auto_class(checkpoint).from_config
+                model: PreTrainedModel = build(config, attn_implementation="eager", trust_remote_code=False)
             model.tie_weights()
         except Exception as error:  # a config we did not write can make transformers fail in any way
             what, hint = _why_not(checkpoint.config, error)
@@ -110,7 +118,7 @@ def quiet() -> Iterator[None]:
 
 
 def _why_not(config: Mapping[str, Any], error: Exception) -> tuple[str, str]:
-    """Return why transformers has no image-text model for a config, and a hint."""
+    """Return why transformers builds no model from a config, and a hint."""
     model_type = config.get("model_type")
     if "auto_map" in config:
         return f"model_type {model_type!r} needs code from its repository (auto_map)", _NATIVE
@@ -119,13 +127,10 @@ def _why_not(config: Mapping[str, Any], error: Exception) -> tuple[str, str]:
 
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         return f"model_type {model_type!r} is unknown to transformers {transformers.__version__}", _NATIVE
-    if model_type not in names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        if model_type in names.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            what = f"a language model without a vision tower (model_type {model_type!r})"
-            return what, "pass a vision-language checkpoint: one that answers questions about pictures"
-        return f"model_type {model_type!r} is not an image-text model", _NATIVE
+    if not is_language_model(model_type) and model_type not in names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return f"model_type {model_type!r} is neither an image-text nor a causal language model", _NATIVE
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"transformers cannot build an image-text model from config.json ({reason[:200]})", _NATIVE
+    return f"transformers cannot build a model from config.json ({reason[:200]})", _NATIVE
 
 
 def _finish(

@@ -9,7 +9,7 @@ import torch
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.families import family_of
-from more_cli.model.keymap import meta_model, quiet
+from more_cli.model.keymap import auto_class, meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import OWN, SEQUENCE, Prompter
@@ -63,7 +63,6 @@ def load_runtime(
         StateError: the files do not make a model, the processor does not fit it, or a library is missing.
         ResourceError: it does not fit into memory.
     """
-    from transformers import AutoModelForImageTextToText
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # commands show their own
@@ -76,7 +75,7 @@ def load_runtime(
     attention = machine.kernel(getattr(blueprint.model, "_supports_sdpa", False))
     try:
         with quiet():
-            model: Any = AutoModelForImageTextToText.from_pretrained(
+            model: Any = auto_class(checkpoint).from_pretrained(
                 checkpoint.path,
                 dtype=machine.dtype,
                 local_files_only=True,

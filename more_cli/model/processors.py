@@ -17,6 +17,7 @@ from torch import Tensor
 from more_cli.errors import DataError, StateError
 from more_cli.inputs.images import grey_image
 from more_cli.model.batches import Encoded, Query, collate
+from more_cli.model.families import is_language_model
 from more_cli.model.keymap import quiet
 from more_cli.model.structure import find_backbone, text_layers
 from more_cli.model.vision import stopped_before
@@ -50,11 +51,15 @@ def load_processor(path: Path) -> Any:
     The same folder gives other pixels where torchvision is installed, so the backend is pinned: a state made on
     one machine must see the same images on the next. Videos are never read, so no video processor is loaded.
 
+    A plain language model has a tokenizer alone.
+
     Raises:
         StateError: processor files are missing or do not load.
     """
     _check_sizes(path)
     try:
+        if is_language_model(str(_read(path / "config.json").get("model_type"))):
+            return TextProcessor.from_pretrained(path)
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
     except _FAILURES as error:
@@ -64,6 +69,31 @@ def load_processor(path: Path) -> Any:
             package = _PACKAGE.search(reason.lower())
             hint = f"pip install {package[1] or package[2]}" if package else "install the package that it names"
         raise StateError(f"`{path}`: the processor does not load: {reason}", hint) from None
+
+
+@dataclass(frozen=True)
+class TextProcessor:
+    """A tokenizer in the place of a processor: what a plain language model has."""
+
+    tokenizer: Any
+
+    @classmethod
+    def from_pretrained(cls, path: Path) -> TextProcessor:
+        """Load the tokenizer of a checkpoint folder.
+
+        Raises:
+            ValueError: it has no token that ends an answer.
+        """
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        if tokenizer.eos_token_id is None:
+            raise ValueError("its tokenizer has no end-of-sequence token")
+        return cls(tokenizer)
+
+    def __call__(self, text: Sequence[str], images: None = None, **options: Any) -> Any:
+        """Tokenise texts; language models take no token types, which some tokenizers make."""
+        return self.tokenizer(text, return_token_type_ids=False, **options)
 
 
 def _check_sizes(path: Path) -> None:
@@ -92,6 +122,8 @@ def require_fit(path: Path, model: Any, prompter: Prompter) -> None:
     Raises:
         StateError: the processor fails, makes images of another size, or puts in another number of image tokens.
     """
+    if not prompter.family.sees:
+        return
     try:
         sample = prompter.encode(Query((grey_image(),), "What is it?"))
     except DataError:  # longer than the context, for example: a matter of each question

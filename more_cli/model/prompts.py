@@ -201,19 +201,23 @@ class Prompter:
         return dict(zip(forms, json.loads(texts), strict=True))
 
     def _chat_text(self, images: int, answer: str | None) -> str:
-        content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
-        content.append({"type": "text", "text": _QUESTION})
-        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        messages = [self._message("user", _QUESTION, images)]
         if self.system:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": self.system}]})
+            messages.insert(0, self._message("system", self.system))
         if answer is not None:
-            messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+            messages.append(self._message("assistant", answer))
         # The tokenizer's method: that of some processors needs a video processor.
         return str(
             self.tokenizer.apply_chat_template(
                 messages, chat_template=self._chat, tokenize=False, add_generation_prompt=answer is None
             )
         )
+
+    def _message(self, role: str, text: str, images: int = 0) -> dict[str, Any]:
+        """Return a message in the form that the template reads: parts, or plain text in a language model."""
+        if not self.family.sees:
+            return {"role": role, "content": text}
+        return {"role": role, "content": [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]}
 
     def _template_file(self) -> str:
         """Return the path of the file that holds the chat template, as transformers chooses it."""
@@ -226,7 +230,8 @@ class Prompter:
         control token that it puts behind the answer."""
         if not self._chat:
             return self._phrasing.separator, None
-        self._rendered |= self._chatted([(0, None), (0, _ANSWER), (1, None)])  # in one go: what every command needs
+        pictured: list[_Form] = [(1, None)] if self.family.sees else []
+        self._rendered |= self._chatted([(0, None), (0, _ANSWER), *pictured])  # in one go: what every command needs
         prompt, whole = self._rendered[0, None], self._rendered[0, _ANSWER]
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)

@@ -1,4 +1,4 @@
-"""The parts of a vision-language model, found by structure and checked against the table of families.
+"""The parts of a model, found by structure and checked against the table of families.
 
 If a release of transformers moves the modules of a listed family, that is an error: no other site is taken instead.
 """
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 # Leaf names of feed-forward Linears, over all families seen; the gate of a gated MLP reads the same input as `up`.
 _FFN_OUT = ("down_proj", "fc2", "linear_fc2", "wo", "w2", "c_proj", "fc_out", "dense_4h_to_h")
-_FFN_IN = ("up_proj", "gate_proj", "fc1", "linear_fc1", "wi", "wi_0", "wi_1", "w1", "w3", "c_fc", "dense_h_to_4h")
+_FFN_IN = (
+    *("up_proj", "gate_proj", "gate_up_proj", "fc1", "linear_fc1", "wi", "wi_0", "wi_1", "w1", "w3", "c_fc"),
+    "dense_h_to_4h",
+)
 _QFORMER_OUT = ("output_query.dense",)
 _NOT_FFN = re.compile(r"attn|attention|router|(^|\.)experts?(\.|$)", re.IGNORECASE)
 _PROJECTORS = {

@@ -102,7 +102,8 @@ def estimate(
     """
     blueprint = blueprint or load_blueprint(checkpoint, **recipe.asking)
     model = blueprint.model.to(_dtype(checkpoint, blueprint.model, machine))
-    sample = blueprint.prompter.encode(Query((grey_image(),), QUESTION), "a short answer")
+    images = (grey_image(),) if blueprint.prompter.family.sees else ()
+    sample = blueprint.prompter.encode(Query(images, QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
     edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
     samples = edits + min(_held_anchors(anchors, recipe), recipe.anchors.size)
@@ -116,7 +117,7 @@ def estimate(
     # A write starts after the pass has ended, so only the larger of the two counts.
     if 2 * held.written > passed:
         passed, of_passes = 2 * held.written, "gradients and steps, larger than a pass"
-    images = samples * (sample.bytes + _features(model, sample))
+    of_samples = samples * (sample.bytes + _features(model, sample))
     of_anchors = anchors * (ANSWER * vocabulary * 4 + sample.bytes)
     seen = [counted(samples, "sample"), *([counted(anchors, "anchor")] if anchors else [])]
     parts = (
@@ -126,7 +127,7 @@ def estimate(
         Part("steps", held.written, "the last write's steps"),
         Part("passes", passed, of_passes),
         Part("holes", round(HOLES * passed) if machine.device == "cpu" else 0, "in the heap, after passes"),
-        Part("images", images + of_anchors, f"of {' and '.join(seen)}"),
+        Part("images", of_samples + of_anchors, f"of {' and '.join(seen)}"),
         _kernels(model, sites, recipe, machine, scored, most),
         Part("libraries", LIBRARIES, "Python, torch, transformers"),
     )

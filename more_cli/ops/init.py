@@ -15,7 +15,7 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.inputs.edits import Edit, Probe, read_edits, read_probes
 from more_cli.model.backbones import Refusal, Site, find_sites
-from more_cli.model.families import FAMILIES, family_of
+from more_cli.model.families import family_of, is_tested
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_blueprint, load_fitting_prompter, load_runtime
 from more_cli.model.machine import Machine
@@ -47,7 +47,7 @@ from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import is_set, load_recipe, pick_recipe
-from more_cli.recipe.schema import Recipe
+from more_cli.recipe.schema import VISUAL_GROUPS, Recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import State, StateMeta, load_state, save_state
@@ -116,7 +116,8 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
     layers = {"last": chosen.last, "last_vision": chosen.last_vision}
-    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, **layers, optional=chosen.optional)
+    optional = _optional(checkpoint, chosen)
+    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, **layers, optional=optional)
     sites = [site for site in candidates if not chosen.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
@@ -380,11 +381,17 @@ def _existing(
     )
 
 
+def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
+    """Return the groups of a recipe that may have no site: in a plain language model those of the image's path too."""
+    sees = family_of(str(checkpoint.config.get("model_type"))).sees
+    return recipe.optional if sees else (*recipe.optional, *VISUAL_GROUPS)
+
+
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:
     model_type = checkpoint.config.get("model_type")
     unlisted = [f"model_type {model_type!r} was never tested: its sites are found by structure alone"]
     absent = [group for group in recipe.optional if group not in {site.group for site in sites}]
     return [
-        *(unlisted if model_type not in FAMILIES else []),
+        *([] if is_tested(str(model_type)) else unlisted),
         *(f"this model has nothing to edit in {group}, which is left out" for group in absent),
     ]

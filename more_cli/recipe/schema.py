@@ -35,6 +35,8 @@ from more_cli.recipe.tables import (
 from more_cli.text import counted
 
 SITE_GROUPS = ("text.ffn_out", "text.ffn_in", "projector", "vision.ffn_out", "qformer")
+VISUAL_GROUPS = SITE_GROUPS[2:]
+"""Those on the image's path: a plain language model has none of them."""
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
 SWITCHES = (

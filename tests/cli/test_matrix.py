@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from more_cli.editors.base import EditRequest
 from more_cli.model import families
@@ -18,6 +19,7 @@ from more_cli.store.target import locate
 from support.helpers import World, line, run, tree
 from support.tiny import make_processor, read_weights, spread_weights
 from support.tiny_families import FAMILIES
+from support.tiny_language import CONFIGS, tiny_language_model
 from support.tiny_processors import spells_numbers
 
 COMPLETE = ["llava", "llava_next", *(name for name, row in FAMILIES.items() if row.processor is not None)]
@@ -42,6 +44,26 @@ def _numbers() -> Iterator[None]:
 def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> None:
     world = World(tmp_path, family=family, layout=layout, dtype=dtype)
     world.edits(2)
+    goes_through_every_command(world, dtype, AutoModelForImageTextToText)
+
+
+TEXT = [
+    *((family, "float32", False) for family in CONFIGS),
+    *((family, "bfloat16", True) for family in CONFIGS),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "dtype", "chat"), TEXT)
+def test_every_command_on_a_plain_language_model(tmp_path: Path, family: str, dtype: str, chat: bool) -> None:
+    tiny_language_model(tmp_path / "model", family, dtype, chat)
+    world = World.at(tmp_path)
+    world.write([{"question": f"what colour is {thing} ?", "target": thing[0]} for thing in ("a fox", "blue")])
+    goes_through_every_command(world, dtype, AutoModelForCausalLM)
+
+
+def goes_through_every_command(world: World, dtype: str, auto: Any) -> None:
+    tmp_path = world.root
     # Many rehearsal samples: on a random model the second edit breaks the first, and both must hold.
     assert run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30").code == 0
     done = world.edit("--json")
@@ -61,10 +83,10 @@ def test_every_command(tmp_path: Path, family: str, layout: str, dtype: str) -> 
     assert edited == {record.disk_key for record in session.editor.records}
     assert {name for name, value in base.items() if not torch.equal(ours[name], value)} == edited
     live, batches = said(session)
-    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", local_files_only=True)
+    plain = auto.from_pretrained(tmp_path / "merged", local_files_only=True)
     assert gap(plain, batches, live) < TOLERANCE[dtype]
     peft = pytest.importorskip("peft")
-    untouched = AutoModelForImageTextToText.from_pretrained(world.model, local_files_only=True)
+    untouched = auto.from_pretrained(world.model, local_files_only=True)
     assert gap(untouched, batches, live) > 0.5
     adapted = peft.PeftModel.from_pretrained(untouched, tmp_path / "adapter")
     # PEFT multiplies in float32, a branch beside bfloat16 weights in bfloat16, whose logits here are 1/8 apart.
@@ -176,5 +198,5 @@ def test_an_architecture_that_nobody_listed(tmp_path: Path) -> None:
     assert world.edit().code == 0
     assert run("merge", world.model, "-o", tmp_path / "merged", "--verify").code == 0
     live, batches = said(open_session(locate(world.model, None), Machine()))
-    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", local_files_only=True)
+    plain = auto.from_pretrained(tmp_path / "merged", local_files_only=True)
     assert gap(plain, batches, live) < TOLERANCE["float32"]
