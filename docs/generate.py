@@ -26,7 +26,7 @@ from generator.recipes import recipes_page
 from generator.schemas import printed, schemas_text
 from generator.security import security_page
 from generator.session import WrongExitError
-from generator.transcripts import StaleError, fresh_transcripts, transcripts
+from generator.transcripts import PROCESSOR, StaleError, fresh_transcripts, processor, transcripts
 
 DOCS = Path(__file__).resolve().parent
 
@@ -73,6 +73,7 @@ def write_transcripts(names: list[str]) -> int:
                 failed = 1
             else:
                 page.write_text(text, encoding="utf-8")
+    PROCESSOR.write_text(f"{processor()}\n", encoding="utf-8")
     return failed
 
 

@@ -30,6 +30,10 @@ _WITHOUT_PROGRESS = (
 """`python -m more_cli` without lines of progress: they come with the time."""
 
 
+PLAIN_KERNELS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
+"""Kernels that most x86 processors share: each generation has others, and they round differently."""
+
+
 class WrongExitError(Exception):
     """A command of a page ended with another exit code than the page says."""
 
@@ -44,6 +48,7 @@ def run_page(page: Path, scratch: Path) -> Iterator[tuple[Block, str]]:
     folder.mkdir()
     path = f"{programs(scratch / 'bin')}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / ".cache")}
+    environment |= PLAIN_KERNELS
     namespace: dict[str, Any] = {"__name__": "page"}
     quiet = mock.patch("more_cli.cli.output.LOG_SECONDS", math.inf)
     with contextlib.chdir(folder), mock.patch.dict("os.environ", environment), quiet:

@@ -6,6 +6,7 @@ first word of each finds it again in what the commands print now. Everything els
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
@@ -26,6 +27,19 @@ _VOLATILE = (
     (re.compile(r"\s+"), " "),  # the width of a column follows what is in it
 )
 """What differs from run to run or from machine to machine, and what stands for it in a comparison."""
+
+
+PROCESSOR = Path(__file__).with_name("processor.txt")
+"""Says which kind of processor the transcripts were made on."""
+
+
+def processor() -> str:
+    """Return the kind of this processor, by what decides how its kernels round."""
+    wanted = ("vendor_id", "cpu family", "model", "flags")
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if cpus.is_file() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return " ".join(facts.get(name, platform.machine()) for name in wanted)
 
 
 class StaleError(Exception):

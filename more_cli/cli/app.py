@@ -132,7 +132,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="`more help exit-codes` says what each exit code means.",
-    help="Correct a vision-language checkpoint from a stream of fixes.",
+    help="Correct a vision-language or language model from a stream of fixes.",
 )
 
 

@@ -47,7 +47,7 @@ def convert(
     """Make edit lines from a table, conversations or annotations.
 
     Reads CSV, Parquet, LLaVA's conversations, chat messages with images, Label Studio's JSON export, and the records of
-    MMEdit, VLKEB and MMKE-Bench. What has no field in an edit line is kept in its `tags`.
+    MMEdit, VLKEB, MMKE-Bench, zsRE, CounterFact and KnowEdit. What has no field in an edit line is kept in its `tags`.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Records of other projects, converted to edit lines: MMEdit (E-VQA, E-IC), VLKEB and MMKE-Bench.
+"""Records of other projects, converted to edit lines: MMEdit (E-VQA, E-IC), VLKEB, MMKE-Bench, zsRE and facts.
 
 Nothing is lost: values without a field of their own go into `tags` under their name.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+
+from more_cli.inputs.facts import fact_to_native, is_fact
 
 MMEDIT_COLUMNS = (
     "src",
@@ -25,24 +27,35 @@ _CONVERTED = {
     *MMEDIT_COLUMNS,
     "port_new",
     "one_hop_img",
+    "portability",
     "id",
     "tags",
 }
-# `pred` is the old answer; the others are from MMKE-Bench, which writes both `rel_ans_1` and `rel_1_ans`.
-_KEPT_AS_TAGS = re.compile(r"pred|instance_id|knowledge_type|image_rephrase_question|(m_)?rel(_ans)?(_\d+)?(_ans)?")
+# `pred` is the old answer; `subject`, `answers`, `cond` and `case_id` are from zsRE; the others are from MMKE-Bench,
+# which writes both `rel_ans_1` and `rel_1_ans`.
+_KEPT_AS_TAGS = re.compile(
+    r"pred|subject|answers|cond|case_id|instance_id|knowledge_type|image_rephrase_question"
+    r"|(m_)?rel(_ans)?(_\d+)?(_ans)?"
+)
 _HOP = re.compile(r"(\d{1,3})-hop")
 
 
 def is_foreign(record: Mapping[str, object]) -> bool:
-    """Return whether a record has MMEdit's fields (`src`, `alt`) and not those of an edit line."""
+    """Return whether a record has the fields of MMEdit and zsRE (`src`, `alt`) or of a fact, and none of an edit's."""
+    return is_fact(record) or _has_source(record)
+
+
+def _has_source(record: Mapping[str, object]) -> bool:
     return "src" in record and "alt" in record and "question" not in record and "target" not in record
 
 
 def to_native(record: Mapping[str, object]) -> dict[str, object]:
     """Return a foreign record as the fields of an edit line; the reader checks the values.
 
-    Text is not changed; MMEdit's locality questions keep their prefix `nq question: `.
+    Text is not changed; locality questions of MMEdit and zsRE keep their prefix `nq question: `.
     """
+    if not _has_source(record):
+        return fact_to_native(record)
     native: dict[str, object] = {"question": record["src"], "target": record["alt"]}
     for name in ("id", "image"):
         if name in record:
@@ -54,6 +67,8 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
         native["locality"] = locality
     if "port_new" in record:
         native["portability"] = _portability(record)
+    elif isinstance(hop := record.get("portability"), Mapping):  # EasyEdit's zsRE
+        native["portability"] = [_given(question=hop.get("New Question"), answer=hop.get("New Answer"), hop=1)]
     tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
     own_tags = record.get("tags", {})
     if isinstance(own_tags, list) and all(isinstance(tag, str) for tag in own_tags):

@@ -245,7 +245,8 @@ def initialise(
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
-    state.meta.arriving = inputs.brings(chosen.recipe)
+    # In a language model no edit has a picture that anchors could be made of.
+    state.meta.arriving = inputs.brings(chosen.recipe) and _sees(chosen.checkpoint)
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
             return existing
@@ -383,8 +384,11 @@ def _existing(
 
 def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
     """Return the groups of a recipe that may have no site: in a plain language model those of the image's path too."""
-    sees = family_of(str(checkpoint.config.get("model_type"))).sees
-    return recipe.optional if sees else (*recipe.optional, *VISUAL_GROUPS)
+    return recipe.optional if _sees(checkpoint) else (*recipe.optional, *VISUAL_GROUPS)
+
+
+def _sees(checkpoint: Checkpoint) -> bool:
+    return family_of(str(checkpoint.config.get("model_type"))).sees
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:

@@ -64,7 +64,20 @@ class YesNoEntry:
         return tuple(category for group in self.groups.values() for category in group)
 
 
+_KNOWEDIT = "Hugging Face data set zjunlp/KnowEdit"
 _MMEDIT = "the MMEdit folder of zjunlp/EasyEdit (editing-data.zip, and the images with val2014/)"
+
+_FACTS = (".", "data", "zsre", "counterfact", "ZsRE", "wiki_recent", "wiki_counterfact", "WikiBio")
+
+
+def _of_facts(
+    name: str, title: str, evaluation: tuple[str, ...], calibration: tuple[str, ...], published: str
+) -> EditEntry:
+    """A suite of facts in text."""
+    folders = (*_FACTS, *(f"benchmark/{folder}" for folder in _FACTS[1:]))
+    files = {"evaluation": (*evaluation, "eval.json"), "calibration": (*calibration, "calibration.json")}
+    return EditEntry(name, title, files, folders, (".",), (), {}, published)
+
 
 CATALOG: dict[str, EditEntry | YesNoEntry] = {
     entry.name: entry
@@ -122,6 +135,23 @@ CATALOG: dict[str, EditEntry | YesNoEntry] = {
             },
             published="Hugging Face data set HymanH/VLKEB-data, Kaggle hymanh/vlkeb-data",
         ),
+        _of_facts(
+            "zsre",
+            "zsRE: corrected answers to questions about facts, for plain language models",
+            ("zsre_mend_eval.json", "ZsRE-test-all.json"),
+            ("zsre_mend_train_10000.json", "zsre_mend_train.json"),
+            "rome.baulab.info/data/dsets",
+        ),
+        _of_facts(
+            "counterfact",
+            "CounterFact: facts replaced by false ones, for plain language models",
+            ("counterfact.json", "multi_counterfact.json"),
+            (),
+            "rome.baulab.info/data/dsets",
+        ),
+        _of_facts("knowedit-recent", "KnowEdit: facts that changed", ("recent_test.json",), (), _KNOWEDIT),
+        _of_facts("knowedit-counterfact", "KnowEdit: facts replaced by false ones", ("test_cf.json",), (), _KNOWEDIT),
+        _of_facts("knowedit-wikibio", "KnowEdit: passages about people", ("wikibio-test-all.json",), (), _KNOWEDIT),
         YesNoEntry(
             name="mme",
             title="MME: yes/no questions on what a model can do, two per image",

@@ -198,5 +198,5 @@ def test_an_architecture_that_nobody_listed(tmp_path: Path) -> None:
     assert world.edit().code == 0
     assert run("merge", world.model, "-o", tmp_path / "merged", "--verify").code == 0
     live, batches = said(open_session(locate(world.model, None), Machine()))
-    plain = auto.from_pretrained(tmp_path / "merged", local_files_only=True)
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", local_files_only=True)
     assert gap(plain, batches, live) < TOLERANCE["float32"]

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from PIL import Image
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 from transformers.models.smolvlm import processing_smolvlm
 
 from support import tiny
 from support.helpers import World, line, run, tree
 from support.refused import assert_refused
 from support.tiny_families import make_family, tiny_family
+from support.tiny_language import tiny_language_model
 from support.tiny_processors import spells_numbers
 
 Argv = tuple[Any, ...]
@@ -69,14 +71,34 @@ def holding(folder: Path, **files: str) -> Path:
     return folder
 
 
-@case(5, "a language model without a vision tower (model_type 'llama')", "hint: pass a vision-language checkpoint")
-def text_only(root: Path) -> Argv:
-    text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=500, **text)).save_pretrained(
-        root / "model"
-    )
+@case(5, "model_type 't5' is neither an image-text nor a causal language model", "hint: only image-text")
+def encoder_decoder(root: Path) -> Argv:
+    sizes = {"d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 2, "num_heads": 4, "vocab_size": 500}
+    AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **sizes)).save_pretrained(root / "model")
     tiny.make_processor().tokenizer.save_pretrained(root / "model")
     return "init", "model"
+
+
+@case(5, "config.json names architectures ['LlamaForSequenceClassification']", "hint: only image-text")
+def classifier(root: Path) -> Argv:
+    tiny.set_config(tiny_language_model(root / "model"), architectures=["LlamaForSequenceClassification"])
+    return "init", "model"
+
+
+@case(4, "e.jsonl:1: a plain language model takes no image", "hint: leave the image out")
+def picture_for_a_language_model(root: Path) -> Argv:
+    tiny_language_model(root / "model")
+    Image.new("RGB", (28, 28)).save(root / "x.png")
+    (root / "e.jsonl").write_text('{"image": "x.png", "question": "what is it ?", "target": "red"}\n')
+    return "edit", "model", "e.jsonl"
+
+
+@case(5, "its tokenizer has no end-of-sequence token", "hint: tokenizer, processor and chat template files")
+def no_end_of_sequence(root: Path) -> Argv:
+    folder = tiny_language_model(root / "model")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": None}))
+    return "ask", "model", "what is it ?"
 
 
 @case(

@@ -11,7 +11,7 @@ import yaml
 
 from generator.pages import EXECUTED, PAGES, ROOT, Block, blocks, with_texts
 from generator.session import WrongExitError, needs_shell, run_page
-from generator.transcripts import StaleError, fixed, fresh_transcripts, rewritten
+from generator.transcripts import PROCESSOR, StaleError, fixed, fresh_transcripts, processor, rewritten
 from more_cli.errors import MoreError
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe.files import load_recipe
@@ -22,9 +22,6 @@ UNCHECKED = {"text", "sh"}
 """Output, and scripts that workflows run."""
 _SWEEP = re.compile(r"^(editors =|\[fleet\])", re.MULTILINE)
 RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
-CPU = Path("/proc/cpuinfo")
-AS_WRITTEN = CPU.is_file() and "avx512_bf16" in CPU.read_text(encoding="utf-8")
-"""Whether this processor computes in bfloat16 as the one does that the transcripts were made on."""
 
 
 def test_every_block_has_a_known_language() -> None:
@@ -73,10 +70,13 @@ def json_values(text: str) -> list[Any]:
 def test_a_page_runs_from_an_empty_folder_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
     if "ssh-keygen" in page.read_text(encoding="utf-8") and shutil.which("ssh-keygen") is None:
         pytest.skip("no ssh-keygen")
-    fresh = fresh_transcripts(page, tmp_path)
-    if AS_WRITTEN:
-        stale = {str(block): text for block, text in fresh.items() if text != block.text}
-        assert stale == {}, f"run `python docs/generate.py --transcripts {page.relative_to(ROOT)}`"
+    try:
+        stale = {str(block): text for block, text in fresh_transcripts(page, tmp_path).items() if text != block.text}
+    except StaleError as error:
+        stale = {"a shortened transcript": str(error)}
+    if stale and PROCESSOR.read_text(encoding="utf-8").strip() != processor():
+        pytest.skip("every command ended as it should; the numbers are those of another kind of processor")
+    assert stale == {}, f"run `python docs/generate.py --transcripts {page.relative_to(ROOT)}`"
 
 
 def test_lines_with_shell_syntax_are_known() -> None:

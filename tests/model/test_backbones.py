@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.model.backbones import Refusal, Site, find_sites
-from more_cli.model.families import FAMILIES, Family
+from more_cli.model.families import FAMILIES, LANGUAGE_MODELS, Family, family_of
 from more_cli.model.keymap import KeyMap, key_map, meta_model
 from more_cli.model.structure import find_backbone, layers_of, read_vision_layers, text_layers, used_vision_layers
 from more_cli.recipe.schema import SITE_GROUPS
-from support import tiny, tiny_families
+from support import tiny, tiny_families, tiny_language
 
 TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 99}
 LLAMA = TEXT | {"model_type": "llama", "num_key_value_heads": 2}
@@ -323,6 +323,23 @@ def test_qformer() -> None:
 def test_table_and_structure_agree(family: str) -> None:
     model, _, _ = build(family)
     assert find_backbone(model) == FAMILIES[family].backbone
+
+
+@pytest.mark.parametrize("family", LANGUAGE_MODELS)
+def test_table_and_structure_agree_about_a_plain_language_model(family: str) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **tiny_language.CONFIGS[family]))
+    found = find_backbone(model)
+    assert found == LANGUAGE_MODELS[family].backbone
+    assert (found.projector, found.vision_tower, found.vision_layers) == ((), "", ())
+
+
+def test_a_language_model_that_nobody_listed_is_found_by_structure() -> None:
+    assert "olmo2" not in LANGUAGE_MODELS
+    assert (family_of("olmo2").sees, family_of("glm4v").sees) == (False, True)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("olmo2", **tiny_language.CONFIGS["llama"]))
+    assert find_backbone(model) == LANGUAGE_MODELS["llama"].backbone
 
 
 def test_a_family_that_nobody_listed_is_found_by_structure(monkeypatch: pytest.MonkeyPatch) -> None:

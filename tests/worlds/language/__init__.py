@@ -1,0 +1,1 @@
+"""Small plain language models of drawn worlds of facts."""
