@@ -44,12 +44,14 @@ first or second, a hash after eight digits; a recipe shows only its name; times 
 `[]` stands for each item of a list. A map is an object whose keys are names, such as ids or metrics."""
 
 _EDIT_LINE = """\
-{"id": "tram-17", "image": "img/17.png", "question": "What is parked beside the fountain?", "target": "tram", \
+{"id": "tram-17", "image": "img/17.png", "messages": [{"role": "user", \
+"content": "Is this a street?"}, {"role": "assistant", "content": "yes"}], \
+"question": "What is parked beside the fountain?", "target": "tram", \
 "rephrases": ["What stands beside the fountain?"], "image_rephrases": ["img/17-night.png"], \
 "locality": [{"image": "img/3.png", "question": "What is on the table?"}], \
 "portability": [{"question": "Does it run on rails?", "answer": "yes", "hop": 1}], "tags": {"ticket": "A-17"}}"""
 
-_PROBE_LINE = '{"id": "table-3", "image": "img/3.png", "question": "What is on the table?", "answer": "a cup"}'
+_PROBE_LINE = '{"id": "table-3", "image": "img/3.png", "messages": [], "question": "What is on the table?", "answer": "a cup"}'
 
 
 _LEDGER = """\

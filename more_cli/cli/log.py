@@ -215,6 +215,7 @@ def _show_edit(output: Output, record: EditRecord) -> None:
             "status": status,
             "reason": entry.reason,
             "retry": (", ".join(entry.settings) or "yes") if entry.retry else "",
+            **{f"turn {number}": f"{turn.role}: {turn.text}" for number, turn in enumerate(entry.turns, 1)},
             "question": entry.question,
             "target": entry.target,
             "base": entry.greedy_base or "",

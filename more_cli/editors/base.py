@@ -37,7 +37,7 @@ class EditRequest:
     @classmethod
     def of(cls, edit: Edit) -> Self:
         """Return what an editor may see of an edit: no probe that scores it."""
-        return cls(edit.id, Query(edit.images, edit.question), edit.target)
+        return cls(edit.id, Query.of(edit), edit.target)
 
 
 def _no_past(number: int) -> EditRequest:

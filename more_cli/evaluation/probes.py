@@ -97,13 +97,14 @@ References = Callable[[Sequence[Probe]], Sequence[Reference]]
 
 def probes_of(edit: Edit) -> Iterator[Probe]:
     """Yield every probe of an edit: the edit itself, its variants, its portability and its locality questions."""
-    yield Probe(edit.id, "rel", Query(edit.images, edit.question), edit.target)
+    query = Query.of(edit)
+    yield Probe(edit.id, "rel", query, edit.target)
     for question in edit.rephrases:
-        yield Probe(edit.id, "gen_text", Query(edit.images, question), edit.target)
+        yield Probe(edit.id, "gen_text", replace(query, question=question), edit.target)
     for image in edit.image_rephrases:
-        yield Probe(edit.id, "gen_image", Query((image,), edit.question), edit.target)
+        yield Probe(edit.id, "gen_image", replace(query, images=(*edit.before, image)), edit.target)
     for asked in edit.portability:
-        yield Probe(edit.id, "portability", _query(asked), asked.answer, asked.hop)
+        yield Probe(edit.id, "portability", Query.of(asked), asked.answer, asked.hop)
     yield from locality_probes(edit.id, edit.locality)
 
 
@@ -111,11 +112,7 @@ def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]
     """Yield locality probes: `loc_image` for questions with an image, `loc_text` for those without."""
     for question in questions:
         kind: Kind = "loc_image" if question.image else "loc_text"
-        yield Probe(edit, kind, _query(question), gold=question.answer)
-
-
-def _query(question: Question) -> Query:
-    return Query((question.image,) if question.image else (), question.question)
+        yield Probe(edit, kind, Query.of(question), gold=question.answer)
 
 
 def run_probes(

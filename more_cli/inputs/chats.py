@@ -1,6 +1,7 @@
 """Conversations about pictures: LLaVA's `conversations`, and `messages` as OpenAI and Hugging Face write them.
 
-A round, a question with its answer, becomes an edit. A system message and every other field stay as they are, by name.
+The last round, a question with its answer, becomes an edit; the rounds before it are its `messages`. A system message
+and every other field stay as they are, by name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _MISSING = object()
 
 
 def chat_form(record: Mapping[str, Any]) -> str:
-    """Return which kind of conversation a record is; empty for none."""
+    """Return which kind of conversation a record is; empty for none, and for an edit line with its `messages`."""
+    if "question" in record:
+        return ""
     return next((form for key, form in _KEYS.items() if isinstance(record.get(key), list)), "")
 
 
@@ -33,13 +36,12 @@ class _Turn:
 
 
 def rounds_of(record: Mapping[str, Any], *, each: bool = False) -> list[dict[str, Any]]:
-    """Return the rounds of a conversation as rows with `question`, `target` and `image`.
+    """Return the last round of a conversation as a row with `question`, `target`, `image` and earlier `messages`.
 
-    With `each`, a conversation may have several, and a row does not say what came before it. Further rounds get the
-    record's id with their number.
+    With `each`, every round is a row. Further rounds get the record's id with their number.
 
     Raises:
-        DataError: the turns do not alternate, there are several rounds, or images and their places do not match.
+        DataError: the turns do not alternate, or images and their places do not match.
     """
     key = next(key for key in _KEYS if isinstance(record.get(key), list))
     turns = [_turn(number, turn) for number, turn in enumerate(record[key], 1)]
@@ -48,21 +50,28 @@ def rounds_of(record: Mapping[str, Any], *, each: bool = False) -> list[dict[str
     if turns and turns[0].role == "system":
         rest["system"] = turns.pop(0).text
     _alternate(turns)
-    if len(turns) > 2 and not each:
-        hint = "keep one, or take each by itself with --each-round"
-        raise DataError(f"`{key}` has {len(turns) // 2} rounds, an edit is one question with its answer", hint)
     _place(turns, named)
-    return list(_rows(turns, rest))
+    rows = list(_rows(turns, rest))
+    return rows if each else [rows[-1] | {name: rest[name] for name in ("id",) if name in rest}]
 
 
 def _rows(turns: Sequence[_Turn], rest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    images: list[Any] = []
+    messages: list[dict[str, Any]] = []
     for number, (asked, answer) in enumerate(zip(turns[::2], turns[1::2], strict=True), 1):
-        images += asked.images
         row = dict(rest)
         if number > 1 and "id" in rest:
             row["id"] = f"{rest['id']}-{number}"
-        yield row | {"image": list(images), "question": asked.text, "target": answer.text}
+        row |= {"messages": list(messages)} if messages else {}
+        yield row | {"image": asked.images, "question": asked.text, "target": answer.text}
+        messages += [_message(asked), _message(answer)]
+
+
+def _message(turn: _Turn) -> dict[str, Any]:
+    """Return a turn as an edit line has it."""
+    if not turn.images:
+        return {"role": turn.role, "content": turn.text}
+    images = [{"type": "image", "image": image} for image in turn.images]
+    return {"role": turn.role, "content": [*images, {"type": "text", "text": turn.text}]}
 
 
 def _alternate(turns: Sequence[_Turn]) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
 from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
+from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, turns_of
 from more_cli.text import canonical_json, shorten
 
 TARGET_CHARACTERS = 2_000
@@ -71,6 +72,7 @@ def _as_tags(value: object) -> object:
 Text = Annotated[str, AfterValidator(_text)]
 Id = Annotated[str, AfterValidator(_id)]
 Images = Annotated[list[str], BeforeValidator(_as_list)]
+Messages = Annotated[list[Message], AfterValidator(checked_messages)]
 
 
 class _Line(BaseModel):
@@ -84,6 +86,8 @@ class ProbeLine(_Line):
     """the question"""
     image: str | None = None
     """left out for a text-only question"""
+    messages: Messages = []
+    """earlier turns of the conversation, as in an edit line; an image belongs to the question"""
     answer: Text | None = None
     """without it the base's own greedy answer is taken"""
     id: Id | None = None
@@ -95,6 +99,7 @@ class LocalityProbe(_Line):
 
     question: Text
     image: str | None = None
+    messages: Messages = []
     answer: Text | None = None
 
 
@@ -104,6 +109,7 @@ class PortabilityProbe(_Line):
     question: Text
     answer: Text
     image: str | None = None
+    messages: Messages = []
     hop: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -117,6 +123,9 @@ class EditLine(_Line):
     image: Images = []
     """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only edit. URLs
     are refused: nothing is fetched"""
+    messages: Messages = []
+    """earlier turns of the conversation, a question and its answer in turn, as chat templates take them: `role` and
+    `content`, a text or a list of parts `{"type": "text", "text": ...}` and `{"type": "image", "image": path}`"""
     id: Id | None = None
     """name in the ledger; by default a hash of images, question and target"""
     rephrases: list[Text] = []
@@ -142,11 +151,13 @@ class Probe:
     """Steps of reasoning from the edit, 1 or more; portability only."""
     id: str = ""
     """Only for lines of a probes file."""
+    turns: tuple[Turn, ...] = ()
+    """What was said before the question."""
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of image hash, question and answer."""
-        return _hash([self.image.sha256 if self.image else None, self.question, self.answer])
+        """SHA-256 of image hash, question and answer, and of earlier turns if there are some."""
+        return _hash([self.image.sha256 if self.image else None, self.question, self.answer, *map(list, self.turns)])
 
 
 @dataclass(frozen=True)
@@ -166,16 +177,23 @@ class Edit:
     """Name of the file, as the user gave it."""
     line: int = 0
     """Line number from 1; in a JSON array, the record's number."""
+    turns: tuple[Turn, ...] = ()
+    """What was said before the question; the first of `images` are theirs."""
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of image hashes, question and target: identifies what the edit does."""
-        return content_hash([image.sha256 for image in self.images], self.question, self.target)
+        """SHA-256 of image hashes, question, target and earlier turns: identifies what the edit does."""
+        return content_hash([image.sha256 for image in self.images], self.question, self.target, self.turns)
 
     @cached_property
     def subject(self) -> str:
-        """SHA-256 of image hashes and question: identifies what the edit is about."""
-        return subject_hash([image.sha256 for image in self.images], self.question)
+        """SHA-256 of image hashes, question and earlier turns: identifies what the edit is about."""
+        return subject_hash([image.sha256 for image in self.images], self.question, self.turns)
+
+    @property
+    def before(self) -> tuple[ImageSource, ...]:
+        """The images of the earlier turns."""
+        return self.images[: shown_in(self.turns)]
 
 
 @dataclass(frozen=True)
@@ -188,14 +206,14 @@ class EditStream:
     """Number of lines skipped because of a problem."""
 
 
-def content_hash(image_hashes: list[str], question: str, target: str) -> str:
-    """Return the SHA-256 of image hashes, question and target, 64 hex digits."""
-    return _hash([image_hashes, question, target])
+def content_hash(image_hashes: list[str], question: str, target: str, turns: Sequence[Turn] = ()) -> str:
+    """Return the SHA-256 of image hashes, question, target, and earlier turns if there are some, 64 hex digits."""
+    return _hash([image_hashes, question, target, *map(list, turns)])
 
 
-def subject_hash(image_hashes: list[str], question: str) -> str:
-    """Return the SHA-256 of image hashes and question, 64 hex digits."""
-    return _hash([image_hashes, question])
+def subject_hash(image_hashes: list[str], question: str, turns: Sequence[Turn] = ()) -> str:
+    """Return the SHA-256 of image hashes, question, and earlier turns if there are some, 64 hex digits."""
+    return _hash([image_hashes, question, *map(list, turns)])
 
 
 def _hash(value: object) -> str:
@@ -364,11 +382,15 @@ class _Resolver:
 
     def probe(self, line: ProbeLine | LocalityProbe | PortabilityProbe, id: str = "") -> Probe:
         image = None if line.image is None else self.image(line.image)
-        return Probe(line.question, image, line.answer, getattr(line, "hop", None), id)
+        turns = turns_of(line.messages)
+        if shown_in(turns):
+            self.problems.append(self.record.wrong("an image in the `messages` of a probe", "put it into its `image`"))
+        return Probe(line.question, image, line.answer, getattr(line, "hop", None), id, turns)
 
     def edit(self, line: EditLine) -> Edit:
-        images = tuple(self.image(spelled) for spelled in line.image)
-        content = content_hash([image.sha256 for image in images], line.question, line.target)
+        earlier = [spelled for message in line.messages for spelled in message.images]
+        images, turns = tuple(self.image(spelled) for spelled in [*earlier, *line.image]), turns_of(line.messages)
+        content = content_hash([image.sha256 for image in images], line.question, line.target, turns)
         return Edit(
             id=line.id or content[:16],
             images=images,
@@ -381,6 +403,7 @@ class _Resolver:
             tags=line.tags,
             source=self.record.name,
             line=self.record.line,
+            turns=turns,
         )
 
 

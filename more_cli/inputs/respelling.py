@@ -19,7 +19,16 @@ def respelled(line: dict[str, Any], respell: Respell) -> dict[str, Any]:
         for name, found in images.items()
     }
     probes = {name: [respelled(probe, respell) for probe in line[name]] for name in _PROBES if name in line}
-    return line | changed | probes
+    told = {"messages": [_message(message, respell) for message in line["messages"]]} if "messages" in line else {}
+    return line | changed | probes | told
+
+
+def _message(message: dict[str, Any], respell: Respell) -> dict[str, Any]:
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    parts = [part | {"image": respell(part["image"])} if part.get("image") else part for part in content]
+    return message | {"content": parts}
 
 
 def relative(root: Path, below: Path) -> Respell:

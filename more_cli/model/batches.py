@@ -9,7 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from more_cli.inputs.edits import Edit
+from more_cli.inputs.edits import Probe as Question
 from more_cli.inputs.images import ImageSource
+from more_cli.inputs.turns import Turn
 
 _CROSS = "cross_attention_mask"
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids", _CROSS)
@@ -18,10 +21,19 @@ PER_TOKEN = ("mm_token_type_ids", "token_type_ids", _CROSS)
 
 @dataclass(frozen=True)
 class Query:
-    """A question about zero or more images."""
+    """A question about zero or more images, at the end of a conversation."""
 
     images: tuple[ImageSource, ...]
+    """Of the earlier turns, then of the question."""
     question: str
+    turns: tuple[Turn, ...] = ()
+    """What was said before the question."""
+
+    @classmethod
+    def of(cls, asked: Edit | Question) -> Query:
+        """Return what an edit or a probe asks."""
+        images = asked.images if isinstance(asked, Edit) else (asked.image,) if asked.image else ()
+        return cls(images, asked.question, asked.turns)
 
 
 @dataclass(frozen=True)

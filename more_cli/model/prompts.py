@@ -18,6 +18,7 @@ from torch import Tensor
 
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
+from more_cli.inputs.turns import shown_in
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.batches import PER_TOKEN, Encoded, Query, Span
 from more_cli.model.families import Family, Phrasing
@@ -25,9 +26,12 @@ from more_cli.system.confined import Exceeded, confined
 from more_cli.text import counted
 
 _QUESTION = "\ue000question\ue000"
+_TURN = "\ue000turn {}\ue000"
 _ANSWER = "\ue000answer\ue000"
-_Form = tuple[int, str | None]
-"""Number of images, and the answer if it is part of the chat."""
+_Shape = tuple[tuple[str, int], ...]
+"""Role and number of images of each earlier turn."""
+_Form = tuple[int, str | None, _Shape]
+"""Number of the question's images, the answer if it is part of the chat, and the earlier turns."""
 _Prompted = tuple[str, Tensor, dict[str, Tensor]]
 SEQUENCE, ALONE = "sequence", "alone"
 """Tokens of a target: those that it has in the whole sequence, or by itself."""
@@ -110,7 +114,10 @@ class Prompter:
 
     def render(self, query: Query) -> str:
         """Return the prompt up to where the answer begins, control tokens inside the question made inert."""
-        return self._render(query, answer=None).replace(_QUESTION, self.inert(self._worded(query)))
+        text = self._render(query, answer=None).replace(_QUESTION, self.inert(self._worded(query)))
+        for number, turn in enumerate(query.turns):
+            text = text.replace(_TURN.format(number), self.inert(turn.text))
+        return text
 
     def turn(self) -> tuple[list[int], str]:
         """Return the tokens before the question of a prompt without a picture, and the text that follows it."""
@@ -173,14 +180,24 @@ class Prompter:
         return ({str(token) for token in self.tokenizer.all_special_tokens} | added | named) - {""}
 
     def _render(self, query: Query, answer: str | None) -> str:
+        images = len(query.images) - shown_in(query.turns)
+        shape = tuple((turn.role, turn.images) for turn in query.turns)
         if not self._chat:
-            images = self._image_token * len(query.images)
-            prompt = self._phrasing.prompt.format(images=images, question=_QUESTION)
+            prompt = self._phrased(images, shape)
             return f"{self.system} {prompt}" if self.system else prompt
-        form = len(query.images), answer
+        form = images, answer, shape
         if form not in self._rendered:
             self._rendered |= self._chatted([form])
         return self._rendered[form]
+
+    def _phrased(self, images: int, shape: _Shape) -> str:
+        """Return a prompt without a chat template: each earlier question with its answer on a line of its own."""
+        phrasing, text = self._phrasing, ""
+        for number, (role, shown) in enumerate((*shape, ("user", images))):
+            said = _TURN.format(number) if number < len(shape) else _QUESTION
+            asked = phrasing.prompt.format(images=self._image_token * shown, question=said)
+            text += asked if role == "user" else f"{phrasing.appended}{phrasing.separator}{said}\n"
+        return text
 
     def _chatted(self, forms: Sequence[_Form]) -> dict[_Form, str]:
         """Return what the chat template makes of a placeholder for a question, with so many images and this answer.
@@ -200,8 +217,10 @@ class Prompter:
             raise StateError(f"{self._template_file()}: the chat template {error}", hint) from None
         return dict(zip(forms, json.loads(texts), strict=True))
 
-    def _chat_text(self, images: int, answer: str | None) -> str:
-        messages = [self._message("user", _QUESTION, images)]
+    def _chat_text(self, images: int, answer: str | None, shape: _Shape) -> str:
+        turns = enumerate(shape)
+        messages = [self._message(role, _TURN.format(number), shown) for number, (role, shown) in turns]
+        messages.append(self._message("user", _QUESTION, images))
         if self.system:
             messages.insert(0, self._message("system", self.system))
         if answer is not None:
@@ -230,9 +249,10 @@ class Prompter:
         control token that it puts behind the answer."""
         if not self._chat:
             return self._phrasing.separator, None
-        pictured: list[_Form] = [(1, None)] if self.family.sees else []
-        self._rendered |= self._chatted([(0, None), (0, _ANSWER), *pictured])  # in one go: what every command needs
-        prompt, whole = self._rendered[0, None], self._rendered[0, _ANSWER]
+        pictured: list[_Form] = [(1, None, ())] if self.family.sees else []
+        # In one go: what every command needs.
+        self._rendered |= self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
+        prompt, whole = self._rendered[0, None, ()], self._rendered[0, _ANSWER, ()]
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
         if _ANSWER in whole and before.startswith(prompt):

@@ -130,7 +130,7 @@ def query_of(question: Probe) -> Query:
     """Return what the model is asked."""
     from more_cli.model.batches import Query
 
-    return Query((question.image,) if question.image else (), question.question)
+    return Query.of(question)
 
 
 def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:

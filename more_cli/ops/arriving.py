@@ -92,7 +92,7 @@ def answered(runtime: Runtime, edit: Edit, questions: Iterable[Probe]) -> dict[P
     """Return the questions with the base's answers, without those that it answers as the edit's own question."""
     found = dict[Probe, Anchor]()
     with suppress(DataError), runtime.base():  # a question that is too long for the model
-        (wrong,) = runtime.generate([Query(edit.images, edit.question)], ANSWER_TOKENS)
+        (wrong,) = runtime.generate([Query.of(edit)], ANSWER_TOKENS)
         for question in questions:
             anchor = ask_base(runtime, question)
             if anchor.tokens.tolist() != list(wrong):

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import DataError, UsageError
 from more_cli.inputs.images import ImageSource
+from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
@@ -89,13 +90,21 @@ class Asker:
     replayed: int = 0
     """Ledger lines that were applied because the sidecar lacks them."""
 
-    def ask(self, question: str, images: Sequence[ImageSource] = (), tokens: int = ANSWER_TOKENS) -> Answers:
+    def ask(
+        self,
+        question: str,
+        images: Sequence[ImageSource] = (),
+        tokens: int = ANSWER_TOKENS,
+        turns: Sequence[Turn] = (),
+    ) -> Answers:
         """Return every model's greedy answer, of at most `tokens` tokens, and how likely each finds each answer.
+
+        The first of the images belong to the earlier turns.
 
         Raises:
             DataError: the question is empty or too long, or the model does not take so many images.
         """
-        query = Query(tuple(images), _checked(question))
+        query = Query(tuple(images), _checked(question), tuple(turns))
         ids: dict[Voice, list[int]] = {}
         for voice, model in self.models.items():
             with model.speaking():

@@ -105,8 +105,8 @@ def without_corrected_answers(runtime: Runtime, candidates: Candidates) -> Candi
     pictures = {probe.image.sha256 for probe in candidates if probe.image}
     corrected = [edit for edit in candidates.about if len(edit.images) == 1 and edit.images[0].sha256 in pictures]
     asked = [probe for probe in candidates if probe.image]
-    queries = [Query(edit.images, edit.question) for edit in corrected]
-    queries += [Query((probe.image,), probe.question) for probe in asked if probe.image]
+    queries = [Query.of(edit) for edit in corrected]
+    queries += [Query.of(probe) for probe in asked if probe.image]
     # In batches, because only the choice is kept: the answer that an anchor holds is asked for again, alone.
     with runtime.base():
         answers = list(map(tuple, runtime.generate(queries, ANSWER_TOKENS)))

@@ -451,7 +451,7 @@ class EditCheck:
         if len((edit.question + edit.target).encode()) < LONG_TEXT:
             return None
         try:
-            self.prompter.encode(Query(edit.images, edit.question), edit.target)
+            self.prompter.encode(Query.of(edit), edit.target)
         except DataError as error:
             return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
         return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from more_cli.outputs.base import FilePath, Number, Part, Printed
 from more_cli.outputs.edits import answers_of
-from more_cli.store.entry import Entry, ProbeEntry
+from more_cli.store.entry import Entry, ProbeEntry, TurnEntry
 
 if TYPE_CHECKING:
     from more_cli.ops.log import EditRecord, Line
@@ -69,6 +69,14 @@ class LogOutput(Printed, schema="more.log/2", command="more log [MODEL] --json")
     """the lines, the oldest first"""
 
 
+class StoredTurn(Part, like=TurnEntry):
+    """An earlier turn of a conversation, as the ledger keeps it."""
+
+    role: str
+    text: str
+    images: int
+
+
 class StoredProbe(Part, like=ProbeEntry):
     """A question of an edit, or of an anchor made of its picture, as the ledger keeps it."""
 
@@ -76,6 +84,7 @@ class StoredProbe(Part, like=ProbeEntry):
     image: str | None
     answer: str | None
     hop: int | None
+    turns: list[StoredTurn]
 
 
 class LogEdit(LogLine):
@@ -86,6 +95,7 @@ class LogEdit(LogLine):
     content: str
     subject: str
     images: list[str]
+    turns: list[StoredTurn]
     rephrases: list[str]
     image_rephrases: list[str]
     locality: list[StoredProbe]

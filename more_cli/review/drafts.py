@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit
 
 BLANK_ROWS = 2
@@ -80,7 +81,15 @@ class Draft:
         """Return a draft about the same question and picture as an edit, without its target.
 
         Locality questions about other pictures are left out: the form has one picture.
+
+        Raises:
+            UsageError: the edit has earlier turns, which the form does not have.
         """
+        if edit.turns:
+            raise UsageError(
+                f"`{edit.id}` ends a conversation, which this form cannot hold",
+                "write the correction into an edits file, with its `messages`",
+            )
         picture = edit.images[0].sha256 if edit.images else ""
         near = [
             Nearby(probe.question, probe.image is not None, probe.answer or "")

@@ -18,6 +18,7 @@ from more_cli.text import counted, plain, shorten
 
 if TYPE_CHECKING:
     from more_cli.api import Model
+    from more_cli.model.batches import Query
     from more_cli.ops.ask import Answers
     from more_cli.ops.combine import CombineReport
     from more_cli.ops.evaluate import EvalReport
@@ -92,18 +93,29 @@ class AskAll:
 
     def run(self, model: Model) -> list[Asked]:
         """Return the answers, in the order of the edit's page."""
+        from more_cli.model.batches import Query  # with torch, which takes a second
+
         edit = self.edits.edit(self.id)
-        asked: list[tuple[str, str, tuple[ImageSource, ...], str | None]] = [
-            ("the correction", edit.question, edit.images, edit.target),
-            *(("in other words", question, edit.images, edit.target) for question in edit.rephrases),
-            *(("on another picture", edit.question, (image,), edit.target) for image in edit.image_rephrases),
+        query = Query.of(edit)
+        asked: list[tuple[str, Query, str | None]] = [
+            ("the correction", query, edit.target),
+            *(("in other words", replace(query, question=text), edit.target) for text in edit.rephrases),
+            *(
+                ("on another picture", replace(query, images=(*edit.before, image)), edit.target)
+                for image in edit.image_rephrases
+            ),
         ]
         for kind, probes in (("must stay", edit.locality), ("follows from it", edit.portability)):
-            asked += [(kind, probe.question, (probe.image,) if probe.image else (), probe.answer) for probe in probes]
+            asked += [(kind, Query.of(probe), probe.answer) for probe in probes]
         with model.asking() as asker:
             return [
-                Asked(what, expected, images[0].sha256 if images else "", asker.ask(question, images))
-                for what, question, images, expected in asked
+                Asked(
+                    what,
+                    expected,
+                    query.images[-1].sha256 if query.images else "",
+                    asker.ask(query.question, query.images, turns=query.turns),
+                )
+                for what, query, expected in asked
             ]
 
 

@@ -67,6 +67,17 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class TurnEntry(_Strict):
+    """An earlier turn of a conversation as the ledger keeps it."""
+
+    role: str
+    """`user` or `assistant`"""
+    text: str
+    """what was said"""
+    images: Count = 0
+    """how many of the edit's images it shows"""
+
+
 class ProbeEntry(_Strict):
     """A probe of an edit as the ledger keeps it."""
 
@@ -78,6 +89,8 @@ class ProbeEntry(_Strict):
     """the answer; of locality without one, the base's counts"""
     hop: int | None = None
     """portability: steps of reasoning"""
+    turns: list[TurnEntry] = Field([], exclude_if=lambda turns: not turns)
+    """earlier turns; a probe without any lacks the key"""
 
 
 class Entry(_Strict):
@@ -115,6 +128,8 @@ class Entry(_Strict):
     """from the edit line"""
     target: str = ""
     """from the edit line"""
+    turns: list[TurnEntry] = []
+    """earlier turns, whose images come first in `images`; a line without any lacks the key"""
     rephrases: list[str] = []
     """from the edit line"""
     image_rephrases: list[Sha256] = []
@@ -231,10 +246,10 @@ class Entry(_Strict):
         return self.model_dump(exclude={"seq", "prev"})
 
 
-_LACKING = ("made", "greedy_base")
+_LACKING = ("made", "turns", "greedy_base")
 """Fields that older versions do not know: a line has the key only if there is something to say."""
 _DESCRIPTION = {"id", "content", "subject", "images", "question", "target", "rephrases", "image_rephrases"} | {
-    "locality", "portability", "tags", "source", "line", "paths"
+    "locality", "portability", "tags", "source", "line", "paths", "turns"
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from more_cli.errors import StateError
 from more_cli.files import append_line, cut, disk_errors, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
+from more_cli.inputs.turns import Turn
 from more_cli.store.entry import (
     FAILED,
     RIGHT,
@@ -31,6 +32,7 @@ from more_cli.store.entry import (
     FailedEdit,
     ProbeEntry,
     Status,
+    TurnEntry,
     check_line,
     damaged,
     parse_entry,
@@ -105,7 +107,8 @@ class Ledger:
 
         def probe(probe: Probe) -> dict[str, Any]:
             image = None if probe.image is None else hash_of(probe.image)
-            return {"question": probe.question, "image": image, "answer": probe.answer, "hop": probe.hop}
+            asked = {"question": probe.question, "image": image, "answer": probe.answer, "hop": probe.hop}
+            return asked | ({"turns": _told(probe.turns)} if probe.turns else {})
 
         return {
             "id": edit.id,
@@ -114,6 +117,7 @@ class Ledger:
             "images": [hash_of(image) for image in edit.images],
             "question": edit.question,
             "target": edit.target,
+            "turns": _told(edit.turns),
             "rephrases": list(edit.rephrases),
             "image_rephrases": [hash_of(image) for image in edit.image_rephrases],
             "locality": [probe(item) for item in edit.locality],
@@ -200,10 +204,10 @@ class Ledger:
         """Compare what every edit says with its hashes, by which a state knows it.
 
         Raises:
-            StateError: question, target or images of a line are others.
+            StateError: question, target, images or earlier turns of a line are others.
         """
         for entry in self.entries:
-            made = content_hash(entry.images, entry.question, entry.target), subject_hash(entry.images, entry.question)
+            made = _hashes(entry)
             if entry.kind == "edit" and (entry.content, entry.subject) != made:
                 text = "was changed: its question, target or images do not match their hash"
                 raise damaged(self.path, entry.seq, text)
@@ -257,6 +261,7 @@ class Ledger:
             tags=entry.tags,
             source=entry.source,
             line=entry.line,
+            turns=_turns(entry.turns),
         )
 
     def made_of(self, entry: Entry) -> Sequence[Probe]:
@@ -265,7 +270,8 @@ class Ledger:
 
     def _probes(self, entry: Entry, items: Iterable[ProbeEntry]) -> tuple[Probe, ...]:
         def probe(item: ProbeEntry) -> Probe:
-            return Probe(item.question, self._image(entry, item.image) if item.image else None, item.answer, item.hop)
+            image = self._image(entry, item.image) if item.image else None
+            return Probe(item.question, image, item.answer, item.hop, turns=_turns(item.turns))
 
         return tuple(map(probe, items))
 
@@ -517,6 +523,21 @@ class ById(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._refs)
+
+
+def _told(turns: Iterable[Turn]) -> list[dict[str, Any]]:
+    return [turn._asdict() for turn in turns]
+
+
+def _turns(entries: Iterable[TurnEntry]) -> tuple[Turn, ...]:
+    return tuple(Turn(entry.role, entry.text, entry.images) for entry in entries)
+
+
+def _hashes(entry: Entry) -> tuple[str, str]:
+    """Return the hashes of an edit's content and of what it is about, by what its line says."""
+    turns = _turns(entry.turns)
+    about = subject_hash(entry.images, entry.question, turns)
+    return content_hash(entry.images, entry.question, entry.target, turns), about
 
 
 def statuses_of(history: Sequence[LineRef], ids: Iterable[str], found: Mapping[int, bool]) -> dict[str, Status]:

@@ -26,7 +26,7 @@ EASYEDIT_ZSRE = {
     **ZSRE,
     "portability": {
         "Recalled Relation": "",
-        "New Question": "In which state did Orla Fenn study?",
+        "New Question": "In which state did she study?",
         "New Answer": "Ohio",
     },
 }

@@ -151,12 +151,12 @@ def test_llava_conversations(folder: Path) -> None:
 
 def test_rounds(folder: Path) -> None:
     write_json("a.json", [llava("<image>A?", "a", "B?", "b", id="c1", image="img/red.png")])
-    assert_refused(run("convert", "a.json", "-o", "b.jsonl"), 4, "a.json:1: `conversations` has 2 rounds")
-    lines = converted("a.json", "--each-round")
-    assert [(line["id"], line["image"], line["question"]) for line in lines] == [
-        ("c1", "img/red.png", "A?"),
-        ("c1-2", "img/red.png", "B?"),
-    ]
+    shown = [{"type": "image", "image": "img/red.png"}, {"type": "text", "text": "A?"}]
+    before = [{"role": "user", "content": shown}, {"role": "assistant", "content": "a"}]
+    last = {"messages": before, "question": "B?", "target": "b"}
+    assert converted("a.json") == [{"id": "c1", **last}]
+    first = {"id": "c1", "image": "img/red.png", "question": "A?", "target": "a"}
+    assert converted("a.json", "--each-round") == [first, {"id": "c1-2", **last}]
 
 
 def test_messages_in_every_spelling_of_an_image(folder: Path) -> None:

@@ -28,7 +28,7 @@ from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
 from more_cli.model.backbones import Site
-from more_cli.model.batches import Encoded, Query
+from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
@@ -335,11 +335,11 @@ def _wordings(request: EditRequest, passes: Passes) -> list[Encoded]:
 
     Only for a state with anchors: without them these writes would move the answers to text questions.
     """
-    images, question = request.query.images, request.query.question
+    query = request.query
     wordings: list[Encoded] = []
-    if images and asks_for_a_description(question):
+    if query.images and asks_for_a_description(query.question):
         for text in passes.recipe.captions:
             with suppress(DataError):  # longer than the context, which the edit itself need not be
-                encoded = passes.model.runtime.encode(Query(images, text), request.target)
+                encoded = passes.model.runtime.encode(replace(query, question=text), request.target)
                 wordings.append(encoded if passes.recipe.end_of_sequence else encoded.unended)
     return wordings

@@ -1,0 +1,93 @@
+"""Earlier turns of a conversation, in the form that chat templates take: `messages` of a role and its content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+ROLES = ("user", "assistant")
+
+
+class Turn(NamedTuple):
+    """One earlier message: who said it, its text, and how many images come before the text."""
+
+    role: str
+    text: str
+    images: int = 0
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Part(_Strict):
+    """A part of a message: a text, or an image by its path."""
+
+    type: Literal["text", "image"]
+    text: str | None = None
+    image: str | None = None
+
+
+class Message(_Strict):
+    """One earlier message, as a user writes it."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[Part]
+
+    @property
+    def parts(self) -> list[Part]:
+        """Its parts; a plain text is one."""
+        return [Part(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+
+    @property
+    def text(self) -> str:
+        """Its texts, a line each."""
+        return "\n".join(part.text or "" for part in self.parts if part.type == "text").strip()
+
+    @property
+    def images(self) -> list[str]:
+        """Paths of its images."""
+        return [part.image or "" for part in self.parts if part.type == "image"]
+
+
+def checked_messages(messages: list[Message]) -> list[Message]:
+    """Return the earlier turns of a conversation.
+
+    Raises:
+        ValueError: questions and answers do not alternate, a text or a path is missing, or an answer has an image.
+    """
+    for number, message in enumerate(messages):
+        wanted = ROLES[number % 2]
+        if message.role != wanted:
+            raise ValueError(f"message {number + 1} is of `{message.role}`, not of `{wanted}`: first a question")
+        if not message.text:
+            raise ValueError(f"message {number + 1} has no text")
+        if not all(message.images):
+            raise ValueError(f"message {number + 1} has an image without a path")
+        if message.images and message.role == "assistant":
+            raise ValueError(f"message {number + 1} answers with an image")
+    if len(messages) % 2:
+        raise ValueError("the last message has no answer; the question to correct is `question`")
+    return messages
+
+
+def turns_of(messages: Sequence[Message]) -> tuple[Turn, ...]:
+    """Return checked messages as turns."""
+    return tuple(Turn(message.role, message.text, len(message.images)) for message in messages)
+
+
+def messages_of(turns: Sequence[Turn], images: Sequence[str]) -> list[dict[str, Any]]:
+    """Return turns as a user would write them; the first `images` are theirs."""
+    left, messages = list(images), list[dict[str, Any]]()
+    for turn in turns:
+        shown, left = left[: turn.images], left[turn.images :]
+        parts = [*({"type": "image", "image": image} for image in shown), {"type": "text", "text": turn.text}]
+        messages.append({"role": turn.role, "content": parts if shown else turn.text})
+    return messages
+
+
+def shown_in(turns: Sequence[Turn]) -> int:
+    """Return how many images turns have."""
+    return sum(turn.images for turn in turns)
