@@ -51,7 +51,8 @@ _EDIT_LINE = """\
 "locality": [{"image": "img/3.png", "question": "What is on the table?"}], \
 "portability": [{"question": "Does it run on rails?", "answer": "yes", "hop": 1}], "tags": {"ticket": "A-17"}}"""
 
-_PROBE_LINE = '{"id": "table-3", "image": "img/3.png", "messages": [], "question": "What is on the table?", "answer": "a cup"}'
+_PROBE_LINE = """\
+{"id": "table-3", "image": "img/3.png", "messages": [], "question": "What is on the table?", "answer": "a cup"}"""
 
 
 _LEDGER = """\

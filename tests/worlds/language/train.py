@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..embedded.loop import Schedule, fit
 from ..embedded.world.pools import Dice
@@ -46,7 +47,7 @@ def tokenizer_of(member: Member) -> PreTrainedTokenizerFast:
     bpe.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, bpe.token_to_id(begin))]
     )
-    return PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         padding_side="left",
         model_input_names=["input_ids", "attention_mask"],
@@ -55,6 +56,12 @@ def tokenizer_of(member: Member) -> PreTrainedTokenizerFast:
         bos_token=begin,
         eos_token=CONTROLS[2],
     )
+    with (
+        tempfile.TemporaryDirectory() as scratch
+    ):  # a model type can have a tokenizer class that splits words otherwise
+        AutoConfig.for_model(member.model_type).save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        return AutoTokenizer.from_pretrained(scratch)
 
 
 def model_of(member: Member, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
