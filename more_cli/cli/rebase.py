@@ -90,7 +90,9 @@ def _show(output: Output, report: RebaseReport) -> None:
     if report.interrupted:
         output.note("interrupted, there is no new state yet; run the same command again to continue")
         return
-    edits, what = report.plan.union.edits, f"{report.target.sidecar} for {report.target.model}"
+    target, edits = report.target, report.plan.union.edits
+    out = target.sidecar.name if target.sidecar == sidecar_path(target.model) else str(target.sidecar)
+    what = f"{out} for {target.model}"
     if report.dry_run and not report.existed:
         rows = [(edit.id, edit.status, edit.entry.question, edit.entry.target) for edit in edits[:ROWS]]
         output.table(("edit", "status", "question", "target"), rows, cut=("question",))

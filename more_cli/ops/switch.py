@@ -12,6 +12,7 @@ from pathlib import Path
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory
 from more_cli.ops.drafts import drafts
+from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.names import (
@@ -40,7 +41,7 @@ class NamedState:
     name: str
     path: Path
     edits: int | None
-    """Edits that it ever had; None where it cannot be read."""
+    """Edits that are not reverted; None where it cannot be read."""
     failed: int | None
     """Those of them that do not stand."""
     problem: str = ""
@@ -75,7 +76,8 @@ def _described(name: str, path: Path) -> NamedState:
         replay_start(State(load_meta(path)), ledger, path)  # raises if they do not belong together
     except MoreError as error:
         return NamedState(name, path, None, None, error.message)
-    return NamedState(name, path, len(ledger.statuses()), len(ledger.failed()))
+    kept = [status for status in ledger.statuses().values() if status is not Status.REVERTED]
+    return NamedState(name, path, len(kept), len(ledger.failed()))
 
 
 def switch(model: Path, name: str) -> SwitchReport:

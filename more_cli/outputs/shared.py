@@ -247,7 +247,7 @@ class NamedState(Part):
     current: bool
     """whether commands use it"""
     edits: int | None
-    """edits that it ever had; `null` where it cannot be read"""
+    """edits that are not reverted; `null` where it cannot be read"""
     failed: int | None
     """those of them that do not stand"""
     problem: str

@@ -294,3 +294,10 @@ def test_the_shell_completes_beside_a_bad_file(world: World, elsewhere: Path) ->
         params = {"words": ()}  # noqa: RUF012
 
     assert completion.states(Typed(), "") == []  # type: ignore[arg-type]
+
+
+def test_the_embedded_model_does_not_take_the_place_of_the_files(world: World, elsewhere: Path) -> None:
+    project(elsewhere, 'model = "../home/model"\n')
+    asked_it = run("ask", "what colour is it ?", "--image", world.root / "img" / "red.png")
+    assert asked_it.code == 0
+    assert "embedded" not in asked_it.err

@@ -166,7 +166,7 @@ def test_what_a_dry_run_lists_is_what_is_done(bases: Bases) -> None:
     assert shown.code == 0
     assert tree(bases.world.root) == before
     assert [row.split()[0] for row in shown.out.splitlines()[1:3]] == ["e1", "e2"]
-    assert f"would make {bases.new.sidecar} for {bases.new.model} of 2 edits\n" in shown.out
+    assert f"would make new.more for {bases.new.model} of 2 edits\n" in shown.out
     planned = bases.rebase("--dry-run", "--json").json
     assert (planned["dry_run"], planned["statuses"], planned["expected_edits"]) == (True, {}, 2)
     assert planned["edits"] == bases.rebase("--json").json["edits"]

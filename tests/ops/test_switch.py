@@ -66,7 +66,7 @@ def test_the_list_says_which_is_in_use_and_how_many_edits_each_has(world: World)
     for words in ((), ("--list",)):
         shown = [row.split() for row in switch(world, *words).out.splitlines()]
         assert shown[0] == ["state", "edits", "failed", "file"]
-        assert [row[:-1] for row in shown[1:]] == [["main", "2", "2"], ["ann", "3", "2"], ["*", "bob", "3", "3"]]
+        assert [row[:-1] for row in shown[1:]] == [["main", "2", "2"], ["ann", "2", "2"], ["*", "bob", "3", "3"]]
     found = switch(world, "--json").json
     assert (found["current"], found["created"]) == ("bob", False)
     assert [(each["name"], each["current"]) for each in found["states"]] == [
