@@ -81,7 +81,7 @@ def rebase(
 
 
 def _show(output: Output, report: RebaseReport) -> None:
-    """Show what became of the edits: how many of each kind, and by name those that fail or need nothing any more."""
+    """Show what became of the edits: the names of each kind and how many, and why some fail."""
     from more_cli.outputs.shared import RebaseOutput
 
     output.json(RebaseOutput.of_report(report))
@@ -101,10 +101,13 @@ def _show(output: Output, report: RebaseReport) -> None:
         output.line(f"would make {what} of {counted(len(edits), 'edit')}")
         output.line(str(report.plan.work))
         return
-    for name in ("already_right", "lost", "still_failed"):
-        for id in report.groups[name][:ROWS]:
-            reason = f": {report.reasons[id]}" if report.reasons.get(id) else ""
-            output.line(f"{id}: {WORDS[name]}{reason}")
+    for name, ids in report.groups.items():
+        if ids:
+            more = f" and {len(ids) - ROWS:,} more" if len(ids) > ROWS else ""
+            output.line(f"{WORDS[name]}: {', '.join(ids[:ROWS])}{more}")
+    for id in [*report.lost, *report.still_failed][:ROWS]:
+        if reason := report.reasons.get(id):
+            output.line(f"{id}: {reason}")
     counts = ", ".join(f"{len(ids):,} {WORDS[name]}" for name, ids in report.groups.items() if ids)
     output.line(f"{what}{' is there already' if report.existed else ''}: {counts or 'no edit'}")
     if report.failed:

@@ -16,6 +16,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import names_model
 from more_cli.errors import UsageError
 from more_cli.store.names import named_path
+from more_cli.store.project import settings_for
 from more_cli.store.target import locate, model_here
 from more_cli.text import counted
 
@@ -67,8 +68,11 @@ def switch(
     report = listed(model) if name is None else make(locate(model, state), name) if create else run(model, name)
     output.json(SwitchOutput.of_report(report))
     _show(output, report, name)
-    if named := os.environ.get("MORE_STATE"):
-        output.note(f"note: as long as MORE_STATE names `{named}`, commands use that")
+    named, says = os.environ.get("MORE_STATE"), "MORE_STATE"
+    if not named and (found := settings_for(model).get("state")):
+        named, says = str(found.value), found.place
+    if named:
+        output.note(f"note: as long as {says} names `{named}`, commands use that")
 
 
 def _model_and_name(words: list[str]) -> tuple[Path, str | None]:

@@ -19,6 +19,7 @@ from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import MAIN, current_name, name_of
+from more_cli.store.project import settings_for
 from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
@@ -91,8 +92,11 @@ class StatusReport:
 
     @property
     def current(self) -> str:
-        """Name of the state that commands use if none is named."""
-        return current_name(self.target.model)
+        """Name of the state that commands use if none is named, or its path where it does not lie beside the model."""
+        model = self.target.model
+        if (found := settings_for(model).get("state")) is None:
+            return current_name(model)
+        return name_of(model, found.value) or str(found.value)
 
     @property
     def naming(self) -> str:

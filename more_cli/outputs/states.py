@@ -169,7 +169,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     name: str | None
     """name of the state; `null` for one that does not lie beside its checkpoint"""
     current: str
-    """name of the state that commands use if none is named (`more switch`)"""
+    """name of the state that commands use if none is named; its path where it does not lie beside the checkpoint"""
     edits: int
     """edits in the state"""
     behind: int

@@ -26,8 +26,7 @@ class Target:
         """What a user types to name both in a command."""
         usual = sidecar_path(self.model)
         with suppress(MoreError):
-            project = settings_for(self.model)
-            usual = project["state"].value if "state" in project else current_path(self.model)
+            usual = usual_path(self.model)
         state = "" if self.sidecar == usual else f" --state {shlex.quote(str(self.sidecar))}"
         model = f"./{self.model}" if str(self.model).startswith("-") else str(self.model)  # no option
         return f"{shlex.quote(model)}{state}"
@@ -85,14 +84,25 @@ def locate(model: Path | None, state: Path | None) -> Target:
     project = settings_for(model)
     if model is None and "model" in project:
         model = project["model"].value
-    state = state or ("state" in project and project["state"].value) or None
     if model is not None:
-        return Target(model, state or current_path(model))
+        return Target(model, state or usual_path(model))
+    state = state or (project["state"].value if "state" in project else None)
     found = [state] if state else states_here()
     only = model_of_states(found)
     if state is None and (len(found) > 1 or current_file(only).exists()):
         return Target(only, current_path(only))
     return Target(only, found[0])
+
+
+def usual_path(model: Path) -> Path:
+    """Return the state that commands use if none is named: that of `more.toml`, else the one that `more switch` chose.
+
+    Raises:
+        UsageError: `more.toml` is bad.
+        StateError: the state that `more switch` chose is not there.
+    """
+    project = settings_for(model)
+    return project["state"].value if "state" in project else current_path(model)
 
 
 def model_here() -> Path:

@@ -143,6 +143,14 @@ def test_hints_follow_the_file(world: World, elsewhere: Path) -> None:
     assert f"next: more edit ../home/model --state {world.sidecar} --retry" in other
 
 
+def test_switch_and_status_say_that_the_file_comes_first(world: World, elsewhere: Path) -> None:
+    project(elsewhere, 'model = "../home/model"\nstate = "../home/model.ann.more"\n')
+    done = run("switch", "main")
+    assert "note: as long as more.toml:2 names `../home/model.ann.more`, commands use that" in done.err
+    assert "name        ann, in use\n" in run("status").out
+    assert "name        main; in use is ann\n" in run("status", "--state", world.sidecar).out
+
+
 def fresh(tmp_path: Path) -> World:
     return World(tmp_path / "fresh", text_layers=1)
 

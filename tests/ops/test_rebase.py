@@ -92,7 +92,9 @@ def test_it_says_which_edits_no_longer_hold(bases: Bases) -> None:
     again = bases.rebase()
     assert again.code == 3
     for id in found["lost"]:
-        assert f"{id}: no longer hold: {found['reasons'][id]}" in again.out
+        assert f"\n{id}: {found['reasons'][id]}\n" in again.out
+    assert f"\nno longer hold: {', '.join(found['lost'])}\n" in again.out
+    assert again.out.startswith(f"hold: {', '.join(found['held'])}\n")
     assert f"is there already: {len(found['held'])} hold, {len(found['lost'])} no longer hold\n" in again.out
     assert f"next: more edit {bases.new.model} --retry" in again.err
 
@@ -105,7 +107,7 @@ def test_it_says_which_edits_the_new_base_answers_right_already(bases: Bases) ->
     done = bases.rebase("--json")
     assert (done.code, done.json["already_right"], done.json["held"]) == (0, ["e1"], ["e2"])
     assert bases.statuses() == {"e1": "already-right", "e2": "learnt"}
-    assert "e1: already right on the new base\n" in bases.rebase().out
+    assert bases.rebase().out.startswith("hold: e2\nalready right on the new base: e1\n")
 
 
 def test_an_edit_that_an_earlier_one_made_right_is_not_the_bases(bases: Bases) -> None:
@@ -124,7 +126,7 @@ def test_what_failed_before_is_tried_and_named_apart(bases: Bases) -> None:
     assert (done.code, done.json["held"], done.json["still_failed"], done.json["lost"]) == (3, ["e1"], ["e2"], [])
     (first, second) = bases.new.entries()
     assert (first["settings"], first["retry"], second["settings"]) == (list(CALM[1::2]), False, [])
-    assert "e2: failed before too: " in bases.rebase().out
+    assert "\nfailed before too: e2\n" in bases.rebase().out
 
 
 def test_reverted_and_superseded_edits_stay_so(bases: Bases) -> None:
@@ -156,7 +158,7 @@ def test_an_edit_whose_correction_is_refused_now_is_named(bases: Bases, monkeypa
     done = bases.rebase()
     assert done.code == 3
     assert "no longer superseded, as the later edit is refused: e1; take it out with more revert" in done.err
-    assert "x1: failed before too: it does not fit\n" in done.out
+    assert "\nx1: it does not fit\n" in done.out
 
 
 def test_what_a_dry_run_lists_is_what_is_done(bases: Bases) -> None:

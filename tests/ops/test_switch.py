@@ -198,6 +198,7 @@ def test_a_state_that_is_not_there_any_more_is_named(world: World) -> None:
         assert refused.code == 5
         assert "says `ann`, and there is no state" in refused.err
     assert not state(world, "ann").exists()
+    assert edits_of(world, "--state", world.sidecar) == 2, "a state that is named can still be used"
     with pytest.raises(StateError, match="says `ann`"):
         open_model(world.model)
     assert switch(world, "main").code == 0
