@@ -47,7 +47,7 @@ def switch(
     """Choose which state of a model commands use, make a further one, or list them.
 
     It is what `git switch` is for branches. The choice is in the file MODEL.more.current and holds until the next one;
-    --state and MORE_STATE come before it.
+    --state, MORE_STATE and more.toml come before it. With --create, --state names another state to copy.
 
     \b
     Examples:
