@@ -31,14 +31,24 @@ from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, export
 from more_cli.ops.log import LineFilter, LogReport, log
 from more_cli.ops.merge import MergeReport, merge
+from more_cli.ops.rebase import RebaseReport, rebase
 from more_cli.ops.retry import retry
 from more_cli.ops.revert import RevertReport, revert
 from more_cli.ops.status import StatusReport, status
-from more_cli.options import CombineOptions, EditOptions, ExportOptions, FileOptions, MergeOptions, RevertOptions
+from more_cli.options import (
+    CombineOptions,
+    EditOptions,
+    ExportOptions,
+    FileOptions,
+    MergeOptions,
+    RebaseOptions,
+    RevertOptions,
+)
 from more_cli.outputs.edits import EditResult
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Asking
-from more_cli.store.target import Target, locate
+from more_cli.store.names import current_path, sidecar_path
+from more_cli.store.target import Target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +101,7 @@ def open_model(
 
     Args:
         model: Checkpoint in Hugging Face layout.
-        state: State file; by default `MODEL.more`.
+        state: State file; by default the one that `more switch` chose, else `MODEL.more`.
         recipe: Name or TOML file, for the state that the first edit makes.
         settings: Changes of that recipe, each as `KEY=VALUE`.
         progress: Called with done, total and a text during long work.
@@ -120,7 +130,7 @@ class Model:
         machine: Machine,
         progress: Progress,
     ) -> None:
-        self.target = locate(Path(model), Path(state) if state is not None else None)
+        self.target = Target(Path(model), Path(state) if state is not None else current_path(Path(model)))
         self.machine = machine
         self._recipe, self._settings, self._progress = recipe, tuple(settings), progress
         self._runtime: Runtime | None = None
@@ -304,6 +314,20 @@ class Model:
         target, paths = Target(self.target.model, Path(out)), [self.target.sidecar, *map(Path, states)]
         options, loaded = CombineOptions(theirs, dry_run), None if dry_run else self._loaded()
         return combine(paths, target, options, self.machine, self._progress, runtime=loaded)
+
+    def rebase(self, new_base: StrPath, out: StrPath | None = None, *, dry_run: bool = False) -> RebaseReport:
+        """Apply the edits of this state to another version of its base, in a new state, as `more rebase` does.
+
+        `out` is the new state's file, by default the one beside `new_base`. Edits that no longer hold are in
+        `report.lost`.
+
+        Raises:
+            StateError: `new_base` has another architecture, the new state is there and is another, or an image is
+                missing.
+        """
+        base = Path(new_base)
+        target = Target(base, Path(out) if out is not None else sidecar_path(base))
+        return rebase(self.target, target, RebaseOptions(dry_run), self.machine, self._progress)
 
     def _loaded(self) -> Runtime:
         asked = asked_as(self.target, self._recipe, self._settings)

@@ -122,6 +122,8 @@ class EditOptions(RecipeOptions, FileOptions):
         "For a new state: take anchors, which are shipped questions and some about the picture of each edit.",
         panel=WRITING,
     )
+    anchors_file: Path | None = None
+    """For a new state: questions whose answers must not change, in place of those that edits bring; of `more.toml`."""
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
         "After the last edit, write again what does not hold of this run (run) or of all edits (all), or write all "
@@ -221,6 +223,13 @@ class CombineOptions:
         "Where two edits contradict each other, the later one counts, whoever made it.",
         "--theirs",
     )
+    dry_run: bool = dry_run_option()
+
+
+@dataclass(frozen=True)
+class RebaseOptions:
+    """How the edits of a state are applied to another base."""
+
     dry_run: bool = dry_run_option()
 
 

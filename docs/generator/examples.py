@@ -43,12 +43,15 @@ sweep-plan        sweep sweep.toml -o sweep --dry-run
 sweep             sweep sweep.toml -o sweep
 sweep-fleet       sweep fleet.toml -o fleet
 status            status llava --estimate
+settings          status llava --settings
 log               log llava
 log.show          log show size-01 llava
 verify            verify llava
 bench             bench llava --limit 2
 combine           combine llava.more llava.ann.more -o llava.both.more
 diff              diff llava.more llava.both.more --answers
+switch            switch llava
+rebase            rebase llava llava-edited
 revert            revert llava --last 1
 anchors           anchors add llava further.jsonl
 anchors.list      anchors list llava

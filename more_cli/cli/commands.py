@@ -20,10 +20,11 @@ GROUP: Final = "more.commands"
 """Entry points of this group are commands."""
 PANELS = {
     "Start": ("demo", "ask", "recipes", "help"),
-    "Correct": ("convert", "init", "edit", "anchors", "revert", "combine", "review"),
+    "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
+    "Work together": ("switch", "combine", "rebase", "diff"),
     "Measure": ("eval",),
     "Ship": ("merge", "export"),
-    "Audit": ("status", "log", "diff", "verify", "sign", "gc"),
+    "Audit": ("status", "log", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""
 _PLACES = {"eval": "evaluate:evaluate", "help": "topics:help_"} | {

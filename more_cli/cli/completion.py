@@ -84,6 +84,17 @@ def edits_in_force(ctx: typer.Context) -> Iterable[str]:
     return [id for id in found if id not in (ctx.params.get("words") or ())]
 
 
+@_offered
+def states(ctx: typer.Context) -> Iterable[str]:
+    """Offer the names of the states beside the model that the words before name, or that is the one here."""
+    from more_cli.cli.words import names_model
+    from more_cli.store.names import states_beside
+    from more_cli.store.target import model_here
+
+    model = next((Path(word) for word in ctx.params.get("words") or () if names_model(word)), None)
+    return states_beside(model or model_here())
+
+
 def _lines(ctx: typer.Context) -> Iterable[tuple[str, list[str]]]:
     """Yield kind and ids of the last lines of the ledger that the words before name."""
     from more_cli.cli.words import locate_among

@@ -6,6 +6,7 @@ import io
 import stat
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,13 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
+from more_cli.cli.project import recipe_of
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import EditOptions, FeedOptions, given
+from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -75,6 +78,7 @@ def edit(
 
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
     target = locate(model, state)
+    options = _for_new_state(target, options)
     listener = _result_lines(output) if feed.json_lines else None
     if feed.retry:
         _refuse_stream_options(options, feed.watch)
@@ -88,6 +92,15 @@ def edit(
         raise typer.Exit(INTERRUPTED)
     if report.failed and not report.run.dry_run:
         raise typer.Exit(EDITS_FAILED)
+
+
+def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
+    """Take recipe and anchors of `more.toml` where the call makes the state; a state that exists has its own."""
+    if target.sidecar.exists():
+        return options
+    project = settings_for(target.model)
+    anchors = project["anchors"].value if options.anchors and "anchors" in project else None
+    return replace(options, recipe=options.recipe or recipe_of(project), anchors_file=anchors)
 
 
 def _edit(

@@ -37,9 +37,11 @@ class Command(typer.core.TyperCommand):
         return ["[OPTIONS]", *arguments, *(f"{min(each.opts, key=len)} {each.metavar}" for each in options)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from more_cli.cli import project  # not for `--help` of all commands
+
         words = list(args)
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args if ctx.resilient_parsing else project.with_model(self.params, args))
         except MISUSE as error:
             misuse: Any = error
             misuse.words = words
@@ -49,6 +51,8 @@ class Command(typer.core.TyperCommand):
             value = ctx.params.get(each.name)
             if isinstance(value, float) and not math.isfinite(value):  # `1e999` is infinite
                 raise UsageError(f"`{each.opts[0]}` must be a finite number", f"see `{ctx.command_path} --help`")
+        if not ctx.resilient_parsing:
+            project.fill(ctx)
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

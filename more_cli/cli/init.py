@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,13 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.project import recipe_of
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import FileOptions, RecipeOptions
+from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -75,13 +78,15 @@ def init(
     from more_cli.ops.init import Inputs, initialise
 
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
-    target = locate(model, state)
+    target, project = locate(model, state), settings_for(model)
+    chosen = replace(chosen, recipe=chosen.recipe or recipe_of(project))
+    if "anchors" in project and not (anchors or source or no_anchors):
+        anchors = str(project["anchors"].value)
     _refuse_anchors(model, anchors, source, none=no_anchors)
     file = Path(anchors) if anchors and source is None else None
-    arriving = anchors is None and not no_anchors
-    inputs = Inputs(anchors=file, auto=source, arriving=arriving, calibrate=calibrate, files=files)
+    inputs = Inputs(file, source, arriving=not (anchors or no_anchors), calibrate=calibrate, files=files)
     with output.progress() as progress:
-        report = initialise(target, chosen.recipe, chosen.settings, inputs=inputs, machine=machine, progress=progress)
+        report = initialise(target, chosen.recipe, chosen.settings, inputs, machine, progress)
     _show_init(output, report, source)
 
 

@@ -12,7 +12,8 @@ from more_cli.options import STATE
 Model = Annotated[
     Path | None,
     typer.Argument(
-        metavar="MODEL", help="Checkpoint folder. [default: the model of the only `*.more` file in this folder]"
+        metavar="MODEL",
+        help="Checkpoint folder. [default: that of more.toml, or the model of the only `*.more` file in this folder]",
     ),
 ]
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout.")]
@@ -31,7 +32,7 @@ StateFile = Annotated[
         "--state",
         metavar="FILE",
         envvar="MORE_STATE",
-        help="State file. [default: MODEL.more]",
+        help="State file. [default: that of more.toml, else the one that `more switch` chose, else MODEL.more]",
         rich_help_panel=STATE,
     ),
 ]

@@ -10,12 +10,14 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
+from more_cli.cli.project import in_force
 from more_cli.cli.records import command
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted
 
 if TYPE_CHECKING:
+    from more_cli.cli.project import InForce
     from more_cli.model.backbones import Site
     from more_cli.ops.estimate import Estimate
     from more_cli.ops.init import Plan
@@ -28,6 +30,7 @@ AnySite = TypeVar("AnySite")
 
 @command
 def status(
+    ctx: typer.Context,
     model: opt.Model = None,
     state: opt.StateFile = None,
     estimate: Annotated[
@@ -37,6 +40,9 @@ def status(
         int | None, typer.Option(metavar="N", min=1, help="With --estimate: length of a sequence, in tokens.")
     ] = None,
     signers: opt.Signers = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show instead every setting in force and where it comes from.")
+    ] = False,
     *,
     machine: Machine,
     output: Output,
@@ -53,10 +59,25 @@ def status(
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
 
+    if settings:
+        _show_settings(output, list(in_force(ctx)))
+        return
     report = run(locate(model, state), signers)
     if estimate:
         report = estimated(report, machine, tokens)
     _show_status(output, report)
+
+
+def _show_settings(output: Output, found: Sequence[InForce]) -> None:
+    from more_cli.outputs.states import SettingsOutput
+
+    output.json(SettingsOutput(settings=found))
+    rows = [(each.key, _said(each.value), f"{each.origin} {each.place}".rstrip()) for each in found]
+    output.table(("setting", "value", "from"), rows)
+
+
+def _said(value: str | list[str] | None) -> str:
+    return ", ".join(value) if isinstance(value, list) else value or "-"
 
 
 def _show_status(output: Output, report: StatusReport) -> None:
@@ -82,6 +103,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
     output.fields(
         {
             "state": str(report.target.sidecar),
+            "name": report.naming,
             "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
             "extensions": report.extensions or "none, as in the paper",
             "switches": report.switches,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from more_cli.cli.output import Output
 from more_cli.errors import StateError, UsageError
-from more_cli.store.target import Target, locate, sidecar_path
+from more_cli.store.names import sidecar_path
+from more_cli.store.project import settings_for
+from more_cli.store.target import Target, locate, states_here
 
 if TYPE_CHECKING:
     from more_cli.suites.load import EditSuite, Suite
@@ -56,7 +58,7 @@ class SuiteSource:
 
 def embedded_target(output: Output, model: Path | None, state: Path | None) -> Target | None:
     """Return the embedded demo model if nothing names another one, and say so on stderr; else None."""
-    if model is not None or state is not None or any(Path.cwd().glob("*.more")):
+    if model is not None or state is not None or states_here() or {"model", "state"} & settings_for().keys():
         return None
     from more_cli.demo.files import demo_model_dir
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from more_cli.errors import UsageError
-from more_cli.store.target import Target, locate, sidecar_path
+from more_cli.store.names import sidecar_path
+from more_cli.store.target import Target, locate
 
 CONFIG = "config.json"
 """The file that makes a folder a checkpoint."""

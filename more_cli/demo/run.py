@@ -17,7 +17,8 @@ from more_cli.ops.merge import MergeReport, merge
 from more_cli.options import EditOptions, MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import data_folder
-from more_cli.store.target import Target, sidecar_path
+from more_cli.store.names import sidecar_path
+from more_cli.store.target import Target
 
 MARKER = "DEMO"
 """A file that marks a folder as written by the demo: only such a folder is ever replaced."""

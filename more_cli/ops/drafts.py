@@ -1,7 +1,7 @@
 """Drafts: a state that is built line by line inside a state's folder, and takes its place only when it is complete.
 
-`revert` and `combine` work in one. An interrupted draft goes on from its last saved state: lines that its own ledger
-has are replayed, the others are applied again.
+`revert`, `combine` and `rebase` work in one. An interrupted draft goes on from its last saved state: lines that its own
+ledger has are replayed, the others are applied again.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ def made_lines(own: Ledger, kept: int) -> list[int]:
 
 
 def drafts(folder: Path) -> list[Path]:
-    """Return the files of unfinished reverts and combinations."""
-    names = [f"{command}-*.{kind}" for command in ("revert", "combine") for kind in ("more", "jsonl")]
-    return sorted(path for name in (*names, ".revert-*", ".combine-*") for path in folder.glob(name))
+    """Return the files of unfinished reverts, combinations and rebases."""
+    commands = ("revert", "combine", "rebase")
+    names = [f"{command}-*.{kind}" for command in commands for kind in ("more", "jsonl")]
+    return sorted(path for name in (*names, *(f".{each}-*" for each in commands)) for path in folder.glob(name))
 
 
 def drop_drafts(folder: Path) -> None:

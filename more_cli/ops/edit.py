@@ -148,7 +148,7 @@ def edit_file(
         StateError: model, state or ledger do not fit, or the lock is held.
     """
     listener, read = listener or Listener(), _read(stream, options)
-    check = EditCheck(target, options.recipe, options.settings)
+    check = EditCheck(target, options)
     misfits = {edit.id: problem for edit in read.edits if (problem := check.problem(edit))}
     problems = [*read.problems, *misfits.values()]
     for problem in problems:
@@ -179,7 +179,7 @@ def edit_stream(
 
     While an edit is written, the next line is read and its images decoded, and no further line.
     """
-    check = EditCheck(target, options.recipe, options.settings)
+    check = EditCheck(target, options)
 
     def checked() -> Iterator[Edit | Problem]:
         for item in iter_edits(feed.records(), options.image_root, strict_paths=options.strict_paths):
@@ -215,7 +215,7 @@ class _Run:
         runtime = self.runtime
         if not target.sidecar.exists():
             recipe, settings = self.options.recipe, self.options.settings
-            inputs = Inputs(arriving=self.options.anchors)
+            inputs = Inputs(self.options.anchors_file, arriving=self.options.anchors and not self.options.anchors_file)
             created = initialise(target, recipe, settings, inputs, self.machine, self.progress, runtime)
             # The model is loaded once; the report must not keep it when the session has ended.
             runtime, report.run.created = created.runtime or runtime, replace(created, runtime=None)
@@ -411,10 +411,9 @@ LONG_TEXT = 256
 class EditCheck:
     """Checks edits against the number of images that the model takes and its context; counts probes to leave out."""
 
-    def __init__(self, target: Target, recipe: str | None, settings: Sequence[str]) -> None:
+    def __init__(self, target: Target, options: EditOptions) -> None:
         self.target = target
-        self.recipe = recipe
-        self.settings = settings
+        self.options = options
         self._probes = 0
         """Locality probes so far."""
         self._anchors_too = 0
@@ -432,10 +431,10 @@ class EditCheck:
 
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
-        """Questions of the state's anchors or, before there is a state, of the anchors that its recipe names."""
+        """Questions of the state's anchors or, before there is a state, of the file of anchors that it will take."""
         if not self.target.sidecar.exists():
-            recipe = plan(self.target, self.recipe, self.settings).recipe
-            return identities(Inputs().questions(recipe))
+            recipe = plan(self.target, self.options.recipe, self.options.settings).recipe
+            return identities(Inputs(self.options.anchors_file).questions(recipe))
         return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))
 
     def load(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,25 +112,27 @@ def plan(target: Target, recipe: str | None = None, settings: Sequence[str] = ()
     """
     checkpoint = open_checkpoint(target.model)
     name = recipe or pick_recipe(str(checkpoint.config.get("model_type", "")))
-    chosen = load_recipe(name, settings)
+    chosen = planned_for(checkpoint, load_recipe(name, settings))
+    return replace(chosen, rank_set=is_set("rank", name, settings))
+
+
+def planned_for(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
+    """Return what a recipe edits in a checkpoint; loads no weights.
+
+    Raises:
+        StateError: not a checkpoint that can be edited.
+        UsageError: the recipe leaves nothing to edit.
+    """
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
-    layers = {"last": chosen.last, "last_vision": chosen.last_vision}
-    optional = _optional(checkpoint, chosen)
-    candidates, refusals = find_sites(model, keys, checkpoint, chosen.sites, **layers, optional=optional)
-    sites = [site for site in candidates if not chosen.excludes(site.name)]
-    if not sites:
-        raise UsageError(f"recipe `{chosen.name}` excludes every site", "change its `exclude`")
-    return Plan(
-        checkpoint,
-        chosen,
-        sites,
-        refusals,
-        keys.how,
-        model,
-        _notices(checkpoint, chosen, sites),
-        rank_set=is_set("rank", name, settings),
+    layers = {"last": recipe.last, "last_vision": recipe.last_vision}
+    candidates, refusals = find_sites(
+        model, keys, checkpoint, recipe.sites, **layers, optional=_optional(checkpoint, recipe)
     )
+    sites = [site for site in candidates if not recipe.excludes(site.name)]
+    if not sites:
+        raise UsageError(f"recipe `{recipe.name}` excludes every site", "change its `exclude`")
+    return Plan(checkpoint, recipe, sites, refusals, keys.how, model, _notices(checkpoint, recipe, sites))
 
 
 @dataclass(frozen=True)

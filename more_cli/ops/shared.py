@@ -11,13 +11,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Probe
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.held import held_at
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import StateMeta, load_meta, open_state
 from more_cli.store.target import Target
@@ -228,12 +228,9 @@ def model_of(paths: Iterable[Path]) -> Path:
     """
     tried = list[Path]()
     for path in paths:
-        folder = path
-        while folder.suffix:
-            folder = folder.with_suffix("")
-            if (folder / CONFIG).is_file():
-                return folder
-            tried.append(folder)
+        if folder := model_of_state(path):
+            return folder
+        tried.append(path.with_suffix(""))
     raise UsageError(f"no checkpoint folder `{tried[0] if tried else ''}`", "name it before the states")
 
 

@@ -18,6 +18,8 @@ from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.names import MAIN, current_name, name_of
+from more_cli.store.project import settings_for
 from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
@@ -82,6 +84,26 @@ class StatusReport:
     """Who signed the state, and how much of its ledger; or why it counts as not signed."""
     estimate: Estimate | None = None
     """Memory that editing needs, if requested."""
+
+    @property
+    def name(self) -> str | None:
+        """The state's name; None for one that does not lie beside its checkpoint."""
+        return name_of(self.target.model, self.target.sidecar)
+
+    @property
+    def current(self) -> str:
+        """Name of the state that commands use if none is named, or its path where it does not lie beside the model."""
+        model = self.target.model
+        if (found := settings_for(model).get("state")) is None:
+            return current_name(model)
+        return name_of(model, found.value) or str(found.value)
+
+    @property
+    def naming(self) -> str:
+        """The state's name and whether it is the one in use, in words; empty for `main` in use."""
+        if self.name == self.current:
+            return "" if self.name == MAIN else f"{self.name}, in use"
+        return f"{self.name or 'none: it does not lie beside the model'}; in use is {self.current}"
 
     @property
     def recipe(self) -> Recipe:

@@ -1,4 +1,4 @@
-"""What `more combine` and `more diff` print."""
+"""What `more combine`, `more diff`, `more rebase` and `more switch` print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from more_cli.store.entry import Entry
 if TYPE_CHECKING:
     from more_cli.ops.combine import CombineReport
     from more_cli.ops.diff import DiffReport
+    from more_cli.ops.rebase import RebaseReport
     from more_cli.ops.shared import Holding
+    from more_cli.ops.switch import SwitchReport
 
 
 class HeldEdit(Part, like=Entry):
@@ -94,6 +96,67 @@ class CombineOutput(Printed, schema="more.combine/1", command="more combine A.mo
         )
 
 
+class RebaseOutput(Printed, schema="more.rebase/1", command="more rebase [MODEL] NEW_BASE --json"):
+    """The edits of a state on a new version of its base."""
+
+    model: FilePath
+    """path of the new base"""
+    state: FilePath
+    """path of the new state"""
+    source: FilePath
+    """path of the state whose edits these are"""
+    edits: list[HeldEdit]
+    """its edits in their order, as it holds them"""
+    expected_edits: int
+    """edits to apply, as known before the start"""
+    expected_seconds: Seconds
+    """how long they took before; loading the model is not counted"""
+    counts: dict[str, int]
+    """how many ids each of the next six lists has"""
+    held: list[str]
+    """ids of edits that stand because they were written"""
+    already_right: list[str]
+    """ids of edits that the new base answers right by itself"""
+    lost: list[str]
+    """ids of edits that stood, and are `not-learnt` or `refused` now"""
+    still_failed: list[str]
+    """ids of edits that did not stand before, and do not now"""
+    superseded: list[str]
+    """ids of edits that a later one supersedes"""
+    reverted: list[str]
+    """ids of edits that were reverted: they stay so"""
+    reasons: dict[str, str]
+    """of `lost` and `still_failed`: why, and what may help"""
+    statuses: dict[str, str]
+    """status of each edit of the new state that is not reverted"""
+    changed: dict[str, list[str]]
+    """edits with another status than before: before and after"""
+    existed: bool
+    """whether the new state was there already, with these edits"""
+    notes: list[str]
+    """what to know"""
+    dry_run: bool
+    """whether nothing was written because of `--dry-run`"""
+    interrupted: bool
+    """whether a signal ended the run; run it again to go on"""
+    wall_seconds: Seconds
+    """time of the command in seconds"""
+
+    @classmethod
+    def of_report(cls, report: RebaseReport) -> Self:
+        """Make it of the report of a rebase."""
+        return cls.of(
+            report,
+            model=report.target.model,
+            state=report.target.sidecar,
+            source=report.source.path,
+            edits=[HeldEdit.of_holding(edit) for edit in report.plan.union.edits],
+            expected_edits=report.plan.work.edits,
+            expected_seconds=report.plan.work.seconds,
+            counts={name: len(ids) for name, ids in report.groups.items()},
+        )
+
+
 class DiffEdit(Part, like=Entry):
     """An edit that two states do not hold alike."""
 
@@ -171,4 +234,42 @@ class DiffOutput(Printed, schema="more.diff/1", command="more diff A.more B.more
             edits=edits,
             answers=answers,
             contradictions=[[held(each.earlier), held(each.later)] for each in report.contradictions],
+        )
+
+
+class NamedState(Part):
+    """A state beside a checkpoint."""
+
+    name: str
+    """its name: `main` for `MODEL.more`, `ann` for `MODEL.ann.more`"""
+    path: FilePath
+    """path of the state"""
+    current: bool
+    """whether commands use it"""
+    edits: int | None
+    """edits that are not reverted; `null` where it cannot be read"""
+    failed: int | None
+    """those of them that do not stand"""
+    problem: str
+    """why it cannot be read; empty if it can"""
+
+
+class SwitchOutput(Printed, schema="more.switch/1", command="more switch [MODEL] [NAME] --json"):
+    """The states beside a checkpoint, and which one commands use."""
+
+    model: FilePath
+    """path of the checkpoint"""
+    current: str
+    """name of the state that commands use without `--state` and `MORE_STATE`"""
+    created: bool
+    """whether this call made it"""
+    states: list[NamedState]
+    """all states beside the checkpoint, `main` first"""
+
+    @classmethod
+    def of_report(cls, report: SwitchReport) -> Self:
+        """Make it of the report of `switch`."""
+        return cls.of(
+            report,
+            states=[NamedState.of(each, current=each.name == report.current) for each in report.states],
         )

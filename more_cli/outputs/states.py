@@ -139,6 +139,26 @@ class _Signature(Part):
     """lines that there are"""
 
 
+class InForce(Part):
+    """A setting and where it comes from."""
+
+    key: str
+    """key of `more.toml`"""
+    value: str | list[str] | None
+    """its value; `null` for what is chosen later, such as the recipe by the architecture"""
+    origin: str
+    """`flag`, `environment`, `file`, `switch` or `default`"""
+    place: str
+    """the option, the variable, or the file with the line; empty for a default"""
+
+
+class SettingsOutput(Printed, schema="more.settings/1", command="more status [MODEL] --settings --json"):
+    """Every setting in force: from an option, the environment, `more.toml`, `more switch` or a default."""
+
+    settings: list[InForce]
+    """one object per key of `more.toml`"""
+
+
 class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL] --json"):
     """A state or, if there is none, what `init` would choose."""
 
@@ -146,6 +166,10 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """path of the checkpoint"""
     state: FilePath | None
     """path of the state; `null` where there is none yet"""
+    name: str | None
+    """name of the state; `null` for one that does not lie beside its checkpoint"""
+    current: str
+    """name of the state that commands use if none is named; its path where it does not lie beside the checkpoint"""
     edits: int
     """edits in the state"""
     behind: int

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.errors import UsageError
+from more_cli.errors import MoreError, UsageError
+from more_cli.store.names import current_file, current_path, model_of_state, sidecar_path
+from more_cli.store.project import settings_for
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,10 @@ class Target:
     @property
     def typed(self) -> str:
         """What a user types to name both in a command."""
-        state = "" if self.sidecar == sidecar_path(self.model) else f" --state {shlex.quote(str(self.sidecar))}"
+        usual = sidecar_path(self.model)
+        with suppress(MoreError):
+            usual = usual_path(self.model)
+        state = "" if self.sidecar == usual else f" --state {shlex.quote(str(self.sidecar))}"
         model = f"./{self.model}" if str(self.model).startswith("-") else str(self.model)  # no option
         return f"{shlex.quote(model)}{state}"
 
@@ -63,25 +70,67 @@ class Draft(Target):
         return self.sidecar.with_suffix(f".{number}.auto.more")
 
 
-def sidecar_path(model: Path) -> Path:
-    """Return the default path of a checkpoint's state: `NAME.more` beside its folder."""
-    model = model.resolve()
-    return model.with_name(model.name + ".more")
-
-
 def locate(model: Path | None, state: Path | None) -> Target:
     """Return the checkpoint and the sidecar that a command works on.
 
+    Without `state` it is that of `more.toml`, else the one that `more switch` chose, else the state `main`.
+
     Raises:
-        UsageError: no model was named and the current folder does not name exactly one.
+        UsageError: no model was named and the states in the current folder are not those of exactly one; or `more.toml`
+            is bad.
+        StateError: the state that `more switch` chose is not there.
     """
+    model = model or (state and model_of_state(state))
+    project = settings_for(model)
+    if model is None and "model" in project:
+        model = project["model"].value
     if model is not None:
-        return Target(model, state or sidecar_path(model))
-    found = [state] if state else sorted(Path.cwd().glob("*.more"))
-    if len(found) != 1:
-        shown = ", ".join(file.name for file in found[:5])
+        return Target(model, state or usual_path(model))
+    state = state or (project["state"].value if "state" in project else None)
+    found = [state] if state else states_here()
+    only = model_of_states(found)
+    if state is None and (len(found) > 1 or current_file(only).exists()):
+        return Target(only, current_path(only))
+    return Target(only, found[0])
+
+
+def usual_path(model: Path) -> Path:
+    """Return the state that commands use if none is named: that of `more.toml`, else the one that `more switch` chose.
+
+    Raises:
+        UsageError: `more.toml` is bad.
+        StateError: the state that `more switch` chose is not there.
+    """
+    project = settings_for(model)
+    return project["state"].value if "state" in project else current_path(model)
+
+
+def model_here() -> Path:
+    """Return the checkpoint that `more.toml` in the current folder names, else the one whose states are there.
+
+    Raises:
+        UsageError: as `locate`.
+    """
+    project = settings_for()
+    return project["model"].value if "model" in project else model_of_states(states_here())
+
+
+def states_here() -> list[Path]:
+    """Return the states in the current folder."""
+    return sorted(Path.cwd().glob("*.more"))
+
+
+def model_of_states(paths: Sequence[Path]) -> Path:
+    """Return the checkpoint that the names of states say.
+
+    Raises:
+        UsageError: there are no states, or they are of several checkpoints.
+    """
+    models = {model_of_state(path) or path.with_suffix("") for path in paths}
+    if len(models) != 1:
+        shown = ", ".join(file.name for file in paths[:5])
         raise UsageError(
-            f"no model named, and {f'several `*.more` files are here: {shown}' if found else 'no `*.more` file here'}",
+            f"no model named, and {f'several `*.more` files are here: {shown}' if paths else 'no `*.more` file here'}",
             "name the checkpoint folder after the command, for example: more status llava/",
         )
-    return Target(found[0].with_suffix(""), found[0])
+    return models.pop()

@@ -208,7 +208,7 @@ def test_help_shows_what_the_option_shows() -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("more re", {"recipes", "reproduce", "revert", "review"}),
+        ("more re", {"rebase", "recipes", "reproduce", "revert", "review"}),
         ("more log ", {"list", "show"}),
         ("more log model --stat", {"--state", "--status"}),
         ("more recipes sh", {"show"}),

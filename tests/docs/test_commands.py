@@ -15,12 +15,14 @@ from generator.transcripts import PROCESSOR, StaleError, fixed, fresh_transcript
 from more_cli.errors import MoreError
 from more_cli.inputs.edits import EditLine
 from more_cli.recipe.files import load_recipe
+from more_cli.store.project import KEYS, read_settings
 from more_lab.sweep.file import read_sweep
 
 CHECKED = {"json", "yaml", "toml"}
 UNCHECKED = {"text", "sh"}
 """Output, and scripts that workflows run."""
 _SWEEP = re.compile(r"^(editors =|\[fleet\])", re.MULTILINE)
+_PROJECT = re.compile(r"^(model|state|device) =", re.MULTILINE)
 RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 
@@ -48,6 +50,8 @@ def check(block: Block, folder: Path) -> None:
         path.write_text(block.text, encoding="utf-8")
         if _SWEEP.search(block.text):
             read_sweep(path)
+        elif _PROJECT.search(block.text):
+            assert read_settings(path).keys() == KEYS.keys(), block
         else:
             load_recipe(str(path))
     else:

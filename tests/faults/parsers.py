@@ -32,6 +32,7 @@ from more_cli.recipe.files import load_recipe, parse_recipe
 from more_cli.recipe.settings import apply_setting
 from more_cli.store.entry import START, Entry, parse_entry
 from more_cli.store.ledger import Ledger
+from more_cli.store.project import KEYS, read_settings
 from more_cli.store.state import load_meta, load_state
 from more_cli.store.statement import MODEL, STATE, TYPE, parsed
 from more_cli.suites.annotations import read_pool
@@ -146,6 +147,12 @@ def _conversations(data: bytes) -> None:
 def _sweep(data: bytes) -> None:
     with _file("sweep.toml", data) as path:
         read_sweep(path)
+
+
+def _project(data: bytes) -> None:
+    with _file("more.toml", data) as path:
+        found = read_settings(path)
+    assert found.keys() <= KEYS.keys()
 
 
 def _recipe(data: bytes) -> None:
@@ -347,6 +354,7 @@ def parsers(state: Path, ledger: Path, shard: Path, config: Path) -> list[Parser
         Parser("Parquet", _parquet, (_parquet_file(),), 8192),
         Parser("conversations", _conversations, (_spelled(chat), _spelled(message), _spelled(task), *arrays)),
         Parser("sweep", _sweep, (grid, fleet)),
+        Parser("more.toml", _project, (b'model = "llava"\ngates = ["rel.gen_exact>=0.95"]\n', b"device='cpu'\n")),
         Parser("statement", _statement, (_statement_bytes(),)),
         Parser("more.json", _provenance, (json.dumps(merged).encode(),)),
         Parser("model card", _card, (card, b"# Title\n")),

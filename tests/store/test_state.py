@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from more_cli.errors import StateError
+from more_cli.store.names import sidecar_path
 from more_cli.store.state import load_state, save_state
-from more_cli.store.target import sidecar_path
 from more_cli.text import canonical_json
 from support.helpers import QUICK, World, run
 

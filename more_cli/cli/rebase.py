@@ -1,0 +1,116 @@
+"""`more rebase`: applies the edits of a state to a new version of its base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from more_cli.cli import options as opt
+from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.output import ROWS, Output
+from more_cli.cli.records import command
+from more_cli.errors import UsageError
+from more_cli.model.machine import Machine
+from more_cli.options import RebaseOptions
+from more_cli.store.names import sidecar_path
+from more_cli.store.target import Target, locate
+from more_cli.text import counted
+
+if TYPE_CHECKING:
+    from more_cli.ops.rebase import RebaseReport
+
+USAGE = "more rebase [MODEL] NEW_BASE"
+WORDS = {
+    "held": "hold",
+    "already_right": "already right on the new base",
+    "lost": "no longer hold",
+    "still_failed": "failed before too",
+    "superseded": "superseded",
+    "reverted": "reverted",
+}
+"""What became of edits, as it is said."""
+
+
+@command
+def rebase(
+    words: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[MODEL] NEW_BASE",
+            help="The new version of the checkpoint; before it, the folder whose state has the edits. [default: the "
+            "model of the only `*.more` file in this folder]",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="STATE", help="File of the new state. [default: NEW_BASE.more]"),
+    ] = None,
+    state: opt.StateFile = None,
+    *,
+    options: RebaseOptions,
+    machine: Machine,
+    output: Output,
+) -> None:
+    """Apply the edits of a state to a new version of its base, in order, and say which still hold.
+
+    The new base is another folder of the same architecture; recipe and anchors stay. The old folder is not read and
+    may be gone. Reverted and superseded edits stay so. After an interruption, run the same command again: it continues.
+
+    \b
+    Examples:
+      more rebase llava/ llava-v2/ --dry-run
+      more rebase llava/ llava-v2/
+      more rebase llava/ llava-v2/ --state llava.ann.more -o llava-v2.ann.more
+    """
+    from more_cli.ops.rebase import rebase as run
+
+    if len(words) > 2:
+        raise UsageError(f"one new base at a time, not {len(words) - 1}", f"type: {USAGE}")
+    *models, base = words
+    source = locate(models[0] if models else None, state)
+    target = Target(base, out or sidecar_path(base))
+    with output.progress() as progress:
+        report = run(source, target, options, machine, progress, starting=lambda work: output.note(str(work)))
+    _show(output, report)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if report.failed:
+        raise typer.Exit(EDITS_FAILED)
+
+
+def _show(output: Output, report: RebaseReport) -> None:
+    """Show what became of the edits: the names of each kind and how many, and why some fail."""
+    from more_cli.outputs.shared import RebaseOutput
+
+    output.json(RebaseOutput.of_report(report))
+    for note in report.notes:
+        output.note(note)
+    if report.interrupted:
+        output.note("interrupted, there is no new state yet; run the same command again to continue")
+        return
+    target, edits = report.target, report.plan.union.edits
+    out = target.sidecar.name if target.sidecar == sidecar_path(target.model) else str(target.sidecar)
+    what = f"{out} for {target.model}"
+    if report.dry_run and not report.existed:
+        rows = [(edit.id, edit.status, edit.entry.question, edit.entry.target) for edit in edits[:ROWS]]
+        output.table(("edit", "status", "question", "target"), rows, cut=("question",))
+        if len(edits) > ROWS:
+            output.line(f"and {len(edits) - ROWS:,} more")
+        output.line(f"would make {what} of {counted(len(edits), 'edit')}")
+        output.line(str(report.plan.work))
+        return
+    for name, ids in report.groups.items():
+        if ids:
+            more = f" and {len(ids) - ROWS:,} more" if len(ids) > ROWS else ""
+            output.line(f"{WORDS[name]}: {', '.join(ids[:ROWS])}{more}")
+    for id in [*report.lost, *report.still_failed][:ROWS]:
+        if reason := report.reasons.get(id):
+            output.line(f"{id}: {reason}")
+    counts = ", ".join(f"{len(ids):,} {WORDS[name]}" for name, ids in report.groups.items() if ids)
+    output.line(f"{what}{' is there already' if report.existed else ''}: {counts or 'no edit'}")
+    if report.failed:
+        output.note(f"next: more edit {report.target.typed} --retry")
+    else:
+        output.line(f"next: more eval {report.target.typed}")

@@ -1,0 +1,210 @@
+"""`more rebase`: the edits of a state again, in their order, on a new version of its base.
+
+Nothing of the old weights or of the old state's numbers is used: only the recipe, the anchors' questions and the edits
+of the ledger. The new state is made as that of `more combine` is: in a draft, and its file appears last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from more_cli.checkpoint.folder import CONFIG
+from more_cli.checkpoint.opening import open_checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
+from more_cli.errors import MoreError, StateError
+from more_cli.model.loading import load_fitting_prompter
+from more_cli.model.machine import Machine
+from more_cli.ops.assembly import AssemblyReport, Plan, Step, build, check_images, further_anchors
+from more_cli.ops.drafts import Work
+from more_cli.ops.init import planned_for
+from more_cli.ops.session import free_of_adapters
+from more_cli.ops.shared import Source, union
+from more_cli.ops.signals import stoppable
+from more_cli.options import RebaseOptions
+from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import FAILED, RIGHT, Status
+from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
+from more_cli.store.state import StateMeta, unedited_site
+from more_cli.store.target import Target
+
+
+@dataclass
+class RebaseReport(AssemblyReport):
+    """What became of the edits of a state on a new base."""
+
+    right_before: set[str] = field(default_factory=set)
+    """Edits that the new base answers right by itself."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Of edits that do not stand: why, and what may help."""
+
+    @property
+    def source(self) -> Source:
+        """The state with the edits."""
+        return self.plan.start
+
+    @property
+    def held(self) -> list[str]:
+        """Edits that were written, or that earlier ones made right, and stand."""
+        return [id for id in self.with_status(*RIGHT) if id not in self.right_before]
+
+    @property
+    def already_right(self) -> list[str]:
+        """Edits that need none: the new base answers right by itself."""
+        return [id for id in self.with_status(*RIGHT) if id in self.right_before]
+
+    @property
+    def lost(self) -> list[str]:
+        """Edits that stood, and are not learnt or refused now."""
+        return [id for id in self.with_status(*FAILED) if self._before[id] in RIGHT]
+
+    @property
+    def still_failed(self) -> list[str]:
+        """Edits that did not stand before, and do not now."""
+        return [id for id in self.with_status(*FAILED) if self._before[id] not in RIGHT]
+
+    @property
+    def superseded(self) -> list[str]:
+        """Edits that a later one supersedes, as before."""
+        return self.with_status(Status.SUPERSEDED)
+
+    @property
+    def reverted(self) -> list[str]:
+        """Edits that were reverted before, and stay so."""
+        return [edit.id for edit in self.plan.union.reverted]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The edits by what became of them."""
+        names = ("held", "already_right", "lost", "still_failed", "superseded", "reverted")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _before(self) -> dict[str, Status]:
+        return {edit.id: edit.status for edit in self.plan.union.edits}
+
+    def with_status(self, *statuses: Status) -> list[str]:
+        """Return the edits that have one of these statuses in the new state."""
+        return [id for id, status in self.statuses.items() if status in statuses]
+
+
+def rebase(
+    source: Target,
+    target: Target,
+    options: RebaseOptions,
+    machine: Machine,
+    progress: Progress = no_progress,
+    *,
+    starting: Callable[[Work], None] | None = None,
+) -> RebaseReport:
+    """Apply the edits of the state `source.sidecar` to the base `target.model`, in the new state `target.sidecar`.
+
+    The folder `source.model` need not be there any more. `starting` is called before the first edit is applied.
+
+    Raises:
+        StateError: the new base has another architecture, the new state exists and is another, or the state or an image
+            is missing or damaged.
+    """
+    started = time.monotonic()
+    old = Source(source.sidecar, 0)
+    checkpoint = open_checkpoint(target.model)
+    free_of_adapters(target)
+    report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
+    if _is_there(target, report.plan):
+        report.existed = True
+    elif options.dry_run:
+        return report
+    else:
+        check_images(report.plan)
+        with writer_lock(target.lock), stoppable() as stop:
+            build(report, machine, progress, None, starting, stop)
+    if not report.interrupted:
+        ledger = Ledger(target.folder)
+        report.look_up(ledger)
+        report.reasons = {edit.id: edit.reason for edit in ledger.failed()}
+        right = report.with_status(Status.ALREADY_RIGHT)
+        report.right_before = {id for id in right if ledger.by_id[id].said_before is None}
+        if back := [id for id, (before, _) in report.changed.items() if before is Status.SUPERSEDED]:
+            what = f"no longer superseded, as the later edit is refused: {', '.join(back)}"
+            report.notes.append(f"{what}; take it out with more revert {target.typed} ID")
+    report.wall_seconds = time.monotonic() - started
+    return report
+
+
+def _planned(old: Source, meta: StateMeta) -> Plan:
+    """Return the plan: every edit once, in order, with the settings of its last try, and the sets of anchors."""
+    found = union([old])
+    steps = [*(Step(edit.moment, old, edit) for edit in found.edits), *further_anchors([old])]
+    return Plan([old], found, old, 0, sorted(steps, key=lambda step: step.moment), meta)
+
+
+def _setup(old: Source, model: Path, checkpoint: Checkpoint) -> StateMeta:
+    """Return what the new state is made with: the recipe of the old one, and sites, prompts and hashes of the new base.
+
+    Raises:
+        StateError: the new base has another architecture.
+    """
+    recipe = old.meta.recipe
+    new = str(checkpoint.config.get("model_type"))
+    before = _model_type(model)
+    if before not in (None, new):
+        raise _other(checkpoint, model, f"model type {new}, not {before}")
+    try:
+        plan = planned_for(checkpoint, recipe)
+    except MoreError as error:
+        raise _other(checkpoint, model, error.message) from None
+    sites = {site.name: site for site in plan.sites}
+    for record in old.meta.sites:
+        if record.name not in sites:
+            raise _other(checkpoint, model, f"it has no site `{record.name}`")
+        if (shape := tuple(sites[record.name].shape)) != tuple(record.shape):
+            shapes = (f"{rows} x {columns}" for rows, columns in (shape, record.shape))
+            raise _other(checkpoint, model, f"site `{record.name}` is {', not '.join(shapes)}")
+    if more := sites.keys() - {record.name for record in old.meta.sites}:
+        raise _other(checkpoint, model, f"it has a further site `{min(more)}`")
+    records = [unedited_site(record, recipe) for record in old.meta.sites]
+    places = ({"module": sites[each.name].module, "disk_key": sites[each.name].disk_key} for each in records)
+    moved = [record.model_copy(update=place) for record, place in zip(records, places, strict=True)]
+    return old.meta.model_copy(
+        update={
+            "base": fingerprint(checkpoint, [record.disk_key for record in moved]),
+            "template": load_fitting_prompter(checkpoint, plan.model).template,
+            "sites": moved,
+        }
+    )
+
+
+def _model_type(model: Path) -> str | None:
+    """Return the architecture that a checkpoint says it has; None where it is not there any more."""
+    return str(open_checkpoint(model).config.get("model_type")) if (model / CONFIG).is_file() else None
+
+
+def _other(checkpoint: Checkpoint, model: Path, reason: str) -> StateError:
+    what = f"`{checkpoint.path}` has another architecture than `{model}`: {reason}"
+    return StateError(what, "edits can be applied anew from their file: more edit MODEL EDITS")
+
+
+def _is_there(target: Target, plan: Plan) -> bool:
+    """Return whether the new state exists already: for this base, with exactly these edits.
+
+    Raises:
+        StateError: it exists and is another, or is the one with the edits.
+    """
+    if not target.sidecar.exists():
+        return False
+    hint = "name a new file with -o"
+    if target.sidecar.resolve() == plan.start.path.resolve():
+        raise StateError(f"`{target.sidecar}` is the state that is rebased", hint)
+    there = Source(target.sidecar, 0)
+    assert plan.base is not None
+    held, wanted = union([there]), plan.union
+    same = all(
+        [(edit.id, edit.content) for edit in ours] == [(edit.id, edit.content) for edit in theirs]
+        for ours, theirs in ((held.edits, wanted.edits), (held.reverted, wanted.reverted))
+    )
+    if not same or (there.meta.base, there.meta.recipe) != (plan.base.base, plan.base.recipe):
+        raise StateError(f"`{target.sidecar}` already exists, and is another state", hint)
+    return True
