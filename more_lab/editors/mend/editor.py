@@ -23,7 +23,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_linears, text_layers
-from more_lab.editors.fitting import train
+from more_lab.editors.fitting import Watch, train
 from more_lab.editors.joint import joint_loss
 from more_lab.editors.mend.lessons import CACHED, Lessons
 from more_lab.editors.mend.net import MendNet
@@ -47,8 +47,8 @@ class MendTuning(BaseModel):
     """Text layers, the last ones, whose FFN weights are edited."""
     rank: int = Field(default=64, ge=1)
     """Rank of U V in the networks; the published 1920 is for 15,000 coordinates."""
-    iterations: int = Field(default=1000, ge=1)
-    """Steps of Adam."""
+    iterations: int = Field(default=50_000, ge=1)
+    """Steps of Adam at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
     rate: float = Field(default=1e-4, gt=0)
     """Learning rate of the networks."""
     alpha: float = 1e-4
@@ -102,25 +102,36 @@ class MendEditor(WeightEditor):
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on single edits: each starts from the base's weights."""
         net, tuning = self.fresh(), self.tuning
-        lessons, device = Lessons(self.runtime, data.edits), net.alpha.device
+        lessons, watched = Lessons(self.runtime, data.edits), Lessons(self.runtime, data.watched)
         groups = [
             {"params": list(net.nets.parameters()), "lr": tuning.rate},
             {"params": [net.alpha], "lr": tuning.alpha_rate},
         ]
 
         def loss_of(iteration: int) -> Tensor:
-            lesson = lessons[pick(len(data.edits), 1, tuning.seed, iteration)[0]]
-            factors = self.factors([lesson.request])
-            for place, found in enumerate(factors):
-                net.watch(place, *(rows.to(device) for rows in found))
-            with edited(self.deltas, self.updates(net, factors)):
-                edit, locality = lessons.losses(lesson)
-            return tuning.edit_weight * edit + tuning.locality_weight * locality
+            number = pick(len(data.edits), 1, tuning.seed, iteration)[0]
+            return self._loss(net, lessons, number, counted=True)
 
+        def held_out() -> float:
+            found = [float(self._loss(net, watched, number).detach()) for number in range(len(watched))]
+            return sum(found) / len(found)
+
+        watch = Watch(held_out) if len(watched) else None
         with self.runtime.in_float32(), self.runtime.remembering(CACHED):
-            facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP)
+            facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP, watch=watch)
         self.load_fitted({name: value.detach().cpu().clone() for name, value in net.state_dict().items()})
         return facts | {"alpha": [round(float(alpha), 6) for alpha in net.alpha.detach()]}
+
+    def _loss(self, net: MendNet, lessons: Lessons, number: int, *, counted: bool = False) -> Tensor:
+        """Return the loss of a lesson after its edit; `counted` factors are taken into the networks' statistics."""
+        lesson, device = lessons[number], net.alpha.device
+        factors = self.factors([lesson.request])
+        if counted:
+            for place, found in enumerate(factors):
+                net.watch(place, *(rows.to(device) for rows in found))
+        with edited(self.deltas, self.updates(net, factors)):
+            edit, locality = lessons.losses(lesson)
+        return self.tuning.edit_weight * edit + self.tuning.locality_weight * locality
 
     def fitted(self) -> dict[str, Tensor]:
         """Return the networks' weights and the statistics of the factors."""

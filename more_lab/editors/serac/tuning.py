@@ -14,8 +14,8 @@ class SeracTuning(BaseModel):
     """Logit of the class "none of the corrections": in training, and the least similarity to answer from one."""
     rate: float = Field(default=3e-3, gt=0)
     """Learning rate of Adam."""
-    iterations: int = Field(default=800, ge=1)
-    """Steps of Adam."""
+    iterations: int = Field(default=50_000, ge=1)
+    """Steps of Adam at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
     batch: int = Field(default=8, ge=2)
     """Corrections per step."""
     width: int = Field(default=128, ge=8, multiple_of=8)
