@@ -20,6 +20,12 @@ class SeracTuning(BaseModel):
     """Corrections per step."""
     width: int = Field(default=128, ge=8, multiple_of=8)
     """Width of both networks."""
+    share: float = Field(default=0.0, ge=0, lt=1)
+    """Greatest share of the base's parameters that both have together, in place of `width`; 0 for none. BERT-base and
+    OPT-125M are 3 % of seven billion; with 128 wide networks ours are a quarter of the embedded model."""
+    copier: bool = True
+    """Whether the counterfactual network begins with what lets it repeat a target: it is told every token's place in
+    the answer, looks at tokens other than itself, and its queries start as keys."""
     layers: int = Field(default=2, ge=1)
     """Layers of the counterfactual network."""
     scope_layers: int = Field(default=1, ge=1)
