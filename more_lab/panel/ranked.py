@@ -31,14 +31,15 @@ def singles() -> dict[tuple[str, str, str], tuple[float, float, float, int]]:
 def obstacle(run: Run) -> str:
     """Return why a run is shown in no ranking, or "".
 
-    Without a measurement of its editor on its suite and base, the 20 edits that checked its fit decide.
+    Both decide: the single edits of its editor on its suite and base, where they were measured, and the 20 edits that
+    checked the run's own fit.
     """
     if run["editor"].partition(":")[0] in OURS:
         return ""
     found = singles().get((run["base"], run["suite"], run["editor"].removesuffix(":loop").removesuffix(":batch")))
-    if found:
+    if found and found[0] < LEAST:
         value, low, high, n = found
-        return "" if value >= LEAST else f"learns {share(value, low, high)} % of {n} edits alone"
+        return f"learns {share(value, low, high)} % of {n} edits alone"
     fit = run.get("fit")
     return f"learns {fit['right']} of {fit['held_out']} edits alone" if fit and fit["undertrained"] else ""
 
