@@ -38,6 +38,8 @@ ORDERS = "orders.jsonl"
 """Runs of NINE's editors with the settings that were chosen there, in two other orders (`--order 1`, `--order 2`)."""
 THOUSAND = "thousand.jsonl"
 """Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
+BATCHES = "batches.jsonl"
+"""Runs of editors that write 100 edits in one system, and of the same editors one by one."""
 LOOP = "loop.jsonl"
 """Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`, and of P = I in the paper's form."""
 GROUPS = "as published", "loop", "loop and anchors"
@@ -139,6 +141,7 @@ def page() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield text_of("editors")
     yield from factorial()
+    yield from table("e-vqa, 100 edits in one system and one by one, final@100", runs_of(BATCHES), "final@100")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
     yield from thousand()

@@ -19,7 +19,7 @@ from more_cli.editors.base import Editor, FitData, Footprint
 from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.model.batches import Encoded
 from more_lab.editors.locate.base import BandEditor, LocateTuning, edited_layers, mean_key
-from more_lab.editors.locate.solve import leading, null_space_update, null_space_update_low_rank, outside, spanned
+from more_lab.editors.locate.solve import leading, null_space_update, null_space_update_low_rank
 from more_lab.editors.work import Work
 
 PAST = ".past"
@@ -39,8 +39,7 @@ class AlphaEditTuning(LocateTuning):
     share: float = Field(default=0.99, gt=0, le=1)
     """Share of the trace of the keys' second moment that is protected; the null space holds the rest."""
     apart: bool = True
-    """Protect that share of the keys of texts alone, and of those of questions about an image: counted together, the
-    many tokens of images take the share of both."""
+    """Let the keys of texts alone count as much as those of questions about an image, of which there are many more."""
     threshold: float | None = Field(default=None, gt=0)
     """In place of `share`, the greatest eigenvalue in the null space; printed as 0.02, which belongs to one model's
     activations."""
@@ -63,7 +62,6 @@ class AlphaEditor(BandEditor):
     def __init__(self, tuning: AlphaEditTuning) -> None:
         super().__init__(tuning)
         self._eigen: dict[str, tuple[Tensor, Tensor]] = {}
-        """Of the second moments, by kind and path."""
         self._protected: dict[str, Tensor] = {}
         self._ridge: dict[str, float] = {}
         self._past: dict[str, Tensor] = {}
@@ -89,21 +87,23 @@ class AlphaEditor(BandEditor):
     def _prepare(self) -> dict[str, Any]:
         free = {}
         for path in self._keys.paths:
-            whole = self._keys.together(path)
-            moments = self._keys.apart(path) if self.tuning.apart else {"all": whole}
-            V = spanned([self._leading(f"{kind}.{path}", moment) for kind, moment in moments.items()])
-            # The mean of |P k|^2 is the trace of P C P. It is 0 where the pool has fewer keys than the Linear inputs.
-            energy = max(float(outside(V, whole).trace()), LEAST_ENERGY * float(whole.trace()))
+            if path not in self._eigen:
+                moment = self._keys.halves(path) if self.tuning.apart else self._keys.together(path)
+                values, vectors = torch.linalg.eigh(moment)
+                self._eigen[path] = values, vectors
+            values, vectors = self._eigen[path]
+            V = leading(values, vectors, self.tuning.share, self.tuning.threshold)
+            null = len(values) - V.shape[1]
+            # The mean of |P k|^2 is the trace of P C P: the sum of the null space's eigenvalues. It is 0 where the
+            # pool has fewer keys than the Linear inputs.
+            energy = max(float(values[:null].sum()), LEAST_ENERGY * float(values.sum()))
             self._protected[path], self._ridge[path] = V, self.tuning.ridge * energy
-            free[path] = round(1 - V.shape[1] / len(V), 4)
+            free[path] = round(null / len(values), 4)
         return {"null_space": free}
 
-    def _leading(self, name: str, moment: Tensor) -> Tensor:
-        """Return the directions of a second moment that are protected."""
-        if name not in self._eigen:
-            values, vectors = torch.linalg.eigh(moment)
-            self._eigen[name] = values, vectors
-        return leading(*self._eigen[name], self.tuning.share, self.tuning.threshold)
+    def fit_constants(self) -> dict[str, Any]:
+        """Return what decides which keys are read, and how they count."""
+        return super().fit_constants() | {"apart": self.tuning.apart}
 
     def protected(self, path: str) -> Tensor:
         """Return the orthonormal directions (m, n) float64 of a Linear's inputs that no edit maps to anything."""

@@ -109,6 +109,11 @@ class Keys:
         """Return the mean of k k^T of a Linear over all tokens."""
         return sum(self.sums[f"{kind}.{path}"] for kind in self.tokens) / sum(self.tokens.values())  # type: ignore[return-value]
 
+    def halves(self, path: str) -> Tensor:
+        """Return the mean over the kinds that there are of their means of k k^T: each counts as much."""
+        apart = list(self.apart(path).values())
+        return torch.stack(apart).mean(dim=0)
+
     def joined(self, other: Keys) -> Keys:
         """Return these and others, which count as much as all of these of their kind, however many they are."""
         found = Keys(dict(self.sums), self.tokens | {kind: n for kind, n in other.tokens.items() if n})

@@ -5,15 +5,11 @@ Shapes, for a Linear of m inputs and d outputs: keys K (m, T), wanted changes of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 ROUNDING = 1e-14
 """Share of the trace below which eigenvalues of a second moment are rounding errors."""
-DEPENDENT = 1e-6
-"""Singular value below which a direction adds nothing to the others."""
 
 
 def leading(values: Tensor, vectors: Tensor, share: float, threshold: float | None) -> Tensor:
@@ -28,15 +24,6 @@ def leading(values: Tensor, vectors: Tensor, share: float, threshold: float | No
     before = falling.cumsum(0) - falling
     kept = int((before < min(share, 1 - ROUNDING) * falling.sum()).sum())
     return vectors[:, len(values) - kept :]
-
-
-def spanned(parts: Sequence[Tensor]) -> Tensor:
-    """Return orthonormal columns (m, n) that span what the orthonormal columns of all parts (m, n_i) span."""
-    if len(parts) == 1:
-        return parts[0]
-    directions, sizes, _ = torch.linalg.svd(torch.cat(list(parts), dim=1), full_matrices=False)
-    kept: Tensor = directions[:, sizes > DEPENDENT]
-    return kept
 
 
 def outside(V: Tensor, X: Tensor) -> Tensor:
