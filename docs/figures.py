@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from more_cli.evaluation.metrics import estimate
 from more_lab.experiments.paired import compare
 from more_lab.panel.__main__ import PAGES
+from more_lab.panel.ranked import ranked
 from more_lab.panel.table import FIVE, RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -120,11 +121,12 @@ OTHERS = (
 
 def editors() -> list[Point]:
     """Return the editors of `e-vqa` after 100 edits, each calibrated with nine tries, from the highest mean on."""
-    found = {run["editor"]: run["readouts"]["final@100"] for run in runs("nine.jsonl") if run["suite"] == "e-vqa"}
-    ranked = sorted(found, key=lambda editor: -sum(found[editor][label][0] for label in FIVE))
+    shown = ranked([run for run in runs("nine.jsonl") if run["suite"] == "e-vqa"])
+    found = {run["editor"]: run["readouts"]["final@100"] for run in shown}
+    order = sorted(found, key=lambda editor: -sum(found[editor][label][0] for label in FIVE))
     return [
         point(label, editor, values[:3], values[3])
-        for editor in ranked
+        for editor in order
         for label in FIVE
         for values in [found[editor][label]]
     ]

@@ -1,5 +1,5 @@
 """Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md` with `schemas.json`, `security.md`,
-`research/claims.md`.
+`research/claims.md`, `research/rivals/`.
 
 python docs/generate.py             writes them
 python docs/generate.py --check     says which are not up to date (exit code 1)
@@ -23,6 +23,7 @@ from generator.commands import commands_page
 from generator.outputs import json_page
 from generator.pages import PAGES, with_texts
 from generator.recipes import recipes_page
+from generator.rivals import rivals_pages
 from generator.schemas import printed, schemas_text
 from generator.security import security_page
 from generator.session import WrongExitError
@@ -40,6 +41,7 @@ def pages() -> dict[str, str]:
         "schemas.json": schemas_text(),
         "security.md": security_page(DOCS.parent),
         "research/claims.md": claims_page(),
+        **rivals_pages(),
     }
 
 
@@ -92,6 +94,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 2
     for name, text in pages().items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(text, encoding="utf-8")
     return 0
 

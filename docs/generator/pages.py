@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "research").glob("*.md"))]
+FOLDERS = "docs", "docs/research", "docs/research/rivals"
+PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md")))]
 TEST_COMMAND = "the test command"
 """The comment above the block that CI runs as it stands."""
 EXECUTED = {"bash", "python"}

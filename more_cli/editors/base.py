@@ -5,6 +5,7 @@ A `Query` never holds the target, so no editor can see the answer when it decide
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -99,11 +100,13 @@ class FitData:
     """Corrections, with their rephrases, further images and locality questions."""
     held_out: Sequence[Edit] = ()
     """Other such corrections, to check what was learnt: nothing may be chosen on them."""
+    watched: Sequence[Edit] = ()
+    """Others again, which say when a training ends: no weight is trained on them."""
     load: Callable[[], dict[str, Tensor] | None] = lambda: None
     """Returns what an interrupted fit saved last."""
     save: Callable[[Callable[[], dict[str, Tensor]]], None] = lambda tensors: None
     """Saves an unfinished fit now and then: it calls the function for its tensors only when they are due."""
-    seconds: float = 600.0
+    seconds: float = math.inf
     """Time after which training ends, finished or not."""
     progress: Progress = no_progress
 

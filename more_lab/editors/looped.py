@@ -22,29 +22,28 @@ import torch
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.more.rehearsal import EncodedEdits, draw, draw_anchors
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused
 from more_cli.editors.registry import EditorOptions, editor, entry_of
 from more_cli.model.batches import Encoded
-from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.schema import Recipe
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.work import Work
+from more_lab.editors.wrapped import Wrapped
 
 
-class Looped(Editor):
+class Looped(Wrapped):
     """A rival that writes in M-ORE's loop."""
 
     recipe: Recipe
 
     def __init__(self, inner: JointEditor, recipe: Recipe) -> None:
-        self.inner, self.recipe = inner, recipe
-        self.name = inner.name  # type: ignore[misc]  # its fit is the rival's own
+        super().__init__(inner)
+        self.recipe = recipe
         self.capabilities = inner.capabilities | {"anchors"}
-        self.teaching = inner.teaching
         self.anchors: Sequence[Anchor] = ()
         """Held ones; every write draws some of them."""
         self._protected = False
@@ -73,50 +72,18 @@ class Looped(Editor):
         self._encoded.put(context.number, request)
         return Turns(self, context, self._encoded).run()
 
-    def fit(self, data: FitData) -> dict[str, Any]:
-        """Fit the rival."""
-        return self.inner.fit(data)
-
-    def fitted(self) -> dict[str, Tensor]:
-        """Return what the rival's `fit` made."""
-        return self.inner.fitted()
-
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore it."""
-        self.inner.load_fitted(tensors)
+        """Restore what the rival's `fit` made; anchors are to be learnt from again."""
+        super().load_fitted(tensors)
         self._protected = False
-
-    def fit_constants(self) -> dict[str, Any]:
-        """Return the numbers that decide the rival's fit."""
-        return self.inner.fit_constants()
-
-    def footprint(self) -> Footprint:
-        """Return what the rival keeps."""
-        return self.inner.footprint()
-
-    def changes(self) -> dict[str, Change]:
-        """Return the rival's changes of weights."""
-        return self.inner.changes()
 
     def constants(self) -> dict[str, Any]:
         """Return the rival's numbers, and the loop's."""
         recipe = self.recipe
         rehearsal = recipe.rehearsal.model_dump(mode="json")
-        return self.inner.constants() | {
+        return super().constants() | {
             "loop": {"margin": recipe.margin, "anchors": recipe.anchors.size, "rehearsal": rehearsal}
         }
-
-    def reset(self) -> None:
-        """Forget every edit."""
-        self.inner.reset()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the rival's tensors."""
-        return self.inner.state_dict()
-
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore them."""
-        self.inner.load_state_dict(tensors)
 
 
 @dataclass

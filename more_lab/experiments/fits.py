@@ -29,6 +29,10 @@ from more_cli.text import canonical_json, counted
 HELD_OUT = 20
 """Edits of the calibration pool, the first ones, that check a fit, and that calibration tries settings on. An editor is
 fitted on the suite's pool `fit` or, without one, on the rest of the calibration pool."""
+WATCHED = 64
+"""Edits of the calibration pool, the next ones, that say when a training ends."""
+SPARED = 5
+"""Without a pool `fit`, one in so many of the rest of the calibration pool at most is watched."""
 SAVE_SECONDS = 20.0
 """How often an unfinished fit is saved."""
 FITTED, UNFINISHED = "fitted.safetensors", "unfinished.safetensors"
@@ -48,8 +52,7 @@ class Fits:
         """
         if "fit" not in editor.capabilities:
             return None
-        edits, held_out = self._edits(editor)
-        pools = [stream_digest(edits), stream_digest(held_out)]
+        pools = [stream_digest(pool) for pool in self._edits(editor)]
         facts = [editor.name, editor.fit_constants() | editor.teaching.changed, pools, *self._facts]
         return sha256_bytes(canonical_json(facts).encode())
 
@@ -68,13 +71,15 @@ class Fits:
         return None if key is None else self._load(editor, self._folder / key[:32] / FITTED)
 
     def _fit(self, editor: Editor, runtime: Runtime, key: str, folder: Path) -> FitReport:
-        (edits, held_out), started, unfinished = self._edits(editor), time.monotonic(), folder / UNFINISHED
+        (edits, held_out, watched), started = self._edits(editor), time.monotonic()
+        unfinished = folder / UNFINISHED
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         due = Every(1 << 62, SAVE_SECONDS)
         data = FitData(
             edits,
             held_out,
+            watched,
             load=lambda: _read(unfinished)[0] or None,
             save=lambda tensors: _write(unfinished, tensors(), {}) if due() else None,
             progress=lambda done, total, text: self._progress(done, total, f"fitting {editor.name}: {text}"),
@@ -105,16 +110,18 @@ class Fits:
         editor.load_fitted(tensors)
         return FitReport(**report)
 
-    def _edits(self, editor: Editor) -> tuple[list[Edit], list[Edit]]:
-        """Return the edits that an editor is fitted on, and the held-out ones."""
+    def _edits(self, editor: Editor) -> tuple[list[Edit], list[Edit], list[Edit]]:
+        """Return the edits that an editor is fitted on, the held-out ones, and the watched ones."""
         pools = self._suite.pools
         calibration = pools.get("calibration", ())
-        edits = pools.get(FIT, calibration[HELD_OUT:])
+        rest = calibration[HELD_OUT:]
+        watched = rest[:WATCHED] if FIT in pools else rest[: min(WATCHED, len(rest) // SPARED)]
+        edits = pools.get(FIT, rest[len(watched) :])
         if not edits:
             has = f"suite `{self._suite.name}` has {counted(len(calibration), 'calibration edit')}"
             needs = f"editor `{editor.name}` is fitted on those after the first {HELD_OUT}"
             raise UsageError(f"{has}, and {needs}", "choose another editor or suite")
-        return list(edits), list(calibration[:HELD_OUT])
+        return list(edits), list(calibration[:HELD_OUT]), list(watched)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], report: Mapping[str, Any]) -> None:

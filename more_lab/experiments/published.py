@@ -22,7 +22,7 @@ EDITORS = {
     "MEND": "mend",
     "AlphaEdit": "alphaedit:last_prompt",
     "SERAC": "serac",
-    "IKE": "ike",
+    "IKE": "ike:oracle",
     "LiveEdit": "liveedit",
     "M-ORE": "more:paper",
 }

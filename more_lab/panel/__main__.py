@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from more_lab.panel import ablations, editors, long, models, regimes, retention, speed
-from more_lab.panel.keep import ablation_lines, panel_lines, regime_lines, run_lines
+from more_lab.panel.keep import ablation_lines, panel_lines, regime_lines, run_lines, single_lines
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "EDITORS.md": editors.page,
@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     swept.add_argument("sweep", help="name of the file")
     runs = commands.add_parser("keep-runs", help="lines of editors.jsonl and the like: outputs of `more run --json`")
     runs.add_argument("files", nargs="+", metavar="[ROW=]FILE")
+    single = commands.add_parser("keep-single", help="lines of single.jsonl: `more run --protocol single --json`")
+    single.add_argument("files", nargs="+", metavar="FILE")
     regime = commands.add_parser("keep-regime", help="a line of anchors.jsonl: outputs of `more edit` and `more eval`")
     regime.add_argument("model", help="such as E1")
     regime.add_argument("anchors", choices=regimes.REGIMES)
@@ -49,6 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         "keep": lambda: panel_lines(given.out, given.stream, given.half),
         "keep-ablation": lambda: ablation_lines(given.out, given.sweep),
         "keep-runs": lambda: run_lines(given.files),
+        "keep-single": lambda: single_lines(given.files),
         "keep-regime": lambda: regime_lines(given.model, given.anchors, given.edited, given.scored),
     }[given.command]()
     sys.stdout.write("".join(f"{json.dumps(line)}\n" for line in lines))

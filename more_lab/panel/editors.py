@@ -13,10 +13,13 @@ from more_cli.evaluation.metrics import estimate
 from more_cli.files import sha256_bytes
 from more_cli.text import canonical_json
 from more_lab.experiments.paired import compare, mean
-from more_lab.experiments.published import EDITORS as PAPER
+from more_lab.experiments.published import EDITORS
 from more_lab.experiments.published import table as table_of
+from more_lab.panel.ranked import left_out, obstacle, ranked
 from more_lab.panel.table import FIVE, MEAN, METRICS, head, points, row, runs_of, share, text_of
 
+PAPER = EDITORS | {"IKE": "ike"}
+"""Our editors by the paper's names; IKE is the one that has to find its facts, as an editor of a stream must."""
 RESULTS = "editors.jsonl"
 RIVALS = "rivals.jsonl"
 """Runs without calibration, of all editors."""
@@ -35,6 +38,8 @@ ORDERS = "orders.jsonl"
 """Runs of NINE's editors with the settings that were chosen there, in two other orders (`--order 1`, `--order 2`)."""
 THOUSAND = "thousand.jsonl"
 """Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
+BATCHES = "batches.jsonl"
+"""Runs of editors that write 100 edits in one system, and of the same editors one by one."""
 LOOP = "loop.jsonl"
 """Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`, and of P = I in the paper's form."""
 GROUPS = "as published", "loop", "loop and anchors"
@@ -136,6 +141,7 @@ def page() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield text_of("editors")
     yield from factorial()
+    yield from table("e-vqa, 100 edits in one system and one by one, final@100", runs_of(BATCHES), "final@100")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
     yield from thousand()
@@ -158,16 +164,19 @@ def average(run: Mapping[str, Any], readout: str) -> float:
 
 
 def means() -> Iterator[str]:
-    """Yield the mean of five of every editor on every model; in brackets where its fit is undertrained."""
+    """Yield the mean of five of every editor on every model; empty where it stands in no ranking."""
     runs = [on_suite(runs_of(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
     yield from head("editor", *(f"{suite}, {model}" for suite in SUITES for model in FAMILIES), title=MEANS)
     for editor in (editor for editor in ORDER if any(editor in one for one in runs)):
         cells = []
         for one in runs:
             found = one.get(editor, {})
-            shown = f"{average(found, 'final@100'):.1f}" if found else ""
-            cells.append(f"({shown})" if (found.get("fit") or {}).get("undertrained") else shown)
+            cells.append(f"{average(found, 'final@100'):.1f}" if found and not obstacle(found) else "")
         yield row(editor, *cells)
+    for path, _ in FAMILIES.values():
+        for suite in SUITES:
+            if named := left_out(list(on_suite(runs_of(path), suite).values())):
+                yield f"\n{suite}, {path}: {named}"
 
 
 def everywhere() -> Iterator[str]:
@@ -230,7 +239,8 @@ def factorial() -> Iterator[str]:
     yield from head("editor", *GROUPS, title=f"{title}: mean of five, final@100, and samples an edit")
     for name in names:
         found = [groups[group].get(name) for group in GROUPS]
-        yield row(name, *(f"{average(run, 'final@100'):.1f}, {run['cost']:.1f}" if run else "" for run in found))
+        shown = [run if run and not obstacle(run) else None for run in found]
+        yield row(name, *(f"{average(run, 'final@100'):.1f}, {run['cost']:.1f}" if run else "" for run in shown))
     for group, runs in list(groups.items())[1:]:
         yield from table(f"{title}, {group}, final@100", list(runs.values()), "final@100")
         yield from differences(f"{title}, {group}", list(runs.values()))
@@ -260,19 +270,21 @@ def memory(run: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def table(title: str, runs: Sequence[Mapping[str, Any]], readout: str) -> Iterator[str]:
-    """Yield the editors of one readout: values in % with their 95 % interval."""
+    """Yield the editors of one readout that a ranking shows: values in % with their 95 % interval."""
     yield from head("editor", *FIVE, MEAN, title=title)
-    for run in runs:
+    for run in ranked(runs):
         found = [run["readouts"][readout][label] for label in FIVE]
         cells = [share(value, low, high) for value, low, high, _ in found]
         yield row(named(run), *cells, f"{average(run, readout):.1f}")
+    if others := left_out(runs):
+        yield f"\n{others}"
 
 
 def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) -> Iterator[str]:
     """Yield each editor's difference from `more`, edit by edit, in points with the 95 % interval of the mean."""
     (first,) = [run for run in runs if named(run) == "more"]
     yield from head("editor", *FIVE, MEAN, title=f"{title}, final@{mark} minus `more`")
-    for run in runs:
+    for run in ranked(runs):
         if run is not first:
             assert run["edits"] == first["edits"], "the same edits in the same order"
             pairs = [(first["per_edit"][label], run["per_edit"][label]) for label in FIVE]
@@ -321,7 +333,7 @@ def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, na
     )
     found = compare(other, one)
     shown = points(found.difference, found.low, found.high)
-    if any((ours[editor].get("fit") or {}).get("undertrained") for editor in (first, second)):
+    if any(obstacle(ours[editor]) for editor in (first, second)):
         return shown, "undertrained"
     same = printed * found.difference > 0
     return shown, "not decided" if found.low <= 0 <= found.high else "as printed" if same else "the other way"

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from more_lab.panel.ablations import FROZEN, SEEDS, form_of
-from more_lab.panel.editors import kept
+from more_lab.panel.editors import kept, short
 from more_lab.panel.table import METRICS
 
 
@@ -62,6 +62,23 @@ def run_lines(files: Sequence[str]) -> Iterator[dict[str, Any]]:
         name, _, path = text.rpartition("=")
         run = kept(json.loads(Path(path).read_text(encoding="utf-8")))
         yield {"row": name or run["editor"], **run}
+
+
+def single_lines(files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield single edits, one line per run: outputs of `more run --protocol single --json`, beside other protocols."""
+    for path in files:
+        run = json.loads(Path(path).read_text(encoding="utf-8"))
+        line = kept(run)
+        (name,) = [name for name in run["protocols"] if name.startswith("single@")]
+        first = [row["scores"] for row in run["matrix"] if row["after"] == 0]
+        rel = [score["values"]["tf_exact"] for row in first for score in row if score["kind"] == "rel"]
+        yield {
+            **{key: line[key] for key in ("suite", "editor", "edits", "base", "constants", "versions")},
+            "protocol": name,
+            "fit": line["fit"] and line["fit"] | {"facts": run["fit"]["facts"], "records": run["fit"]["records"]},
+            "single": {label: short(run["protocols"][name][metric]) for label, metric in METRICS.items()},
+            "per_edit": rel,
+        }
 
 
 def regime_lines(model: str, anchors: str, edited: Path, scored: Path) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 A question that is similar enough to that of a stored fact is asked behind demonstrations and the fact; any other is
 asked as it is. In the paper and in the published multimodal code every question, unrelated ones included, is given the
-fact of its own record: that memory knows the answer to "which edit is this about?". Here the question finds the fact.
+fact of its own record: that memory knows the answer to "which edit is this about?". Here the question finds the fact;
+`ike:oracle` puts the last fact before every question, which is what they do where they score a record after its edit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
 from more_cli.editors.outcome import edit_scores, outcome, refused, score_edit
-from more_cli.editors.registry import editor, tries
+from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
@@ -51,6 +52,8 @@ class IkeTuning(BaseModel):
     """Share of the text layers after which questions are compared."""
     reach: float = Field(default=0.5, gt=0, lt=1)
     """Weight of finding facts against leaving other questions alone when the threshold is chosen."""
+    scope: Literal["retrieve", "oracle"] = "retrieve"
+    """Which fact a question gets: the most similar one above the threshold, or always the last one."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,10 @@ class Fact:
     """Indices in the bank, the most similar first."""
 
 
-@editor(
-    "ike",
-    tries=tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8)),
-)
+IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
+
+
+@editor("ike", tries=IKE)
 class IkeEditor(Editor):
     """Puts the nearest stored fact before a question, with demonstrations of what a fact means."""
 
@@ -201,6 +204,8 @@ class IkeEditor(Editor):
 
     def found(self, query: Query) -> Fact | None:
         """Return the most similar fact, if it is similar enough; one without images is for questions without."""
+        if self.tuning.scope == "oracle":
+            return self._facts[-1] if self._facts else None
         rows = [row for row, fact in enumerate(self._facts) if fact.shown == bool(query.images)]
         if not rows:
             return None
@@ -245,8 +250,8 @@ class IkeEditor(Editor):
             return False
 
     def constants(self) -> dict[str, Any]:
-        """Return the numbers, and that facts are found by similarity."""
-        return self.tuning.model_dump(mode="json") | {"scope": "retrieve"}
+        """Return the numbers, and how facts are found."""
+        return self.tuning.model_dump(mode="json")
 
     def footprint(self) -> Footprint:
         """Return the bytes of bank and centres, and of the facts; nothing is trained."""
@@ -282,6 +287,12 @@ class IkeEditor(Editor):
         values: list[Any] = unpacked(tensors["facts"]) if tensors else []
         self._facts = [Fact(**value | {"demonstrations": tuple(value["demonstrations"])}) for value in values]
         self._keys = list(tensors["keys"]) if tensors else []
+
+
+@editor("ike:oracle", tries=IKE)
+def oracle(options: EditorOptions) -> Editor:
+    """Make IKE with a memory that knows the fact of a question: the last one."""
+    return entry_of("ike").make(options.with_settings("scope=oracle"))
 
 
 def _centres(reader: Reader, alone: list[Query], shown: list[Query]) -> Tensor:

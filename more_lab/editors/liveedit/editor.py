@@ -6,7 +6,7 @@ the code published with it. A correction is made by one forward pass of networks
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -23,10 +23,13 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
-from more_lab.editors.fitting import train
+from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
-from more_lab.editors.liveedit.losses import KINDS, Draw, inputs_of, loss_of
+from more_lab.editors.liveedit.losses import KINDS, Draw, Score, inputs_of, loss_of
 from more_lab.editors.liveedit.samples import Samples, read
+
+CHECKED = 16
+"""Batches that the watched edits are scored in, always the same ones."""
 
 
 class LiveEditTuning(BaseModel):
@@ -45,12 +48,12 @@ class LiveEditTuning(BaseModel):
     """Learned queries, each for image and prompt."""
     rank: int = Field(default=4, ge=1)
     """Rank of an expert."""
-    iterations: int = Field(default=1500, ge=0)
-    """Batches, published about 40,000."""
+    iterations: int = Field(default=40_000, ge=0)
+    """Batches at most, as many as published; training ends where watched edits gain nothing, see `fitting.Watch`."""
     batch: int = Field(default=8, ge=1)
     """Corrections per batch."""
     rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of Adam; a tenth of it in the last quarter. Published 1e-4."""
+    """Learning rate of Adam; a tenth of it from the first plateau on. Published 1e-4, a tenth after 10,000 batches."""
     seed: int = Field(default=0, ge=0)
     """Seed of the networks' initial values and of the batches."""
 
@@ -155,11 +158,39 @@ class LiveEdit(Editor):
                 "no correction to fit editor `liveedit` on has an image, rephrases and an unrelated question",
                 "use another --editor or --suite",
             )
+        watched = [given for edit in data.watched for given in inputs_of(edit)]
         with self.working[0].in_float32():
-            return self._train(data, Samples(*self.working, inputs))
+            return self._train(data, Samples(*self.working, inputs), Samples(*self.working, watched))
 
-    def _train(self, data: FitData, samples: Samples) -> dict[str, Any]:
-        tuning, runtime = self.tuning, self.working[0]
+    def _train(self, data: FitData, samples: Samples, watched: Samples) -> dict[str, Any]:
+        tuning = self.tuning
+        samples.check(self._scorer(samples)([0], None))
+        first = samples.reps([0])
+        self._net = self._fresh(first.states.shape[-1], int(first.vision.sum())).to(first.states.device)
+        optimiser = torch.optim.Adam(self._net.parameters(), tuning.rate)
+        losses = self._losses(samples, tuning.seed)
+        checks = self._losses(watched, tuning.seed + 1)
+
+        def held_out() -> float:
+            with torch.no_grad():
+                return sum(float(checks(number)) for number in range(CHECKED)) / CHECKED
+
+        watch = Watch(held_out, falls=1) if watched.blind else None
+        facts = train(data, self._net, optimiser, tuning.iterations, losses, watch=watch)
+        self._net.requires_grad_(False)
+        return facts | {"records": len(samples.blind) // KINDS}
+
+    def _losses(self, samples: Samples, seed: int) -> Callable[[int], Tensor]:
+        """Return a function that gives the loss on the batch of a number."""
+        count, score = len(samples.blind) // KINDS, self._scorer(samples)
+
+        def loss(number: int) -> Tensor:
+            return loss_of(self.net, Draw.of(count, self.tuning.batch, seed, number), samples.reps, score)
+
+        return loss
+
+    def _scorer(self, samples: Samples) -> Score:
+        runtime = self.working[0]
 
         def score(places: Sequence[int], mixtures: Sequence[Mixture | None] | None) -> Scored:
             self._given = mixtures or [None] * len(places)
@@ -169,21 +200,7 @@ class LiveEdit(Editor):
             finally:
                 self._given = None
 
-        samples.check(score([0], None))
-        first = samples.reps([0])
-        self._net = self._fresh(first.states.shape[-1], int(first.vision.sum())).to(first.states.device)
-        optimiser = torch.optim.Adam(self._net.parameters(), tuning.rate)
-        count = len(samples.blind) // KINDS
-
-        def loss(iteration: int) -> Tensor:
-            late = 4 * iteration >= 3 * tuning.iterations
-            for group in optimiser.param_groups:
-                group["lr"] = tuning.rate * (0.1 if late else 1.0)
-            return loss_of(self.net, Draw.of(count, tuning.batch, tuning.seed, iteration), samples.reps, score)
-
-        facts = train(data, self._net, optimiser, tuning.iterations, loss)
-        self._net.requires_grad_(False)
-        return facts | {"records": count}
+        return score
 
     def _fresh(self, hidden: int, image: int) -> ExpertNet:
         tuning = self.tuning

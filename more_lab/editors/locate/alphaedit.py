@@ -38,6 +38,8 @@ class AlphaEditTuning(LocateTuning):
     and large ones overshoot."""
     share: float = Field(default=0.99, gt=0, le=1)
     """Share of the trace of the keys' second moment that is protected; the null space holds the rest."""
+    apart: bool = True
+    """Let the keys of texts alone count as much as those of questions about an image, of which there are many more."""
     threshold: float | None = Field(default=None, gt=0)
     """In place of `share`, the greatest eigenvalue in the null space; printed as 0.02, which belongs to one model's
     activations."""
@@ -84,8 +86,9 @@ class AlphaEditor(BandEditor):
 
     def _prepare(self) -> dict[str, Any]:
         free = {}
-        for path, moment in self._moments.items():
+        for path in self._keys.paths:
             if path not in self._eigen:
+                moment = self._keys.halves(path) if self.tuning.apart else self._keys.together(path)
                 values, vectors = torch.linalg.eigh(moment)
                 self._eigen[path] = values, vectors
             values, vectors = self._eigen[path]
@@ -97,6 +100,10 @@ class AlphaEditor(BandEditor):
             self._protected[path], self._ridge[path] = V, self.tuning.ridge * energy
             free[path] = round(null / len(values), 4)
         return {"null_space": free}
+
+    def fit_constants(self) -> dict[str, Any]:
+        """Return what decides which keys are read, and how they count."""
+        return super().fit_constants() | {"apart": self.tuning.apart}
 
     def protected(self, path: str) -> Tensor:
         """Return the orthonormal directions (m, n) float64 of a Linear's inputs that no edit maps to anything."""
@@ -116,13 +123,14 @@ class AlphaEditor(BandEditor):
         values, self._past = before
         super().restore(values)
 
-    def write(self, encoded: Encoded, work: Work) -> None:
-        """Write one correction, and then keep the keys that it has with the new weights."""
-        super().write(encoded, work)
+    def write_batch(self, edits: Sequence[Sequence[Encoded]], work: Work) -> None:
+        """Write corrections, and then keep the keys that they have with the new weights."""
+        super().write_batch(edits, work)
         layers, paths = edited_layers(self.runtime, self.tuning)
-        taken = self._taken(paths, layers[-1], work)
+        taken = self._taken_of(edits, paths, layers[-1], work)
         for place, path in enumerate(paths):
-            keys, past = mean_key([row[place] for row in taken]).T, self._kept(path, len(taken[0][place].T))
+            keys = torch.cat([mean_key([row[place] for row in rows]) for rows in taken]).T
+            past = self._kept(path, len(keys))
             full = self.tuning.solve == "full"
             self._past[path] = past + keys @ keys.T if full else torch.cat([past, keys], dim=1)
 

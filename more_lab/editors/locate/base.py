@@ -22,7 +22,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
-from more_lab.editors.locate.pool import Material, drawn, material, second_moments
+from more_lab.editors.locate.pool import Keys, Material, drawn, keys_of, material, pool_keys
 from more_lab.editors.locate.values import Value, ValueTuning, find_value
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work
@@ -73,7 +73,7 @@ class LocateEditor(WeightEditor):
     def __init__(self, tuning: LocateTuning) -> None:
         super().__init__()
         self.tuning = tuning
-        self._moments: dict[str, Tensor] = {}
+        self._keys = Keys()
         self._material = Material((), ())
         self._asked: list[Encoded] = []
 
@@ -85,19 +85,19 @@ class LocateEditor(WeightEditor):
         """Measure the second moments of the pool's keys, and return facts about them."""
         tuning = self.tuning
         read = replace(data, edits=drawn(data.edits, tuning.records, tuning.seed))
-        self._moments, tokens, records = second_moments(self.runtime, list(self.deltas), read)
+        self._keys, records = pool_keys(self.runtime, list(self.deltas), read)
         self._material = material(self.runtime, data.edits, tuning.contexts, tuning.neutral, tuning.seed)
-        return {"records": records, "keys": tokens, "source": "calibration pool, not Wikipedia"} | self._prepare()
+        facts = {"records": records, "keys": self._keys.tokens, "source": "calibration pool, not Wikipedia"}
+        return facts | self._prepare()
 
     def fitted(self) -> dict[str, Tensor]:
         """Return the second moments and what was drawn from the pool."""
-        return {f"second.{path}": value for path, value in self._moments.items()} | self._material.tensors()
+        return self._keys.tensors() | self._material.tensors()
 
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the tensors of `fitted`."""
         assert self._attached is None, "detach the editor first"
-        head = "second."
-        self._moments = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
+        self._keys = Keys.of(tensors)
         self._material = Material.of(tensors)
         self._prepare()
 
@@ -116,7 +116,7 @@ class LocateEditor(WeightEditor):
     def footprint(self) -> Footprint:
         """Return the bytes of what is written, and the number of the second moments' entries."""
         found = super().footprint()
-        return Footprint(found.fixed, found.growing, sum(value.numel() for value in self._moments.values()))
+        return Footprint(found.fixed, found.growing, sum(value.numel() for value in self._keys.sums.values()))
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction, asked as it is and behind the texts of the pool.
@@ -124,7 +124,7 @@ class LocateEditor(WeightEditor):
         Raises:
             StateError: the editor was not fitted.
         """
-        if not self._moments:
+        if not self._keys.sums:
             raise StateError(f"editor `{self.name}` was not fitted", "use it in `more eval` or `more compare`")
         query, runtime = request.query, self.runtime
         plain = runtime.encode(query, request.target)
@@ -141,31 +141,29 @@ class LocateEditor(WeightEditor):
             self.write(encoded, work)
 
     def protect(self, anchors: Sequence[Anchor]) -> None:
-        """Let the anchors' keys count as much as all of the pool's in the second moments."""
-        paths = list(self._moments)
-        keys = self.runtime.read([anchor.encoded for anchor in anchors], [(path, "input") for path in paths])
-        for place, path in enumerate(paths):
-            own = torch.cat([row[place] for row in keys]).double().cpu()
-            self._moments[path] = (self._moments[path] + own.T @ own / len(own)) / 2
+        """Let the anchors' keys count as much as all of the pool's of their kind in the second moments."""
+        own = Keys()
+        keys_of(self.runtime, list(self.deltas), [anchor.encoded for anchor in anchors], own)
+        self._keys = self._keys.joined(own)
         self._prepare()
 
-    def _value(self, module: str, work: Work) -> Value:
-        """Find what a module should put out."""
+    def _value(self, module: str, asked: Sequence[Encoded], work: Work) -> Value:
+        """Find what a module should put out for an edit, asked in these ways."""
         last_prompt = self.tuning.positions == "last_prompt"
         neutral = self._material.neutral
-        value = find_value(self.runtime, module, self._asked, neutral, self.tuning, work, last_prompt=last_prompt)
+        value = find_value(self.runtime, module, asked, neutral, self.tuning, work, last_prompt=last_prompt)
         work.writes += value.steps
         return value
 
-    def _taken(self, paths: Sequence[str], module: str, work: Work) -> list[list[Tensor]]:
-        """Return, for each text the edit was asked behind, the keys of the Linears and the output of a module.
+    def _taken(self, asked: Sequence[Encoded], paths: Sequence[str], module: str, work: Work) -> list[list[Tensor]]:
+        """Return, for each sequence, the keys of the Linears and the output of a module.
 
         Each (T, ...) float64: the closed forms need it.
         """
-        work.forward(len(self._asked))
-        rows = self.runtime.read(self._asked, [*((path, "input") for path in paths), (module, "output")])
+        work.forward(len(asked))
+        rows = self.runtime.read(asked, [*((path, "input") for path in paths), (module, "output")])
         found = []
-        for sequence, row in zip(self._asked, rows, strict=True):
+        for sequence, row in zip(asked, rows, strict=True):
             places = answer_positions(sequence.answering[1])
             places = slice(places.start, places.start + 1) if self.tuning.positions == "last_prompt" else places
             found.append([value[places].double().cpu() for value in row])
@@ -188,16 +186,37 @@ class BandEditor(LocateEditor):
         """Return the change (d, m) of a Linear for its keys (m, T) and wanted changes of its outputs (d, T)."""
 
     def write(self, encoded: Encoded, work: Work) -> None:
-        """Find the value at the last edited layer, and write it into all of them, the first one first."""
+        """Write one correction."""
+        self.write_batch([self._asked], work)
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Write the edits in one go, asked as they are; the anchors are in the second moments."""
+        self.write_batch([[encoded] for encoded in edits], work)
+
+    def write_batch(self, edits: Sequence[Sequence[Encoded]], work: Work) -> None:
+        """Find a value for each edit, asked in some ways, and write all into every layer, the first one first.
+
+        All values are found before the first write, and a layer gets the keys of all edits in one system. Nothing is
+        written if all values are there already.
+        """
         layers, paths = edited_layers(self.runtime, self.tuning)
-        value = self._value(layers[-1], work)
-        if not value.steps:
+        values = [self._value(layers[-1], asked, work) for asked in edits]
+        if not any(value.steps for value in values):
             return
-        wanted = self._taken(paths[:1], layers[-1], work)[0][1] + value.delta.double().cpu()
+        plain = self._taken([asked[0] for asked in edits], paths[:1], layers[-1], work)
+        wanted = [outputs + value.delta.double().cpu() for (_, outputs), value in zip(plain, values, strict=True)]
         for place, path in enumerate(paths):
-            taken = self._taken([path], layers[-1], work)
-            residual = (wanted - taken[0][1]) / (len(paths) - place)
-            self._add(path, self._change(path, mean_key([keys for keys, _ in taken]).T, residual.T))
+            taken = self._taken_of(edits, [path], layers[-1], work)
+            lacking = [target - rows[0][1] for target, rows in zip(wanted, taken, strict=True)]
+            keys = [mean_key([keys for keys, _ in rows]) for rows in taken]
+            self._add(path, self._change(path, torch.cat(keys).T, torch.cat(lacking).T / (len(paths) - place)))
+
+    def _taken_of(
+        self, edits: Sequence[Sequence[Encoded]], paths: Sequence[str], module: str, work: Work
+    ) -> list[list[list[Tensor]]]:
+        """Return what `_taken` returns for each edit."""
+        rows = iter(self._taken([one for asked in edits for one in asked], paths, module, work))
+        return [[next(rows) for _ in asked] for asked in edits]
 
 
 def mean_key(keys: Sequence[Tensor]) -> Tensor:

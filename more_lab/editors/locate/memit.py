@@ -66,10 +66,11 @@ class CovarianceEditor(LocateEditor):
 
     def _prepare(self) -> dict[str, Any]:
         self._factors = {}
-        for path, moment in self._moments.items():
+        moments = {path: self._keys.together(path) for path in self._keys.paths}
+        for path, moment in moments.items():
             loaded = moment + self.tuning.loading * moment.diagonal().mean() * torch.eye(len(moment)).double()
             self._factors[path] = torch.linalg.cholesky(loaded)
-        return {"mean_square": {path: round(float(value.trace()), 4) for path, value in self._moments.items()}}
+        return {"mean_square": {path: round(float(value.trace()), 4) for path, value in moments.items()}}
 
     def weighed(self, path: str, keys: Tensor) -> Tensor:
         """Return C^-1 K (m, T) for a Linear's keys (m, T), with the loaded C."""
@@ -117,10 +118,10 @@ class RomeEditor(CovarianceEditor):
     def write(self, encoded: Encoded, work: Work) -> None:
         """Find the value at the FFN output itself, and write it there."""
         (path,) = self.deltas
-        value = self._value(path, work)
+        value = self._value(path, self._asked, work)
         if not value.steps:
             return
-        taken = self._taken([path], path, work)
+        taken = self._taken(self._asked, [path], path, work)
         keys, outputs = (torch.stack([row[side] for row in taken]) for side in (0, 1))
         wanted, mean = outputs[0] + value.delta.double().cpu(), keys.mean(dim=0).T
         ways = self.weighed(path, mean) if self.tuning.adjust else mean

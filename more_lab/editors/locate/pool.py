@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -80,40 +80,90 @@ def material(runtime: Runtime, edits: Sequence[Edit], contexts: int, neutral: in
     return Material(behind, tuple(runtime.encode(query).followed_by([runtime.prompter.eos]) for query in drawn))
 
 
-def second_moments(runtime: Runtime, paths: Sequence[str], data: FitData) -> tuple[dict[str, Tensor], int, int]:
-    """Return the mean of k k^T over the pool's tokens for each Linear, (m, m) float64; how many tokens, and edits.
+@dataclass
+class Keys:
+    """Keys of some Linears over many tokens, those of texts alone and those of questions about an image apart."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """Sum of k k^T, (m, m) float64, by kind and path: `text.PATH`, `image.PATH`."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """By kind."""
+
+    @property
+    def paths(self) -> list[str]:
+        """The Linears."""
+        return list(dict.fromkeys(name.partition(".")[2] for name in self.sums))
+
+    def add(self, kind: str, keys: Mapping[str, Tensor]) -> None:
+        """Count the keys (T, m) of one sequence, by path."""
+        self.tokens[kind] = self.tokens.get(kind, 0) + len(next(iter(keys.values())))
+        for path, key in keys.items():
+            wide = key.double().cpu()  # sums of squares: float32 would lose the small eigenvalues
+            self.sums[f"{kind}.{path}"] = self.sums.get(f"{kind}.{path}", 0) + wide.T @ wide
+
+    def apart(self, path: str) -> dict[str, Tensor]:
+        """Return the mean of k k^T of a Linear over the tokens of each kind that there is."""
+        return {kind: self.sums[f"{kind}.{path}"] / count for kind, count in self.tokens.items()}
+
+    def together(self, path: str) -> Tensor:
+        """Return the mean of k k^T of a Linear over all tokens."""
+        return sum(self.sums[f"{kind}.{path}"] for kind in self.tokens) / sum(self.tokens.values())  # type: ignore[return-value]
+
+    def halves(self, path: str) -> Tensor:
+        """Return the mean over the kinds that there are of their means of k k^T: each counts as much."""
+        apart = list(self.apart(path).values())
+        return torch.stack(apart).mean(dim=0)
+
+    def joined(self, other: Keys) -> Keys:
+        """Return these and others, which count as much as all of these of their kind, however many they are."""
+        found = Keys(dict(self.sums), self.tokens | {kind: n for kind, n in other.tokens.items() if n})
+        for name, value in other.sums.items():
+            kind = name.partition(".")[0]
+            if own := self.tokens.get(kind):
+                mean = (self.sums[name] / own + value / other.tokens[kind]) / 2
+                found.sums[name], found.tokens[kind] = own * mean, own
+            else:
+                found.sums[name] = value
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return it as tensors, to be kept in a file."""
+        sums = {f"sum.{name}": value for name, value in self.sums.items()}
+        return sums | {f"tokens.{kind}": torch.tensor(count) for kind, count in self.tokens.items()}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Keys:
+        """Return what `tensors` made."""
+        sums = {name.removeprefix("sum."): value for name, value in tensors.items() if name.startswith("sum.")}
+        counts = {name: int(value) for name, value in tensors.items() if name.startswith("tokens.")}
+        return cls(sums, {name.removeprefix("tokens."): count for name, count in counts.items()})
+
+
+def keys_of(runtime: Runtime, paths: Sequence[str], samples: Sequence[Encoded], keys: Keys) -> None:
+    """Count the keys of some sequences."""
+    rows = runtime.read(samples, [(path, "input") for path in paths])
+    for sample, row in zip(samples, rows, strict=True):
+        keys.add("image" if sample.images else "text", dict(zip(paths, row, strict=True)))
+
+
+def pool_keys(runtime: Runtime, paths: Sequence[str], data: FitData) -> tuple[Keys, int]:
+    """Return the keys of the Linears over the pool's tokens, and how many edits they are of.
 
     Every token counts, those of images too, and those of a target as the model reads it. A fit that was interrupted
     continues to the same bytes; one whose time is over ends with the edits so far.
     """
     kept, started = data.load() or {}, time.monotonic()
-    sums = {path: kept[f"sum.{path}"] for path in paths} if kept else {}
-    tokens, done = int(kept.get("tokens", 0)), int(kept.get("done", 0))
+    keys, done = Keys.of(kept), int(kept.get("done", 0))
     while done < len(data.edits) and (not done or time.monotonic() - started < data.seconds):
         chunk = data.edits[done : done + CHUNK]
-        for keys in _keys(runtime, paths, chunk):
-            tokens += len(keys[0])
-            for path, key in zip(paths, keys, strict=True):
-                wide = key.double().cpu()  # sums of squares: float32 would lose the small eigenvalues
-                sums[path] = sums.get(path, 0) + wide.T @ wide
+        told = [runtime.encode(Query(edit.images, edit.question), edit.target) for edit in chunk]
+        asked = [runtime.encode(_query(probe)) for edit in chunk for probe in edit.locality]
+        for samples in (told, asked):
+            keys_of(runtime, paths, samples, keys)
         done += len(chunk)
-        data.progress(done, len(data.edits), f"{tokens:,} keys")
-        data.save(lambda: _unfinished(sums, tokens, done))  # noqa: B023 (called at once)
-    return {path: value / tokens for path, value in sums.items()}, tokens, done
-
-
-def _unfinished(sums: Mapping[str, Tensor], tokens: int, done: int) -> dict[str, Tensor]:
-    counts = {"tokens": torch.tensor(tokens), "done": torch.tensor(done)}
-    return {f"sum.{path}": value for path, value in sums.items()} | counts
-
-
-def _keys(runtime: Runtime, paths: Sequence[str], edits: Sequence[Edit]) -> Iterator[list[Tensor]]:
-    """Return the inputs of the Linears, (T, m) each, for the corrections and then for the locality questions."""
-    places = [(path, "input") for path in paths]
-    told = [runtime.encode(Query(edit.images, edit.question), edit.target) for edit in edits]
-    asked = [runtime.encode(_query(probe)) for edit in edits for probe in edit.locality]
-    for samples in (told, asked):
-        yield from runtime.read(samples, places)  # type: ignore[arg-type]
+        data.progress(done, len(data.edits), f"{sum(keys.tokens.values()):,} keys")
+        data.save(lambda: keys.tensors() | {"done": torch.tensor(done)})  # noqa: B023 (called at once)
+    return keys, done
 
 
 def _query(probe: Probe) -> Query:

@@ -23,7 +23,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_linears, text_layers
-from more_lab.editors.fitting import train
+from more_lab.editors.fitting import Watch, train
 from more_lab.editors.joint import joint_loss
 from more_lab.editors.mend.lessons import CACHED, Lessons
 from more_lab.editors.mend.net import MendNet
@@ -45,10 +45,10 @@ class MendTuning(BaseModel):
 
     layers: int = Field(default=3, ge=1)
     """Text layers, the last ones, whose FFN weights are edited."""
-    rank: int = Field(default=64, ge=1)
-    """Rank of U V in the networks; the published 1920 is for 15,000 coordinates."""
-    iterations: int = Field(default=1000, ge=1)
-    """Steps of Adam."""
+    rank: int = Field(default=0, ge=0)
+    """Rank of U V in the networks; 0 for an eighth of their coordinates, as the published 1920 is of 15,104."""
+    iterations: int = Field(default=50_000, ge=1)
+    """Steps of Adam at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
     rate: float = Field(default=1e-4, gt=0)
     """Learning rate of the networks."""
     alpha: float = 1e-4
@@ -56,19 +56,32 @@ class MendTuning(BaseModel):
     alpha_rate: float = Field(default=1e-4, gt=0)
     """Learning rate of alpha."""
     edit_weight: float = Field(default=0.1, ge=0)
-    """c_e and c_i: weight of the NLL of the rephrased question, and of that with another image."""
+    """c_e and c_i: weight of the NLL of the rephrased question, and of that with another image. In LiveEdit's code it
+    equals that of locality."""
     locality_weight: float = Field(default=1.0, ge=0)
-    """c_loc: weight of the KL from the base at each of the locality questions."""
+    """c_loc: weight of the KL from the base at each of the locality questions; Adam sees its ratio to the other."""
+    objective: Literal["rephrased", "all"] = "rephrased"
+    """What the NLL is of after an edit in training: other wordings and images, as in MMEdit, or the request too, as in
+    LiveEdit's code."""
     accumulate: Literal["sum", "token_mean"] = "sum"
-    """`sum` adds the products of all token rows to the weights; `token_mean` keeps their mean over all edits, so that
-    earlier edits fade, as in LiveEdit's code."""
+    """`sum` adds the products of all token rows to the weights, as the code of MEND and of MMEdit: nothing bounds it.
+    Where edits have moved the weights, inputs and gradients leave the statistics of the fit, so z-scores and the next
+    update grow with every edit. `token_mean` keeps the mean over the rows of all edits, as LiveEdit's code: Delta W
+    stays below the largest update of a row, and earlier edits fade. No published code bounds the z-scores."""
     seed: int = Field(default=0, ge=0)
     """Seed of the networks' first values, and of the order of the records."""
 
 
 @editor(
     "mend",
-    tries=tries(rate=(0.00003, 0.0003), edit_weight=(0.03, 0.3), alpha_rate=(0.00003, 0.0003), layers=(2, 4)),
+    tries=tries(
+        ("rate=0.00003", "alpha_rate=0.00003", "alpha=0.00003"),
+        ("rate=0.0003", "alpha_rate=0.0003", "alpha=0.0003"),
+        ("accumulate=token_mean", "alpha_rate=0.001", "alpha=0.001"),
+        ("accumulate=token_mean", "objective=all", "edit_weight=1.0", "alpha_rate=0.001", "alpha=0.001"),
+        edit_weight=(0.03, 0.3),
+        layers=(2, 4),
+    ),
 )
 class MendEditor(WeightEditor):
     """Writes one gradient per edit, taken at the current weights and transformed by the fitted networks."""
@@ -102,25 +115,37 @@ class MendEditor(WeightEditor):
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train the networks on single edits: each starts from the base's weights."""
         net, tuning = self.fresh(), self.tuning
-        lessons, device = Lessons(self.runtime, data.edits), net.alpha.device
+        asked = tuning.objective == "all"
+        lessons, watched = (Lessons(self.runtime, pool, request=asked) for pool in (data.edits, data.watched))
         groups = [
             {"params": list(net.nets.parameters()), "lr": tuning.rate},
             {"params": [net.alpha], "lr": tuning.alpha_rate},
         ]
 
         def loss_of(iteration: int) -> Tensor:
-            lesson = lessons[pick(len(data.edits), 1, tuning.seed, iteration)[0]]
-            factors = self.factors([lesson.request])
-            for place, found in enumerate(factors):
-                net.watch(place, *(rows.to(device) for rows in found))
-            with edited(self.deltas, self.updates(net, factors)):
-                edit, locality = lessons.losses(lesson)
-            return tuning.edit_weight * edit + tuning.locality_weight * locality
+            number = pick(len(data.edits), 1, tuning.seed, iteration)[0]
+            return self._loss(net, lessons, number, counted=True)
 
+        def held_out() -> float:
+            found = [float(self._loss(net, watched, number).detach()) for number in range(len(watched))]
+            return sum(found) / len(found)
+
+        watch = Watch(held_out) if len(watched) else None
         with self.runtime.in_float32(), self.runtime.remembering(CACHED):
-            facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP)
+            facts = train(data, net, torch.optim.Adam(groups), tuning.iterations, loss_of, clip=CLIP, watch=watch)
         self.load_fitted({name: value.detach().cpu().clone() for name, value in net.state_dict().items()})
         return facts | {"alpha": [round(float(alpha), 6) for alpha in net.alpha.detach()]}
+
+    def _loss(self, net: MendNet, lessons: Lessons, number: int, *, counted: bool = False) -> Tensor:
+        """Return the loss of a lesson after its edit; `counted` factors are taken into the networks' statistics."""
+        lesson, device = lessons[number], net.alpha.device
+        factors = self.factors([lesson.request])
+        if counted:
+            for place, found in enumerate(factors):
+                net.watch(place, *(rows.to(device) for rows in found))
+        with edited(self.deltas, self.updates(net, factors)):
+            edit, locality = lessons.losses(lesson)
+        return self.tuning.edit_weight * edit + self.tuning.locality_weight * locality
 
     def fitted(self) -> dict[str, Tensor]:
         """Return the networks' weights and the statistics of the factors."""

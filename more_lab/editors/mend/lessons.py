@@ -40,10 +40,13 @@ class Lesson:
 
 
 class Lessons:
-    """The records of a fit, each tokenised when it is first needed. The attached editor has edited nothing."""
+    """The records of a fit, each tokenised when it is first needed. The attached editor has edited nothing.
 
-    def __init__(self, runtime: Runtime, edits: Sequence[Edit]) -> None:
-        self._runtime = runtime
+    With `request`, the request itself is among what an edit should change.
+    """
+
+    def __init__(self, runtime: Runtime, edits: Sequence[Edit], *, request: bool = False) -> None:
+        self._runtime, self._request = runtime, request
         self._edits = edits
         self._kept = lru_cache(KEPT)(self._made)
 
@@ -57,8 +60,9 @@ class Lessons:
     def losses(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         """Return the two halves of a loss for the model as it is now, both in nats per token.
 
-        The NLL of the target for rephrased questions plus that for further images; the KL from the base for locality
-        questions without an image plus that for those with one. They can be differentiated.
+        The NLL of the target for rephrased questions plus that for further images, and the request's if it is asked;
+        the KL from the base for locality questions without an image plus that for those with one. They can be
+        differentiated.
         """
         scored = self._runtime.score(self._runtime.batch(lesson.asked), record=True)
         edit = (scored[: lesson.changes].nll() * lesson.shares[: lesson.changes]).sum()
@@ -72,7 +76,8 @@ class Lessons:
         shown = [encode(Query((image,), edit.question), edit.target) for image in edit.image_rephrases]
         told = [self._answered(question) for question in edit.locality if question.image is None]
         seen = [self._answered(question) for question in edit.locality if question.image is not None]
-        groups = [rephrased, shown] if rephrased or shown else [[request]]
+        groups = [[request]] if self._request or not (rephrased or shown) else []
+        groups += [rephrased, shown]
         asked = tuple(row for group in (*groups, told, seen) for row in group)
         shares = [1 / len(group) for group in (*groups, told, seen) for _ in group]
         changes = sum(map(len, groups))

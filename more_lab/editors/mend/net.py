@@ -15,6 +15,8 @@ from more_lab.editors.moments import Moments
 Shape = tuple[int, int]
 """(d_out, d_in) of a weight."""
 BLOCKS = 2
+SHARE = 8
+"""Coordinates for each rank of U V, where no rank is given."""
 
 
 class Block(nn.Module):
@@ -45,7 +47,8 @@ class FactorNet(nn.Module):
         super().__init__()
         width = sum(shape)
         self.inputs, self.gradients = Moments(shape[1]), Moments(shape[0])
-        self.blocks = nn.ModuleList(Block(width, min(rank, width), weights) for _ in range(BLOCKS))
+        rank = min(rank, width) or max(1, width // SHARE)
+        self.blocks = nn.ModuleList(Block(width, rank, weights) for _ in range(BLOCKS))
 
     def forward(self, inputs: Tensor, gradients: Tensor, weight: int) -> tuple[Tensor, Tensor]:
         """Return the factors (n, d_in) and (n, d_out) that follow from u (n, d_in) and delta (n, d_out)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest, FitData
 from more_cli.editors.outcome import outcome, score_edit
-from more_cli.editors.registry import editor, tries
+from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
@@ -24,7 +24,7 @@ from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 from more_lab.editors.serac.examples import input_embeddings
 from more_lab.editors.serac.learning import learn
-from more_lab.editors.serac.nets import SeracNets, Words, make_nets, similarity
+from more_lab.editors.serac.nets import SeracNets, Words, make_nets, similarity, width_within
 from more_lab.editors.serac.tuning import SeracTuning
 
 
@@ -38,10 +38,10 @@ class Kept:
     """Its question and target."""
 
 
-@editor(
-    "serac",
-    tries=tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0)),
-)
+SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 1.0))
+
+
+@editor("serac", tries=SERAC)
 class SeracEditor(Editor):
     """A memory of corrections, a scope encoder that picks one for a question, and a network that answers from it."""
 
@@ -91,10 +91,12 @@ class SeracEditor(Editor):
     def fit(self, data: FitData) -> dict[str, Any]:
         """Train both networks on a pool of corrections."""
         size = self.runtime.model.config.get_text_config(decoder=True).hidden_size
-        self._nets = make_nets(size, self.tuning).to(self.runtime.device)
+        most = self.tuning.share * sum(weight.numel() for weight in self.runtime.model.parameters())
+        width = width_within(size, most, self.tuning) if most else self.tuning.width
+        self._nets = make_nets(size, self.tuning, width).to(self.runtime.device)
         facts = learn(self.runtime, self._nets.train(), data, self.tuning)
         self._nets.eval()
-        return facts
+        return facts | {"width": width, "parameters": sum(weight.numel() for weight in self._nets.parameters())}
 
     def fitted(self) -> dict[str, Tensor]:
         """Return the weights of both networks."""
@@ -103,7 +105,8 @@ class SeracEditor(Editor):
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
         """Restore the weights of both networks."""
         assert self._runtime is None, "detach the editor first"
-        self._nets = make_nets(len(tensors["scope.into.norm.weight"]), self.tuning)
+        width, size = tensors["scope.into.into.weight"].shape
+        self._nets = make_nets(size, self.tuning, width)
         self._nets.load_state_dict(tensors)
         self._nets.eval()
 
@@ -181,6 +184,15 @@ class SeracEditor(Editor):
         for number in sorted({int(name.partition(".")[0]) for name in tensors}):
             vector, embeddings, answer = (tensors[f"{number}.{part}"] for part in _PARTS)
             self._memory[number] = Kept(vector, Words(embeddings, int(answer)))
+
+
+PUBLISHED = "share=0.03", "copier=false"
+
+
+@editor("serac:small", tries=SERAC)
+def small(options: EditorOptions) -> Editor:
+    """Make SERAC with networks in the proportion of the published ones, and without what lets ours copy at once."""
+    return entry_of("serac").make(options.with_settings(*PUBLISHED))
 
 
 _PARTS = ("vector", "embeddings", "answer")

@@ -64,22 +64,22 @@ def input_embeddings(runtime: Runtime, samples: Sequence[Encoded]) -> list[Tenso
     return found
 
 
-def read_records(runtime: Runtime, data: FitData, tuning: SeracTuning) -> list[Record]:
-    """Return the pool's records, each with random targets beside its own.
+def read_records(runtime: Runtime, data: FitData, pool: Sequence[Edit], tuning: SeracTuning) -> list[Record]:
+    """Return the records of a pool, each with random targets beside its own.
 
     Random targets stand in for the pretraining of the published counterfactual network, which could repeat any word.
     They are tokens of the model's own vocabulary: nothing of the evaluation is in them.
     """
-    targets = [runtime.prompter.tokenizer(edit.target, add_special_tokens=False)["input_ids"] for edit in data.edits]
-    longest, records = max(LEAST_LONGEST, *map(len, targets)), list[Record]()
-    for start in range(0, len(data.edits), TOGETHER):
-        edits = data.edits[start : start + TOGETHER]
+    targets = [runtime.prompter.tokenizer(edit.target, add_special_tokens=False)["input_ids"] for edit in pool]
+    longest, records = max([LEAST_LONGEST, *map(len, targets)]), list[Record]()
+    for start in range(0, len(pool), TOGETHER):
+        edits = pool[start : start + TOGETHER]
         drawn = [
             [random_target(runtime, tuning.seed, number, variant, longest) for variant in range(tuning.variants)]
             for number in range(start, start + len(edits))
         ]
         records += _records(runtime, edits, drawn)
-        data.progress(len(records), len(data.edits), "reading the pool")
+        data.progress(len(records), len(pool), "reading the pool")
     return records
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from more_cli.editors.base import FitData
 from more_cli.editors.draws import noise, pick
 from more_cli.model.runtime import Runtime
-from more_lab.editors.fitting import train
+from more_lab.editors.fitting import Watch, train
 from more_lab.editors.serac.examples import Question, Record, read_records
 from more_lab.editors.serac.nets import Counterfactual, ScopeEncoder, SeracNets, Words, similarity
 from more_lab.editors.serac.tuning import SeracTuning
@@ -26,6 +26,8 @@ from more_lab.editors.serac.tuning import SeracTuning
 T = TypeVar("T")
 CLIP = 1.0
 """Largest norm of a step's gradient."""
+CHECKED = 16
+"""Batches that the watched edits are scored in, always the same ones."""
 _ORDER, _DRAWS = range(2)
 
 
@@ -56,18 +58,31 @@ def _one(items: Sequence[T], draw: float) -> Sequence[T]:
 
 def learn(runtime: Runtime, nets: SeracNets, data: FitData, tuning: SeracTuning) -> dict[str, Any]:
     """Train both networks, and return how far the training came."""
-    records = read_records(runtime, data, tuning)
+    records = read_records(runtime, data, data.edits, tuning)
+    watched = read_records(runtime, data, data.watched, tuning)
     optimiser = torch.optim.Adam(nets.parameters(), lr=tuning.rate)
 
-    def loss_of(iteration: int) -> Tensor:
-        places = pick(len(records), min(tuning.batch, len(records)), tuning.seed, _ORDER, iteration)
-        draws = noise((tuning.seed, _DRAWS, iteration), 2 * len(places)).reshape(2, -1).tolist()
+    def batch_of(records: Sequence[Record], seed: int, number: int, variants: int) -> list[Drawn]:
+        places = pick(len(records), min(tuning.batch, len(records)), seed, _ORDER, number)
+        draws = noise((seed, _DRAWS, number), 2 * len(places)).reshape(2, -1).tolist()
         drawn = zip([records[place] for place in places], *draws, strict=True)
-        batch = [Drawn.of(record, which, target, tuning.variants) for record, which, target in drawn]
+        return [Drawn.of(record, which, target, variants) for record, which, target in drawn]
+
+    def loss_of(batch: Sequence[Drawn]) -> Tensor:
         answered = counterfactual_loss(runtime, nets.counterfactual, batch, tuning.locality)
         return answered + scope_loss(nets.scope, batch, tuning.none)
 
-    return train(data, nets, optimiser, tuning.iterations, loss_of, clip=CLIP)
+    def held_out() -> float:
+        # Their own targets, since those are what an edit asks for.
+        checks = (batch_of(watched, tuning.seed + 1, number, 0) for number in range(CHECKED))
+        with torch.no_grad():
+            return sum(float(loss_of(batch)) for batch in checks) / CHECKED
+
+    def trained_on(iteration: int) -> Tensor:
+        return loss_of(batch_of(records, tuning.seed, iteration, tuning.variants))
+
+    watch = Watch(held_out) if watched else None
+    return train(data, nets, optimiser, tuning.iterations, trained_on, clip=CLIP, watch=watch)
 
 
 def counterfactual_loss(runtime: Runtime, net: Counterfactual, batch: Sequence[Drawn], locality: float) -> Tensor:

@@ -62,7 +62,7 @@ class ScopeEncoder(nn.Module):
         super().__init__()
         self.width = tuning.width
         self.into = Bottleneck(size, tuning.width)
-        self.layers = nn.ModuleList(Layer(tuning.width) for _ in range(tuning.scope_layers))
+        self.layers = nn.ModuleList(Layer(tuning.width, sharp=tuning.copier) for _ in range(tuning.scope_layers))
         self.norm = nn.LayerNorm(tuning.width)
         # At first all questions are alike; a similarity near the logit of "none" lets both classes learn at once.
         nn.init.constant_(self.norm.weight, START_GAIN)
@@ -95,16 +95,17 @@ class Counterfactual(nn.Module):
 
     Two or so layers from random weights, where the published one is OPT-125M. To learn in minutes what that one knew
     before, to repeat what it has read, it is told which tokens are the target, and every token's place in the answer:
-    of the target's token itself, and of the one that a position of the question predicts.
+    of the target's token itself, and of the one that a position of the question predicts. Without `copier` it is a
+    plain causal transformer that knows places in the sequence.
     """
 
     def __init__(self, size: int, tuning: SeracTuning) -> None:
         super().__init__()
-        self.width = tuning.width
+        self.width, self.copier = tuning.width, tuning.copier
         self.into = Bottleneck(size, tuning.width)
         self.role = nn.Embedding(3, tuning.width)
         nn.init.normal_(self.role.weight, std=PLACE)  # the places in an answer matter more at first
-        self.layers = nn.ModuleList(Layer(tuning.width) for _ in range(tuning.layers))
+        self.layers = nn.ModuleList(Layer(tuning.width, sharp=tuning.copier) for _ in range(tuning.layers))
         self.norm = nn.LayerNorm(tuning.width)
         self.out = Bottleneck(tuning.width, size)
 
@@ -117,9 +118,12 @@ class Counterfactual(nn.Module):
         read, own = _padded([torch.cat([edit.embeddings, query.embeddings]) for edit, query in pairs], "left")
         labels, _ = _padded([self._labels(edit, query) for edit, query in pairs], "left")
         length = torch.arange(read.shape[1], device=read.device)
-        # Its residual is all that a token knows of itself: it looks at others, and only the first one at itself.
-        first = own & (own.cumsum(1) == 1) | ~own
-        seen = own[:, None] & (length < length[:, None]) | torch.diag_embed(first)
+        if self.copier:
+            # Its residual is all that a token knows of itself: it looks at others, and only the first one at itself.
+            first = own & (own.cumsum(1) == 1) | ~own
+            seen = own[:, None] & (length < length[:, None]) | torch.diag_embed(first)
+        else:
+            seen = own[:, None] & (length <= length[:, None]) | torch.diag_embed(~own)
         hidden = self.into(read) + labels
         *earlier, final = self.layers
         for layer in earlier:
@@ -127,12 +131,14 @@ class Counterfactual(nn.Module):
         return self.out(self.norm(final(hidden, seen, last)))  # type: ignore[no-any-return]
 
     def _labels(self, edit: Words, query: Words) -> Tensor:
-        """Return what is added to every token: its role and its place, (T, width)."""
+        """Return what is added to every token: its role and its place, (T, width); without `copier` its place alone."""
+        device = self.role.weight.device
+        if not self.copier:
+            return codes(torch.arange(len(edit.embeddings) + len(query.embeddings)), self.width).to(device)
         steps = torch.cat([edit.steps, query.next_steps])
         roles = torch.cat([(edit.steps > 0).long(), torch.full((len(query.embeddings),), 2)])
         places = torch.cat([torch.arange(len(words.embeddings)) for words in (edit, query)])
         placed = torch.where((steps > 0)[:, None], step_codes(steps, self.width), PLACE * codes(places, self.width))
-        device = self.role.weight.device
         return self.role(roles.to(device)) + placed.to(device)  # type: ignore[no-any-return]
 
 
@@ -149,8 +155,29 @@ class SeracNets(nn.Module):
         self.counterfactual = Counterfactual(size, tuning)
 
 
-def make_nets(size: int, tuning: SeracTuning) -> SeracNets:
-    """Return both networks for input embeddings of this size, with initial values drawn by the tuning's seed."""
+def width_within(size: int, most: float, tuning: SeracTuning) -> int:
+    """Return the largest width of networks that have at most so many parameters together, at least the smallest."""
+    least = WIDTHS
+    with torch.device("meta"):
+        while sum(p.numel() for p in SeracNets(size, _wide(tuning, least + WIDTHS)).parameters()) <= most:
+            least += WIDTHS
+    return least
+
+
+WIDTHS = 8
+"""Widths are multiples of this number."""
+
+
+def _wide(tuning: SeracTuning, width: int) -> SeracTuning:
+    return tuning.model_copy(update={"width": width})
+
+
+def make_nets(size: int, tuning: SeracTuning, width: int = 0) -> SeracNets:
+    """Return both networks for input embeddings of this size, with initial values drawn by the tuning's seed.
+
+    A `width` goes before the tuning's.
+    """
+    tuning = _wide(tuning, width) if width else tuning
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(tuning.seed)
         return SeracNets(size, tuning)
@@ -174,11 +201,13 @@ def _waves(places: Tensor, frequencies: Tensor) -> Tensor:
 class Layer(nn.Module):
     """A transformer layer with norms before its two parts, that may be asked for some positions only."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, sharp: bool) -> None:
         super().__init__()
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.rest, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        if not sharp:
+            return
         # Queries start as keys, sharpened: tokens look at their like from the start, and places at the same places.
         with torch.no_grad():
             self.rest.weight[:width] *= SHARP

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.editors.past import LastScore, Past
+from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import locality_probes, run_probes
 from more_cli.inputs.edits import Edit
@@ -305,6 +307,17 @@ def test_questions_are_sorted_by_whether_they_have_images(tmp_path: Path) -> Non
     assert text.outside == [(0, Query((), "who ?"))]
 
 
-def test_there_is_no_oracle_to_take_for_a_memory() -> None:
+def test_an_oracle_is_named_and_gives_every_question_the_last_fact(runtime: Runtime, tmp_path: Path) -> None:
     assert IkeEditor(IkeTuning()).constants()["scope"] == "retrieve"
-    assert "scope" not in IkeTuning.model_fields
+    assert entry_of("ike:oracle").make(EditorOptions(demo_model_dir())).constants()["scope"] == "oracle"
+    pool = edits(tmp_path)
+    editor = fitted(runtime, pool, 1.0, scope="oracle")
+    unrelated = [Query((), "why ?"), Query(pool[3].images, "who is it ?")]
+    with editor.attach(runtime):
+        assert [editor.rewrite(query) for query in unrelated] == unrelated, "there is no fact yet"
+        for number, edit in enumerate(pool[:2], 1):
+            editor.edit(EditRequest.of(edit), context(number))
+            for query in unrelated:
+                asked = editor.rewrite(query)
+                assert asked.images == query.images
+                assert asked.question.endswith(statement(edit.question, edit.target, query.question))

@@ -25,7 +25,7 @@ from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, 
 from support.editing import picture
 from support.tiny_families import make_family
 
-SMALL = {"width": 16, "iterations": 150, "rate": 1e-2, "batch": 4}
+SMALL = {"width": 16, "iterations": 300, "rate": 3e-3, "batch": 4}
 QUESTIONS = ("what is in the image ?", "what colour is it ?")
 COLOURS = ("red", "blue", "green", "white")
 TARGETS = ("7", "fox", "a dog", "red", "9", "blue", "a cat", "two")

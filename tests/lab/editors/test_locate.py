@@ -9,6 +9,7 @@ import torch
 
 from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditContext, EditRequest, FitData
+from more_cli.editors.past import LastScore, Past
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import StateError
 from more_cli.model.batches import Query
@@ -16,10 +17,12 @@ from more_cli.model.families import family_of
 from more_cli.model.loading import decoder_start
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_lab.editors.batched import Batched
 from more_lab.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
 from more_lab.editors.locate.base import LocateEditor
 from more_lab.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_lab.editors.locate.pool import Material
+from more_lab.editors.locate.solve import outside
 from more_lab.editors.locate.values import ValueTuning, find_value
 from more_lab.editors.work import Work
 from support.editing import picture, requests
@@ -39,6 +42,10 @@ def made(name: str, **values) -> LocateEditor:
         return RomeEditor(RomeTuning.model_validate(numbers))
     solve = "low_rank" if name.endswith("low-rank") else "full"
     return AlphaEditor(AlphaEditTuning.model_validate({"solve": solve, "share": 0.9, "ridge": 1e-3} | numbers))
+
+
+def past_of(*numbers: int) -> Past:
+    return Past.of({number: LastScore(0.0, number) for number in numbers})
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +252,7 @@ def test_rome_maps_keys_to_values_exactly(runtime, tmp_path, monkeypatch, consis
     with editor.attach(runtime):
         (path,) = editor.deltas
         editor.edit(request, EditContext())
-        rows = editor._taken([path], path, Work())
+        rows = editor._taken(editor._asked, [path], path, Work())
         Delta = editor.deltas[path].value.double()
     keys, outputs = (torch.stack([row[side] for row in rows]) for side in (0, 1))
     base = outputs - keys @ Delta.T
@@ -285,10 +292,73 @@ def test_second_moments_are_those_of_all_tokens(runtime: Runtime, tmp_path: Path
     facts = fitted(editor, runtime, tmp_path, [edit])
     samples = [runtime.encode(Query(edit.images, edit.question), edit.target)]
     samples += [runtime.encode(Query((p.image,) if p.image else (), p.question)) for p in edit.locality]
-    for path, value in editor._moments.items():
-        keys = torch.cat([runtime.read([one], [(path, "input")])[0][0] for one in samples]).double()
-        assert facts["keys"] == len(keys)
-        torch.testing.assert_close(value, keys.T @ keys / len(keys), atol=1e-6, rtol=1e-5)
+    for path in editor._keys.paths:
+        found = [runtime.read([one], [(path, "input")])[0][0].double() for one in samples]
+        kinds = {
+            kind: torch.cat([row for one, row in zip(samples, found, strict=True) if bool(one.images) == shown])
+            for kind, shown in (("image", True), ("text", False))
+        }
+        assert facts["keys"] == {kind: len(keys) for kind, keys in kinds.items()}
+        for kind, keys in (kinds | {"": torch.cat(found)}).items():
+            moment = editor._keys.apart(path)[kind] if kind else editor._keys.together(path)
+            torch.testing.assert_close(moment, keys.T @ keys / len(keys), atol=1e-6, rtol=1e-5)
+
+
+def test_keys_of_texts_count_as_much_as_those_of_images(runtime: Runtime, tmp_path: Path) -> None:
+    left = {}
+    for apart in (True, False):
+        editor = made("alphaedit", apart=apart, share=0.9)
+        fitted(editor, runtime, tmp_path)
+        for path in editor._keys.paths:
+            V, moments = editor.protected(path), editor._keys.apart(path)
+            free = {kind: float(outside(V, moment).trace()) for kind, moment in moments.items()}
+            counted = {kind: 1 if apart else editor._keys.tokens[kind] for kind in moments}
+            whole = sum(counted[kind] * float(moment.trace()) for kind, moment in moments.items())
+            assert sum(counted[kind] * free[kind] for kind in moments) <= 0.1 * whole + 1e-9
+            left[apart, path] = free["text"]
+    assert all(left[True, path] < left[False, path] for path in editor._keys.paths)
+
+
+@pytest.mark.parametrize("name", EDITORS[:3])
+def test_a_batch_is_one_system_of_all_keys(runtime: Runtime, tmp_path: Path, name: str) -> None:
+    asked, editor = requests(tmp_path, 2), Batched(made(name, contexts=0), size=2)
+    with editor.attach(runtime):
+        editor.fit(FitData(pool(tmp_path)))
+    inner, systems = editor.inner, list[tuple[int, ...]]()
+    change = type(inner)._change
+
+    def spied(path, keys, residual):
+        systems.append(keys.shape)
+        return change(inner, path, keys, residual)
+
+    inner._change = spied
+    tokens = sum(len(runtime.encode(one.query, one.target).target) for one in asked)
+    batch = runtime.batch([runtime.encode(one.query, one.target) for one in asked])
+    before = runtime.score(batch)
+    with editor.attach(runtime):
+        first = editor.edit(asked[0], EditContext(1))
+        assert (first.writes, systems) == (0, []), "it waits"
+        assert torch.equal(runtime.score(batch).logits, before.logits)
+        last = editor.edit(asked[1], EditContext(2, past_of(1)))
+        assert (last.writes, {shape[1] for shape in systems}) == (1, {tokens})
+        assert (runtime.score(batch).nll() < before.nll()).all()
+        assert editor.catch_up() == 0.0, "nothing waits"
+
+
+def test_a_batch_that_is_not_full_is_written_when_the_model_is_asked(runtime: Runtime, tmp_path: Path) -> None:
+    (request, *_), alone = requests(tmp_path, 1), made("memit", contexts=0)
+    editor = Batched(made("memit", contexts=0))
+    fitted(alone, runtime, tmp_path)
+    editor.load_fitted(alone.fitted())
+    with alone.attach(runtime):
+        alone.edit(request, EditContext(1))
+    with editor.attach(runtime):
+        editor.edit(request, EditContext(1))
+        assert editor.catch_up() > 0
+    assert all(torch.equal(value, alone.state_dict()[path]) for path, value in editor.state_dict().items())
+    assert editor.notes() == {"number": 1, "written": 1}
+    editor.reset()
+    assert not editor.state_dict()
 
 
 def test_what_is_drawn_from_the_pool_comes_back(runtime: Runtime, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from more_lab.editors.finetune import FineTuneText
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
 from more_lab.editors.locate.memit import MemitEditor, MemitTuning
+from more_lab.editors.locate.pool import Keys
 from more_lab.editors.looped import Looped
 from more_lab.editors.mend.editor import MendEditor, MendTuning
 from more_lab.editors.training import Tuning
@@ -104,17 +105,19 @@ def test_anchors_move_less_where_a_write_trains_on_them(runtime: Runtime, tmp_pa
 @pytest.mark.parametrize("place", [1, 2], ids=["alphaedit", "memit"])
 def test_anchors_join_the_second_moments_once(runtime: Runtime, tmp_path: Path, place: int) -> None:
     editor = looped(rivals()[place], runtime, tmp_path)
-    before = {name: value for name, value in editor.fitted().items() if name.startswith("second.")}
+    before = Keys.of(editor.fitted())
     with editor.attach(runtime):
         anchors = [make_anchor(runtime, Query((picture(tmp_path, "blue"),), "what is here ?"), None)]
         editor.hold(anchors, fresh=True)
         once = editor.fitted()
         editor.hold(anchors, fresh=False)
-        (keys,) = runtime.read([anchors[0].encoded], [(name.removeprefix("second."), "input") for name in before])
-    for (name, pool_moment), key in zip(before.items(), keys, strict=True):
+        (keys,) = runtime.read([anchors[0].encoded], [(path, "input") for path in before.paths])
+    after, again = Keys.of(once), Keys.of(editor.fitted())
+    for path, key in zip(before.paths, keys, strict=True):
         own = key.double().T @ key.double() / len(key)
-        torch.testing.assert_close(once[name], (pool_moment + own) / 2)
-        assert torch.equal(editor.fitted()[name], once[name])
+        torch.testing.assert_close(after.apart(path)["image"], (before.apart(path)["image"] + own) / 2)
+        assert torch.equal(after.apart(path)["text"], before.apart(path)["text"]), "no anchor is a text alone"
+        assert torch.equal(after.together(path), again.together(path))
 
 
 def test_a_write_that_is_not_finite_is_taken_back(runtime: Runtime, tmp_path: Path) -> None:

@@ -230,6 +230,15 @@ def test_a_lesson_weighs_each_kind_of_question_alike_and_uses_the_base_as_its_ya
         assert locality > 0.01
 
 
+def test_the_request_itself_is_asked_where_the_objective_says_so(runtime: Runtime, tmp_path: Path) -> None:
+    edit = pool(tmp_path)[0]
+    with MendEditor(tuning()).attach(runtime):
+        plain, whole = (Lessons(runtime, [edit], request=asked)[0] for asked in (False, True))
+    assert whole.changes == plain.changes + 1
+    assert whole.asked[0] == whole.request
+    assert whole.asked[1].target_ids == plain.asked[0].target_ids
+
+
 def test_it_works_on_a_model_with_biases_and_query_tokens(blip: Runtime, tmp_path: Path) -> None:
     runtime, (request, *_) = blip, requests(tmp_path, 1)
     editor = MendEditor(tuning(iterations=30))

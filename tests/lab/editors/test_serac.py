@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from more_cli.demo.files import demo_model_dir
 from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.editors.past import LastScore, Past
+from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import StateError
 from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
@@ -217,6 +219,24 @@ def test_a_correction_that_no_longer_stands_is_dropped(tmp_path: Path) -> None:
         editor.edit(asked[0], EditContext(1))
         editor.edit(asked[1], EditContext(2))
     assert {name.partition(".")[0] for name in editor.state_dict()} == {"2"}
+
+
+def test_small_networks_keep_to_their_share_and_are_told_no_places(tmp_path: Path) -> None:
+    runtime, edits = family("llava"), pool(tmp_path)
+    editor = SeracEditor(SeracTuning(share=0.4, copier=False, iterations=2))
+    with editor.attach(runtime):
+        facts = editor.fit(FitData(edits))
+        edited(editor, requests(tmp_path, 1))
+    most = 0.4 * sum(weight.numel() for weight in runtime.model.parameters())
+    wider = make_nets(64, SeracTuning(width=facts["width"] + 8))
+    assert facts["parameters"] <= most < sum(weight.numel() for weight in wider.parameters())
+    assert sum(value.numel() for value in editor.fitted().values()) == facts["parameters"]
+    labels = editor.nets.counterfactual._labels(Words(torch.zeros(5, 4), 2), Words(torch.zeros(3, 4), 1))
+    assert torch.equal(labels, codes(torch.arange(8), facts["width"])), "a token's place in the sequence, nothing else"
+    other = entry_of("serac:small").make(EditorOptions(demo_model_dir()))
+    assert (other.constants()["share"], other.constants()["copier"]) == (0.03, False)
+    other.load_fitted(editor.fitted())
+    assert other.nets.counterfactual.width == facts["width"]
 
 
 def test_models_that_do_not_read_one_sequence_are_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from more_cli.demo.files import demo_model_dir
 from more_lab.panel import ablations, editors, models, regimes, retention
 from more_lab.panel.__main__ import main
 from more_lab.panel.table import FIVE, METRICS, growth, runs_of
@@ -162,3 +163,29 @@ def test_a_file_of_the_panel_runs_and_leaves_lines_for_its_page(tmp_path: Path, 
     shown = "\n".join(models.tables(kept, models.Selection("none", limit=1)))
     assert "### mistakes, held: minus `none`, paired by edit" in shown
     assert "nan" not in shown
+
+
+def test_single_edits_of_a_run_are_a_line_with_the_curve_of_the_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored = run(
+        *("run", demo_model_dir(), "--suite", "e-vqa", "--limit", 2, "--editor", "ft-l", "--set", "steps=2"),
+        *("--protocol", "single", "--protocol", "final", "--cache", tmp_path, "--json"),
+    )
+    assert scored.code == 0, scored.err
+    path = tmp_path / "run.json"
+    result = scored.json | {
+        "fit": {
+            **dict(right=19, held_out=20, seconds=1.5, undertrained=False, records=700, key="k"),
+            "facts": {"curve": [[500, 2.5]]},
+        }
+    }
+    path.write_text(json.dumps(result))
+    main(["keep-single", str(path)])
+    kept = json.loads(capsys.readouterr().out)
+    assert (kept["editor"], kept["suite"], kept["protocol"]) == ("ft-l", "e-vqa", "single@2")
+    assert kept["fit"]["facts"] == {"curve": [[500, 2.5]]}
+    value, low, high, n = kept["single"]["Rel"]
+    assert n == len(kept["per_edit"]) == 2
+    assert value == sum(kept["per_edit"]) / 2
+    assert low <= value <= high
