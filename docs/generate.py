@@ -75,7 +75,8 @@ def write_transcripts(names: list[str]) -> int:
                 failed = 1
             else:
                 page.write_text(text, encoding="utf-8")
-    PROCESSOR.write_text(f"{processor()}\n", encoding="utf-8")
+    if not names:  # those of a single page leave the others as they are
+        PROCESSOR.write_text(f"{processor()}\n", encoding="utf-8")
     return failed
 
 
