@@ -22,7 +22,7 @@ PANELS = {
     "Start": ("demo", "ask", "recipes", "help"),
     "Correct": ("convert", "init", "edit", "anchors", "revert", "combine", "review"),
     "Measure": ("eval",),
-    "Ship": ("merge", "export"),
+    "Ship": ("merge", "export", "push"),
     "Audit": ("status", "log", "diff", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""

@@ -13,13 +13,14 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.hub import fetched
 from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import EditOptions, FeedOptions, given
+from more_cli.options import EditOptions, FeedOptions, HubOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -52,6 +53,7 @@ def edit(
     *,
     feed: FeedOptions,
     options: EditOptions,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -74,7 +76,7 @@ def edit(
     from more_cli.ops.retry import retry as retry_edits
 
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
-    target = locate(model, state)
+    target = locate(*fetched(output, model, state, hub))
     listener = _result_lines(output) if feed.json_lines else None
     if feed.retry:
         _refuse_stream_options(options, feed.watch)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import FileOptions, RecipeOptions
+from more_cli.options import FileOptions, HubOptions, RecipeOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -56,6 +57,7 @@ def init(
     *,
     chosen: RecipeOptions,
     files: FileOptions,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -70,12 +72,13 @@ def init(
       more init llava/ --anchors regression.jsonl
       more init llava/ --anchors auto edits.jsonl
       more init llava/ --no-anchors
+      more init llava-hf/llava-1.5-7b-hf --fetch
       more init llava/ --recipe paper-llava --set rank=256
     """
     from more_cli.ops.init import Inputs, initialise
 
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
-    target = locate(model, state)
+    target = locate(*fetched(output, model, state, hub))
     _refuse_anchors(model, anchors, source, none=no_anchors)
     file = Path(anchors) if anchors and source is None else None
     arriving = anchors is None and not no_anchors

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.model.machine import Machine
+from more_cli.options import HubOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -38,6 +40,7 @@ def status(
     ] = None,
     signers: opt.Signers = None,
     *,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -53,7 +56,7 @@ def status(
     from more_cli.ops.status import estimated
     from more_cli.ops.status import status as run
 
-    report = run(locate(model, state), signers)
+    report = run(locate(*fetched(output, model, state, hub)), signers)
     if estimate:
         report = estimated(report, machine, tokens)
     _show_status(output, report)
@@ -82,6 +85,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
     output.fields(
         {
             "state": str(report.target.sidecar),
+            "base": str(report.pin or ""),
             "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
             "extensions": report.extensions or "none, as in the paper",
             "switches": report.switches,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from more_cli.checkpoint.hub import pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.anchors import Anchor
@@ -50,6 +51,7 @@ from more_cli.recipe.files import is_set, load_recipe, pick_recipe
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
+from more_cli.store.pin import write_pin
 from more_cli.store.state import State, StateMeta, load_state, save_state
 from more_cli.store.target import Target
 from more_cli.text import counted
@@ -260,6 +262,7 @@ def initialise(
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         if wanted.prompts:
             chosen.notices.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+        write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
         return InitReport(
             target,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from more_cli.checkpoint.hub import Pin, pin_of
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
 from more_cli.ops import held
@@ -18,6 +19,7 @@ from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.pin import read_pin
 from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
 from more_cli.store.target import Target
@@ -82,6 +84,11 @@ class StatusReport:
     """Who signed the state, and how much of its ledger; or why it counts as not signed."""
     estimate: Estimate | None = None
     """Memory that editing needs, if requested."""
+
+    @property
+    def pin(self) -> Pin | None:
+        """The commit on the hub that the base is, if that is known."""
+        return read_pin(self.target.folder) if self.state is not None else pin_of(self.target.model)
 
     @property
     def recipe(self) -> Recipe:

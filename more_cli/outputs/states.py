@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
-from more_cli.outputs.scores import Drift, FailedEdit
+from more_cli.outputs.scores import Drift, FailedEdit, HubPin
 from more_cli.store.state import SiteRecord
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """path of the checkpoint"""
     state: FilePath | None
     """path of the state; `null` where there is none yet"""
+    hub: HubPin | None
+    """the commit on the hub that the base is; `null` for any other folder"""
     edits: int
     """edits in the state"""
     behind: int
@@ -196,6 +198,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             report,
             model=report.target.model,
             state=report.target.sidecar if state else None,
+            hub=report.pin,
             edits=state.edits if state else 0,
             anchors=report.held.total,
             pictured=report.held.pictured,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from more_cli.checkpoint.hub import snapshot_folder
 from more_cli.errors import UsageError
+from more_cli.store.pin import read_pin
 
 
 @dataclass(frozen=True)
@@ -84,4 +86,10 @@ def locate(model: Path | None, state: Path | None) -> Target:
             f"no model named, and {f'several `*.more` files are here: {shown}' if found else 'no `*.more` file here'}",
             "name the checkpoint folder after the command, for example: more status llava/",
         )
-    return Target(found[0].with_suffix(""), found[0])
+    return _with_base(Target(found[0].with_suffix(""), found[0]))
+
+
+def _with_base(target: Target) -> Target:
+    """Return a target with the base that its state names in the hub's cache, if there is no folder beside it."""
+    pin = None if target.model.exists() else read_pin(target.folder)
+    return replace(target, model=snapshot_folder(pin)) if pin else target
