@@ -66,6 +66,10 @@ class StateError(MoreError):
     exit_code = 5
 
 
+class HubError(StateError):
+    """The hub has no such model, refuses it, or cannot be reached."""
+
+
 class GateError(MoreError):
     """A gate failed."""
 

@@ -17,6 +17,7 @@ SUITE = "A suite"
 RECIPE = "Recipe"
 FILES = "Images"
 MACHINE = "Where it runs"
+HUB = "The hub"
 OUTPUT = "Output"
 WHICH = "Which edits"
 WRITING = "How they are written"
@@ -103,6 +104,36 @@ class FileOptions:
         "--strict-paths",
         panel=FILES,
     )
+
+
+@dataclass(frozen=True)
+class HubOptions:
+    """Whether MODEL is downloaded."""
+
+    fetch: bool = option(
+        False,
+        "Download MODEL if it is an id on the hub, OWNER/NAME, into the hub's cache. The state is NAME.more in this "
+        "folder and names the commit.",
+        "--fetch",
+        panel=HUB,
+    )
+    revision: str | None = option(
+        None,
+        "With --fetch: branch, tag or commit. [default: the state's commit, else main]",
+        metavar="NAME",
+        panel=HUB,
+    )
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """What is published, and where."""
+
+    private: bool = option(False, "Create a repository that only you can read.", "--private")
+    revision: str | None = option(None, "Branch to write to; created if there is none.", metavar="BRANCH")
+    images: bool = option(False, "Of a state: publish its pictures too.", "--images")
+    yes: bool = option(False, "Do not ask.", "--yes", "-y")
+    dry_run: bool = dry_run_option()
 
 
 @dataclass(frozen=True)

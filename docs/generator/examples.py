@@ -34,6 +34,7 @@ reproduce         reproduce table-1 llava --editor none --checkpoints 1
 sign              sign llava --key key
 merge             merge llava -o llava-edited --verify --sha256
 export            export llava -o llava-adapter
+push              push llava-adapter me/llava-adapter --dry-run
 ask               ask llava --image images/sample-scene11-v0.png 'Is the hourglass small or large?'
 convert           convert table.csv -o converted.jsonl
 analyses          analyze

@@ -19,6 +19,7 @@ from more_cli.store.state import StateMeta
 
 FILES = {
     "more.run/1": "`run.json` of a kept run, `more run --keep DIR`: [analyses](research/analyses.md)",
+    "more.hub/1": "`hub.json` beside a ledger, of a base [from the hub](serving.md#from-the-hub-and-back)",
     "more.sweep.trial/1": "a line of `results.jsonl` of a grid: [sweeps](research/sweeps.md)",
     "more.sweep.member/1": "a line of `results.jsonl` of a fleet: [sweeps](research/sweeps.md)",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.checkpoint.headers import AGAIN, read_object
+from more_cli.checkpoint.hub import is_hub_id
 from more_cli.errors import StateError
 from more_cli.text import is_utf8, shorten
 
@@ -27,8 +28,10 @@ def require_checkpoint(path: Path) -> None:
         StateError: no such folder, or one that holds something else: says what, and what to do about it.
     """
     hint = "pass the folder that holds config.json and model*.safetensors"
-    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
-        hint = f"it looks like a hub id and nothing is fetched: hf download {path} --local-dir {path.name}"
+    if is_hub_id(path):
+        id, name = path.as_posix(), path.name
+        hint = f"it looks like a hub id and nothing is fetched: hf download {id} --local-dir {name}, or add --fetch to "
+        hint += "init, edit, eval, status or ask"
     if not path.exists():
         raise StateError(f"{path}: no such directory", hint)
     if not is_utf8(path):

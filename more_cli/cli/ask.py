@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from more_cli.checkpoint.hub import is_hub_id
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.output import Output, fail
 from more_cli.cli.records import command
 from more_cli.cli.suite_source import embedded_target
 from more_cli.cli.words import names_model, refuse_swapped
 from more_cli.errors import DataError, StateError, UsageError
 from more_cli.model.machine import Machine
+from more_cli.options import HubOptions
 from more_cli.store.target import Target, locate
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ def ask(
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer, in tokens.")] = 64,
     state: opt.StateFile = None,
     *,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -63,7 +67,7 @@ def ask(
       more ask llava/ --image tram.jpg
       more ask llava/ --image tram.jpg --merged llava-edited/ --json < questions.txt
     """
-    target, question = _named(output, words or [], state)
+    target, question = _named(output, words or [], state, hub)
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
     from more_cli.inputs.images import pictures
@@ -84,21 +88,27 @@ def ask(
             raise typer.Exit(DataError.exit_code)
 
 
-def _named(output: Output, words: Sequence[str], state: Path | None) -> tuple[Target, str | None]:
+def _named(output: Output, words: Sequence[str], state: Path | None, hub: HubOptions) -> tuple[Target, str | None]:
     """Return the model and the question that the words name: a word that is no checkpoint folder is the question.
 
     Raises:
         UsageError: too many words, or one that looks like a folder and is none.
     """
-    model, rest = (Path(words[0]), words[1:]) if words and names_model(words[0]) else (None, words)
+    model, rest = (Path(words[0]), words[1:]) if _is_model(words, hub) else (None, words)
     if model is None and words:
         refuse_swapped(words[0], words[1:2], "more ask {} {}")
     if model is None and words and (len(words) > 1 or _is_path(words[0])):
-        raise UsageError(f"no checkpoint folder `{words[0]}`", f"type: {USAGE}")
+        fetch = "; --fetch downloads an id on the hub" if is_hub_id(Path(words[0])) else ""
+        raise UsageError(f"no checkpoint folder `{words[0]}`", f"type: {USAGE}{fetch}")
     if len(rest) > 1:
         raise UsageError(f"one question at a time, not {len(rest)} words", f"put it in quotes: {USAGE}")
+    model, state = fetched(output, model, state, hub)
     target = embedded_target(output, model, state) or locate(model, state)
     return target, rest[0] if rest else None
+
+
+def _is_model(words: Sequence[str], hub: HubOptions) -> bool:
+    return bool(words) and (names_model(words[0]) or (hub.fetch and is_hub_id(Path(words[0]))))
 
 
 def _is_path(word: str) -> bool:

@@ -23,7 +23,7 @@ PANELS = {
     "Correct": ("convert", "init", "edit", "anchors", "revert", "review"),
     "Work together": ("switch", "combine", "rebase", "diff"),
     "Measure": ("eval",),
-    "Ship": ("merge", "export"),
+    "Ship": ("merge", "export", "push"),
     "Audit": ("status", "log", "verify", "sign", "gc"),
 }
 """The tool's commands, grouped by what one wants; `more NAME` is the module `cli/NAME.py`."""

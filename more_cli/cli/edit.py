@@ -14,6 +14,7 @@ import typer
 
 from more_cli.cli import options as opt
 from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.hub import fetched
 from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.project import recipe_of
@@ -21,7 +22,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import EditOptions, FeedOptions, given
+from more_cli.options import EditOptions, FeedOptions, HubOptions, given
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -55,6 +56,7 @@ def edit(
     *,
     feed: FeedOptions,
     options: EditOptions,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -77,7 +79,7 @@ def edit(
     from more_cli.ops.retry import retry as retry_edits
 
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
-    target = locate(model, state)
+    target = locate(*fetched(output, model, state, hub))
     options = _for_new_state(target, options)
     listener = _result_lines(output) if feed.json_lines else None
     if feed.retry:

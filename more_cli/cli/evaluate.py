@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
@@ -17,7 +18,7 @@ from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import STATE, FileOptions, SuiteOptions, given
+from more_cli.options import STATE, FileOptions, HubOptions, SuiteOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted, verb
 
@@ -43,6 +44,7 @@ def evaluate(
     outlets: Outlets,
     on_suite: SuiteOptions,
     files: FileOptions,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -62,6 +64,7 @@ def evaluate(
     """
     _check_together(on_suite, probes)
     outlets.check()
+    model, state = fetched(output, model, state, hub)
     if on_suite.suite is not None:
         source = SuiteSource(on_suite.suite, on_suite.data_root, files.image_root, files.strict_paths)
         loaded = source.load(output)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.output import Output
 from more_cli.cli.project import recipe_of
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import FileOptions, RecipeOptions
+from more_cli.options import FileOptions, HubOptions, RecipeOptions
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -51,14 +51,12 @@ def init(
     ] = False,
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of edits to choose the recipe's constants with; they are not kept.",
-        ),
+        typer.Option(metavar="FILE", help="File of edits to choose the recipe's constants with; they are not kept."),
     ] = None,
     *,
     chosen: RecipeOptions,
     files: FileOptions,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -73,20 +71,21 @@ def init(
       more init llava/ --anchors regression.jsonl
       more init llava/ --anchors auto edits.jsonl
       more init llava/ --no-anchors
+      more init llava-hf/llava-1.5-7b-hf --fetch
       more init llava/ --recipe paper-llava --set rank=256
     """
     from more_cli.ops.init import Inputs, initialise
 
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
-    target, project = locate(model, state), settings_for(model)
-    chosen = replace(chosen, recipe=chosen.recipe or recipe_of(project))
+    target = locate(*fetched(output, model, state, hub))
+    project = settings_for(target.model)
     if "anchors" in project and not (anchors or source or no_anchors):
         anchors = str(project["anchors"].value)
     _refuse_anchors(model, anchors, source, none=no_anchors)
     file = Path(anchors) if anchors and source is None else None
     inputs = Inputs(file, source, arriving=not (anchors or no_anchors), calibrate=calibrate, files=files)
     with output.progress() as progress:
-        report = initialise(target, chosen.recipe, chosen.settings, inputs, machine, progress)
+        report = initialise(target, chosen.recipe or recipe_of(project), chosen.settings, inputs, machine, progress)
     _show_init(output, report, source)
 
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from more_cli.cli import options as opt
+from more_cli.cli.hub import fetched
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
 from more_cli.cli.project import in_force
 from more_cli.cli.records import command
 from more_cli.model.machine import Machine
+from more_cli.options import HubOptions
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -44,6 +46,7 @@ def status(
         bool, typer.Option("--settings", help="Show instead every setting in force and where it comes from.")
     ] = False,
     *,
+    hub: HubOptions,
     machine: Machine,
     output: Output,
 ) -> None:
@@ -62,7 +65,7 @@ def status(
     if settings:
         _show_settings(output, list(in_force(ctx)))
         return
-    report = run(locate(model, state), signers)
+    report = run(locate(*fetched(output, model, state, hub)), signers)
     if estimate:
         report = estimated(report, machine, tokens)
     _show_status(output, report)
@@ -104,6 +107,7 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
         {
             "state": str(report.target.sidecar),
             "name": report.naming,
+            "base": str(report.pin or ""),
             "recipe": f"{meta.recipe.name}, editor {meta.recipe.editor}",
             "extensions": report.extensions or "none, as in the paper",
             "switches": report.switches,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from more_cli.checkpoint.hub import pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.anchors import Anchor
@@ -50,6 +51,7 @@ from more_cli.recipe.files import is_set, load_recipe, pick_recipe
 from more_cli.recipe.schema import VISUAL_GROUPS, Recipe
 from more_cli.store.entry import START
 from more_cli.store.lock import writer_lock
+from more_cli.store.pin import write_pin
 from more_cli.store.state import State, StateMeta, load_state, save_state
 from more_cli.store.target import Target
 from more_cli.text import counted
@@ -247,7 +249,6 @@ def initialise(
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))
     state = _fresh(chosen)
-    # In a language model no edit has a picture that anchors could be made of.
     state.meta.arriving = inputs.brings(chosen.recipe) and _sees(chosen.checkpoint)
     with writer_lock(target.lock):
         if existing := _existing(target, chosen, state.meta, corrections, wanted):
@@ -264,6 +265,7 @@ def initialise(
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         if wanted.prompts:
             chosen.notices.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+        write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
         return InitReport(
             target,
@@ -390,6 +392,7 @@ def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _sees(checkpoint: Checkpoint) -> bool:
+    """Return whether the model takes images; of a plain language model no edit has a picture to make anchors of."""
     return family_of(str(checkpoint.config.get("model_type"))).sees
 
 

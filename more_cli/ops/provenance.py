@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from more_cli.checkpoint.hub import HUB_ID, Pin, cached_id, pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import DISTRIBUTION, StateError
@@ -24,6 +25,7 @@ from more_cli.text import canonical_json, code, counted, shorten, span, strict_j
 if TYPE_CHECKING:
     from more_cli.ops.session import Session  # needs torch
     from more_cli.store.ledger import Ledger
+    from more_cli.store.state import StateMeta
 
 PROVENANCE, CARD = "more.json", "README.md"
 SCHEMA = "more.provenance/1"
@@ -83,8 +85,10 @@ def write_provenance(
     before = made_from / PROVENANCE
     with disk_errors(folder):
         values = provenance(session) | of_edits(session.ledger) | more
-        values["statuses"] = _counts(session)
+        values["statuses"] = _counts(session.ledger)
         values["files"] = dict(files)
+        if pin := pin_of(session.target.model):
+            values["hub"] = pin._asdict()
         values["previous"] = sha256_file(before) if before.is_file() else None
         remove_signed(folder)  # of the base
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
@@ -92,7 +96,9 @@ def write_provenance(
         base = hub_id(made_from, open_checkpoint(made_from).config)
         above = titled(card.read_bytes() if card.is_file() else b"", relation, base).rstrip(b"\n")
         what = {"finetune": "these weights", "adapter": "this adapter"}[relation]
-        _write(folder / CARD, above + b"\n\n" + _section(session, what, facts, made_from, values["base"]).encode())
+        named = pin_of(made_from) or made_from.resolve().name
+        section = _section(session.state.meta, session.ledger, what, facts, named)
+        _write(folder / CARD, above + b"\n\n" + section.encode())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -100,28 +106,42 @@ def _write(path: Path, data: bytes) -> None:
     write_new(path, data)
 
 
-def _counts(session: Session) -> dict[str, int]:
-    return dict(sorted(Counter(session.ledger.statuses().values()).items()))
+def state_card(meta: StateMeta, ledger: Ledger, name: str, pin: Pin | None) -> bytes:
+    """Return the model card of a state that is published without its base: `name` is the base's, `pin` its commit."""
+    facts = {"load it": f"beside its base, as {code(f'{name}.more')}: `more merge`, `more export`, `more eval`"}
+    above = titled(b"", "state", pin.repo if pin else None)
+    what = "this state, which is used beside its base"
+    return above + b"\n" + _section(meta, ledger, what, facts, pin or name, carried=False).encode()
 
 
-def _section(session: Session, what: str, facts: Mapping[str, str], made_from: Path, base: Mapping[str, str]) -> str:
-    meta, ledger, standing = session.state.meta, session.ledger, len(session.ledger.standing())
+def _counts(ledger: Ledger) -> dict[str, int]:
+    return dict(sorted(Counter(ledger.statuses().values()).items()))
+
+
+def _section(
+    meta: StateMeta, ledger: Ledger, what: str, facts: Mapping[str, str], base: Pin | str, *, carried: bool = True
+) -> str:
+    """Return the card's section; `carried` is whether a `more.json` lies beside it."""
+    standing = len(ledger.standing())
     written = f"{counted(standing, 'correction')} {'was' if standing == 1 else 'were'} written into {what} with M-ORE."
     if failed := ledger.failed():
         written += (
-            f"\n\n{span(failed_sentence(failed, len(ledger.asked())), _SENTENCE)}; `{PROVENANCE}` has the reasons."
+            f"\n\n{span(failed_sentence(failed, len(ledger.asked())), _SENTENCE)}; "
+            f"`{PROVENANCE if carried else ledger.path.name}` has the reasons."
         )
     rows = {
-        "base": f"{code(made_from.resolve().name)}, headers {base['headers'][:16]}",
+        "base": f"{code(str(base))}, headers {meta.base['headers'][:16]}",
         "recipe": code(meta.recipe.name),
-        "corrections": ", ".join(f"{count} {status}" for status, count in _counts(session).items()) or "none",
+        "corrections": ", ".join(f"{count} {status}" for status, count in _counts(ledger).items()) or "none",
         **facts,
         "ledger head": ledger.head[:16],
     }
     table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+    text = f"## Corrected with more\n\n{written}\n\n| what | value |\n|---|---|\n{table}"
+    if not carried:
+        return text
     return (
-        f"## Corrected with more\n\n{written}\n\n"
-        f"| what | value |\n|---|---|\n{table}\n"
+        f"{text}\n"
         f"`{PROVENANCE}` has the hashes of the base and of what was written, the recipe in full, the ledger's head and "
         "the versions; `more verify` on this folder compares them.\n"
     )
@@ -212,18 +232,15 @@ def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
     return [f"`{shorten(name)}` differs from the base's" for name in names]
 
 
-Relation = Literal["finetune", "adapter"]
-"""How the hub calls what was written: a whole checkpoint, or an adapter of one."""
-LIBRARIES: dict[Relation, str] = {"finetune": "transformers", "adapter": "peft"}
+Relation = Literal["finetune", "adapter", "state"]
+"""What was written is a whole checkpoint, an adapter of one, or a state: to the hub, that is an adapter too."""
+LIBRARIES: dict[Relation, str] = {"finetune": "transformers", "adapter": "peft", "state": DISTRIBUTION}
 TAGS = ("model-editing", "m-ore")
 OF_THE_BASE_ALONE = ("model-index", "new_version", "base_model_relation")
 """Scores, successor and origin of the base: they say nothing about what was made from it."""
 FOR_AN_ADAPTER = ("license", "license_name", "license_link", "language", "pipeline_tag", "base_model")
 """What an adapter's card takes over from its base's."""
 _BLOCK = re.compile(rb"\A---[ \t]*\r?\n(.*?)(?:\r?\n)?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_CACHED = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
-"""Folder of a repository in the hub's cache."""
 
 
 def titled(card: bytes, relation: Relation, base: str | None) -> bytes:
@@ -237,11 +254,11 @@ def titled(card: bytes, relation: Relation, base: str | None) -> bytes:
     known = _parsed(found[1]) if found else {}
     if known is None:
         return card if relation == "finetune" else b""
-    if relation == "adapter":
+    if relation != "finetune":
         known, body = {key: known[key] for key in FOR_AN_ADAPTER if key in known}, b""
     kept = {key: value for key, value in known.items() if key not in OF_THE_BASE_ALONE}
     origin = base or kept.get("base_model")
-    made = {"base_model": origin, "base_model_relation": relation} if origin else {}
+    made = {"base_model": origin, "base_model_relation": relation.replace("state", "adapter")} if origin else {}
     tags = kept.get("tags")
     values = kept | made | {"library_name": LIBRARIES[relation], "tags": _with_ours(tags)}
     block = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
@@ -250,11 +267,8 @@ def titled(card: bytes, relation: Relation, base: str | None) -> bytes:
 
 def hub_id(model: Path, config: dict[str, Any]) -> str | None:
     """Return a checkpoint's id on the hub, ORG/NAME: from its folder in the hub's cache, or from its config."""
-    for part in model.resolve().parts:
-        if found := _CACHED.fullmatch(part):
-            return f"{found[1]}/{found[2]}"
     named = config.get("_name_or_path")
-    return named if isinstance(named, str) and _HUB_ID.fullmatch(named) else None
+    return cached_id(model) or (named if isinstance(named, str) and HUB_ID.fullmatch(named) else None)
 
 
 def _parsed(block: bytes) -> dict[str, Any] | None:

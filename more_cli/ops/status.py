@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from more_cli.checkpoint.hub import Pin, pin_of
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
 from more_cli.ops import held
@@ -19,6 +20,7 @@ from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import MAIN, current_name, name_of
+from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
 from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
@@ -104,6 +106,11 @@ class StatusReport:
         if self.name == self.current:
             return "" if self.name == MAIN else f"{self.name}, in use"
         return f"{self.name or 'none: it does not lie beside the model'}; in use is {self.current}"
+
+    @property
+    def pin(self) -> Pin | None:
+        """The commit on the hub that the base is, if that is known."""
+        return read_pin(self.target.folder) if self.state is not None else pin_of(self.target.model)
 
     @property
     def recipe(self) -> Recipe:

@@ -1,11 +1,11 @@
-"""What `more merge`, `export` and `convert` print of the files that they wrote, and their `more.json`."""
+"""What `more merge`, `export`, `push` and `convert` print of the files that they wrote, and their `more.json`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
-from more_cli.outputs.scores import FailedEdit
+from more_cli.outputs.scores import FailedEdit, HubPin
 
 if TYPE_CHECKING:
     from more_cli.ops.merge import MergeReport
@@ -144,6 +144,8 @@ class ProvenanceFile(
     """edits by status"""
     previous: str | None
     """SHA-256 of the `more.json` of the base, if it was itself written by `more`"""
+    hub: HubPin = LEFT_OUT
+    """of a base from the hub's cache: which commit it is"""
     signed: _Carried = LEFT_OUT
     """of a signed state: its statement and signature; the ledger may have grown since"""
     folds: list[_WrittenFold] = LEFT_OUT
@@ -152,6 +154,29 @@ class ProvenanceFile(
     """merge only: shards that are hard links to the base's"""
     files: dict[str, str]
     """SHA-256 of files that were written; of shards with `--sha256`"""
+
+
+class PushOutput(Printed, schema="more.push/1", command="more push PATH REPO_ID --json"):
+    """What was published on the hub."""
+
+    path: FilePath
+    """the folder or state"""
+    repo: str
+    """id of the repository"""
+    private: bool
+    """whether a new repository is private"""
+    revision: str
+    """the branch"""
+    files: list[str]
+    """names in the repository"""
+    bytes: int
+    """size of all files"""
+    commit: str | None
+    """hash of the commit; `null` with `--dry-run`"""
+    url: str | None
+    """address of the commit; `null` with `--dry-run`"""
+    dry_run: bool
+    """whether nothing was published because of `--dry-run`"""
 
 
 class ConvertOutput(Printed, schema="more.convert/1", command="more convert IN -o FILE --json"):

@@ -84,6 +84,15 @@ class EditScores(Part):
     """one per probe, the edit's own question first"""
 
 
+class HubPin(Part):
+    """A commit on the hub."""
+
+    repo: str
+    """id of the repository"""
+    commit: str
+    """hash of the commit"""
+
+
 class FailedEdit(Part):
     """An edit that was asked for, and was refused or not learnt."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
-from more_cli.outputs.scores import Drift, FailedEdit
+from more_cli.outputs.scores import Drift, FailedEdit, HubPin
 from more_cli.store.state import SiteRecord
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     """name of the state; `null` for one that does not lie beside its checkpoint"""
     current: str
     """name of the state that commands use if none is named; its path where it does not lie beside the checkpoint"""
+    hub: HubPin | None
+    """the commit on the hub that the base is; `null` for any other folder"""
     edits: int
     """edits in the state"""
     behind: int
@@ -220,6 +222,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
             report,
             model=report.target.model,
             state=report.target.sidecar if state else None,
+            hub=report.pin,
             edits=state.edits if state else 0,
             anchors=report.held.total,
             pictured=report.held.pictured,

@@ -6,11 +6,13 @@ import os
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from more_cli.checkpoint.hub import snapshot_folder
 from more_cli.errors import MoreError, UsageError
 from more_cli.store.names import current_file, current_path, model_of_state, sidecar_path
+from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
 
 
@@ -90,8 +92,8 @@ def locate(model: Path | None, state: Path | None) -> Target:
     found = [state] if state else states_here()
     only = model_of_states(found)
     if state is None and (len(found) > 1 or current_file(only).exists()):
-        return Target(only, current_path(only))
-    return Target(only, found[0])
+        return _with_base(Target(only, current_path(only)))
+    return _with_base(Target(only, found[0]))
 
 
 def usual_path(model: Path) -> Path:
@@ -134,3 +136,9 @@ def model_of_states(paths: Sequence[Path]) -> Path:
             "name the checkpoint folder after the command, for example: more status llava/",
         )
     return models.pop()
+
+
+def _with_base(target: Target) -> Target:
+    """Return a target with the base that its state names in the hub's cache, if there is no folder beside it."""
+    pin = None if target.model.exists() else read_pin(target.folder)
+    return replace(target, model=snapshot_folder(pin)) if pin else target

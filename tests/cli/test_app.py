@@ -151,7 +151,7 @@ def test_options_of_eval_are_grouped_by_what_they_belong_to() -> None:
     groups = headings(run("eval", "--help").out)
     assert list(groups) == [
         *("Arguments", "State", "Report and gates", "A suite", "Recipe"),
-        *("Images", "Where it runs", "Output"),
+        *("Images", "The hub", "Where it runs", "Output"),
     ]
     assert groups["State"] == ["--probes", "--state"]
     assert {"--gate", "--report", "--junit"} <= set(groups["Report and gates"])

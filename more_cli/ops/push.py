@@ -1,0 +1,129 @@
+"""`more push`: publishes a merged checkpoint, an adapter or a state on the hub, in one commit.
+
+This and `--fetch` are all that opens a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from more_cli.checkpoint.hub import HUB_ID
+from more_cli.errors import StateError, UsageError
+from more_cli.files import disk_errors
+from more_cli.ops.hub import hub_errors
+from more_cli.ops.provenance import CARD, PROVENANCE, read_provenance, state_card
+from more_cli.options import PushOptions
+from more_cli.progress import Progress, no_progress
+from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
+from more_cli.store.pin import PIN, read_pin
+from more_cli.store.snapshots import replay_start
+from more_cli.store.state import load_state
+from more_cli.store.statement import NAME, SIGNATURE
+from more_cli.store.target import Target, locate
+from more_cli.text import is_utf8
+
+OF_A_STATE = (PIN, "anchors.jsonl", "anchors-*.jsonl", NAME, SIGNATURE)
+"""Files of a state's folder that are published beside its ledger; no snapshots, no caches."""
+
+
+@dataclass
+class PushReport:
+    """What was published, or would be."""
+
+    path: Path
+    repo: str
+    private: bool
+    revision: str
+    files: dict[str, Path | bytes] = field(default_factory=dict)
+    """By name in the repository: a file, or the content of the card that is made for a state."""
+    dry_run: bool = False
+    url: str | None = None
+    """Of the commit; None until it is made."""
+    commit: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(len(each) if isinstance(each, bytes) else each.stat().st_size for each in self.files.values())
+
+
+def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
+    """Return what would be published.
+
+    Raises:
+        UsageError: not an id, or neither a state nor a folder that merge or export wrote.
+        StateError: the state or the `more.json` is damaged.
+    """
+    if not HUB_ID.fullmatch(repo):
+        raise UsageError(f"`{repo}` is no id on the hub", "write it as OWNER/NAME")
+    report = PushReport(path, repo, options.private, options.revision or "main", dry_run=options.dry_run)
+    with disk_errors(path):
+        if path.is_file() and path.suffix == ".more":
+            report.files = _of_state(locate(None, path), images=options.images)
+            return report
+        if options.images:
+            raise UsageError("`--images` is about a state", "leave it out, or name a .more file")
+        if not (path / PROVENANCE).is_file():
+            hint = "name a folder that `more merge` or `more export` wrote, or a .more file"
+            raise UsageError(f"{path}: no {PROVENANCE}, so this is not the work of `more`", hint)
+        read_provenance(path)
+        report.files = {file.relative_to(path).as_posix(): file for file in _of_folder(path)}
+    return report
+
+
+def push(path: Path, repo: str, options: PushOptions, progress: Progress = no_progress) -> PushReport:
+    """Publish what `plan` returns, all of it or nothing; the repository is created if there is none.
+
+    Raises:
+        UsageError, StateError: as `plan`, or another process writes to the state.
+        HubError: the hub refuses it, or is not reached.
+    """
+    with ExitStack() as stack:
+        if path.is_file() and path.suffix == ".more":
+            stack.enter_context(writer_lock(locate(None, path).lock))  # an edit meanwhile would tear it apart
+        report = plan(path, repo, options)
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        api = HfApi()
+        progress(0, None, f"uploading to {repo}")
+        with hub_errors(repo, options.revision):
+            api.create_repo(repo, private=options.private or None, exist_ok=True)
+            if options.revision:
+                api.create_branch(repo, branch=options.revision, exist_ok=True)
+            adds = [CommitOperationAdd(name, content) for name, content in report.files.items()]
+            done = api.create_commit(repo, adds, commit_message="Upload with more", revision=options.revision)
+        report.url, report.commit = done.commit_url, done.oid
+    return report
+
+
+def _of_folder(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, without hidden ones and without links, which can lead anywhere.
+
+    Raises:
+        StateError: a name is not UTF-8.
+    """
+    for file in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if file.is_file() and not file.is_symlink() and not hidden:
+            if not is_utf8(file):
+                raise StateError(f"{file}: its name is not UTF-8", "rename it")
+            yield file
+
+
+def _of_state(target: Target, *, images: bool) -> dict[str, Path | bytes]:
+    """Return a state, its ledger and what they name, and a card."""
+    ledger, state = Ledger(target.folder), load_state(target.sidecar)
+    replay_start(state, ledger, target.sidecar)  # raises where they do not belong together
+    found = [target.folder / target.ledger_name] if ledger.entries else []
+    found += [file for pattern in OF_A_STATE for file in sorted(target.folder.glob(pattern))]
+    found += sorted((target.folder / "images").glob("*")) if images else []
+    found = [file for file in found if file.is_file() and not file.is_symlink()]
+    inside = target.sidecar.with_name(f"{target.sidecar.name}.d").name
+    files: dict[str, Path | bytes] = {target.sidecar.name: target.sidecar}
+    files |= {f"{inside}/{file.relative_to(target.folder).as_posix()}": file for file in found}
+    card = state_card(state.meta, ledger, target.sidecar.stem, read_pin(target.folder))
+    return {**files, CARD: card}
