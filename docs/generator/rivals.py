@@ -29,9 +29,10 @@ def rivals_pages() -> dict[str, str]:
 
 
 def single(editor: str) -> dict[str, Any] | None:
-    """Return the single edits of an editor; None if they were not measured."""
+    """Return the single edits of an editor with its own constants; None if they were not measured."""
+    own = _constants(editor)
     found = (run for run in runs_of(SINGLE) if (run["suite"], run["editor"]) == (SUITE, editor))
-    return next(found, None)
+    return next((run for run in found if run["constants"] == own), None)
 
 
 def verdict(run: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditRequest, FitData
+from more_cli.editors.outcome import score_edit
 from more_cli.errors import UsageError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit
@@ -98,8 +99,12 @@ class Fits:
         right = 0
         for number, edit in enumerate(edits):
             self._progress(number, len(edits), f"checking {editor.name}")
+            request = EditRequest.of(edit)
             with editor.taught(runtime):
-                right += editor.edit(EditRequest.of(edit), EditContext()).after.right
+                outcome = editor.edit(request, EditContext())
+                postponed = editor.catch_up() > 0
+                asked = runtime.encode(request.query, request.target)
+                right += score_edit(runtime, asked).right if postponed else outcome.after.right
             editor.reset()
         return right
 

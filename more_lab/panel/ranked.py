@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from more_cli.text import canonical_json
 from more_lab.panel.table import runs_of, share
 
 SINGLE = "single.jsonl"
@@ -21,22 +22,36 @@ OURS = "more", "naive", "none"
 Run = Mapping[str, Any]
 
 
+HANDS = "loop", "batch"
+"""Constants of who decides when an editor writes; its own are the others."""
+
+
 @cache
-def singles() -> dict[tuple[str, str, str], tuple[float, float, float, int]]:
-    """Return Rel of single edits, its interval and n, by base, suite and editor."""
-    runs = runs_of(SINGLE)
-    return {(run["base"], run["suite"], run["editor"]): tuple(run["single"]["Rel"]) for run in runs}
+def singles() -> dict[str, tuple[float, float, float, int]]:
+    """Return Rel of single edits, its interval and n, by `key_of` their run."""
+    return {key_of(run): tuple(run["single"]["Rel"]) for run in runs_of(SINGLE)}
+
+
+def key_of(run: Run) -> str:
+    """Return what decides the single edits of a run: base, suite, editor and its constants."""
+    constants = {name: value for name, value in run["constants"].items() if name not in HANDS}
+    return canonical_json([run["base"], run["suite"], *names_of(run["editor"]), constants])
+
+
+def names_of(editor: str) -> list[str]:
+    """Return the parts of an editor's name that say how it writes, not when."""
+    return [part for part in editor.split(":") if part not in HANDS]
 
 
 def obstacle(run: Run) -> str:
     """Return why a run is shown in no ranking, or "".
 
-    Both decide: the single edits of its editor on its suite and base, where they were measured, and the 20 edits that
-    checked the run's own fit.
+    Both decide: the single edits of its editor with its constants on its suite and base, where they were measured, and
+    the 20 edits that checked the run's own fit.
     """
     if run["editor"].partition(":")[0] in OURS:
         return ""
-    found = singles().get((run["base"], run["suite"], run["editor"].removesuffix(":loop").removesuffix(":batch")))
+    found = singles().get(key_of(run))
     if found and found[0] < LEAST:
         value, low, high, n = found
         return f"learns {share(value, low, high)} % of {n} edits alone"

@@ -48,6 +48,7 @@ def test_a_page_has_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "suite": "e-vqa",
         "editor": "liveedit",
+        "constants": entry_of("liveedit").make(EditorOptions(demo_model_dir())).constants(),
         "fit": {"records": 700, "facts": facts},
         "single": {label: [0.87, 0.79, 0.92, 100] for label in FIVE},
     }
@@ -77,13 +78,16 @@ def test_a_long_curve_is_thinned_to_its_last_point(count: int) -> None:
 
 def run_of(editor: str, right: int = 20, row: str = "") -> dict[str, Any]:
     fit = {"right": right, "held_out": 20, "undertrained": right < 18}
-    return {"base": "b", "suite": "e-vqa", "editor": editor, "fit": fit} | ({"row": row} if row else {})
+    constants = {"rate": 0.1} | ({"loop": {"margin": 2.0}} if editor.endswith(":loop") else {})
+    run = {"base": "b", "suite": "e-vqa", "editor": editor, "fit": fit, "constants": constants}
+    return run | ({"row": row} if row else {})
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {("b", "e-vqa", "mend"): (0.89, 0.81, 0.94, 100), ("b", "e-vqa", "serac"): (0.9, 0.83, 0.94, 100)}
-    monkeypatch.setattr(ranked, "singles", lambda: found)
+    found = {"mend": (0.89, 0.81, 0.94, 100), "serac": (0.9, 0.83, 0.94, 100)}
+    by_key = {ranked.key_of(run_of(editor)): rel for editor, rel in found.items()}
+    monkeypatch.setattr(ranked, "singles", lambda: by_key)
 
 
 @pytest.mark.usefixtures("alone")
@@ -92,6 +96,8 @@ def test_a_rival_that_learns_fewer_than_ninety_edits_alone_is_in_no_ranking_and_
     runs += [run_of("serac", 17), run_of("grace", 16), run_of("ike", 18)]
     assert [run["editor"] for run in ranked.ranked(runs)] == ["more:paper", "serac", "ike"]
     said = "learns 89.0 (81.0-94.0) % of 100 edits alone"
+    other = run_of("mend") | {"constants": {"rate": 0.3}}
+    assert not ranked.obstacle(other), "with other constants it was not measured"
     assert ranked.left_out(runs) == (
         f"In no ranking: mend ({said}), mend, loop ({said}), serac (learns 17 of 20 edits alone), "
         "grace (learns 16 of 20 edits alone)."

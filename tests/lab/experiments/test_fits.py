@@ -16,6 +16,7 @@ from more_cli.editors.registry import EDITORS, EditorEntry
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, find_backbone, text_layers
+from more_lab.editors.batched import Batched
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work
 from more_lab.experiments import fits
@@ -114,6 +115,18 @@ def test_an_editor_that_learns_too_little_alone_is_called_undertrained(
     assert compared.code == 0, compared.err
     assert said in compared.out
     assert "undertrained: it learns 0 of 3 held-out edits" in page.read_text(encoding="utf-8")
+
+
+def test_an_editor_that_postpones_its_writes_is_checked_after_them(tmp_path: Path) -> None:
+    """Here in a batch: what waits for others is written before it is counted."""
+    made = EditorEntry("waits", lambda options: Batched(FittedEditor()))
+    EDITORS["waits"] = made
+    try:
+        done = evaluated(tmp_path, "--protocol", "final", "--json", editor="waits")
+    finally:
+        del EDITORS["waits"]
+    assert done.code == 0, done.err
+    assert (done.json["fit"]["right"], done.json["fit"]["held_out"]) == (3, 3)
 
 
 def test_what_the_base_lacks_is_named_instead_of_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
