@@ -56,7 +56,8 @@ def test_names(offered: Offer) -> None:
     assert offered("eval", "--suite", "") == offered("compare", "more", "--suite", "") == list(CATALOG)
     assert offered("suites", "check", "e-") == ["e-vqa", "e-ic"]
     assert offered("run", "--editor", "") == offered("compare", "more", "") == editor_names()
-    assert offered("reproduce", "table-1", "--editor", "alphaedit:") == ["alphaedit:last_prompt", "alphaedit:loop"]
+    variants = ["alphaedit:batch", "alphaedit:last_prompt", "alphaedit:loop"]
+    assert offered("reproduce", "table-1", "--editor", "alphaedit:") == variants
     assert offered("run", "--editor", "nothing-like-it") == []
 
 
