@@ -126,6 +126,19 @@ class HubOptions:
 
 
 @dataclass(frozen=True)
+class TrackOptions:
+    """Whether a service keeps what a run did."""
+
+    track: str | None = option(
+        None,
+        "Send statuses and numbers to wandb, trackio, mlflow, tensorboard, or a tracker of another package.",
+        metavar="NAME",
+        complete="trackers",
+        panel=OUTPUT,
+    )
+
+
+@dataclass(frozen=True)
 class PushOptions:
     """What is published, and where."""
 

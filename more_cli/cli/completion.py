@@ -57,6 +57,14 @@ def editors(_: typer.Context) -> Iterable[str]:
 
 
 @_offered
+def trackers(_: typer.Context) -> Iterable[str]:
+    """Offer the trackers."""
+    from more_cli.system.plugins import installed
+
+    return installed("more.trackers")
+
+
+@_offered
 def settings(_: typer.Context) -> Iterable[str]:
     """Offer the keys of a recipe."""
     from more_cli.recipe.schema import Recipe

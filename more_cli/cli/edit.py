@@ -19,10 +19,11 @@ from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.project import recipe_of
 from more_cli.cli.records import command
+from more_cli.cli.tracked import finish_edits, start_edits, tracked, tracks_edits
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import EditOptions, FeedOptions, HubOptions, given
+from more_cli.options import EditOptions, FeedOptions, HubOptions, TrackOptions, given
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -58,6 +59,7 @@ def edit(
     options: EditOptions,
     hub: HubOptions,
     machine: Machine,
+    tracker: TrackOptions,
     output: Output,
 ) -> None:
     """Apply the edits of a stream that are not applied yet.
@@ -82,13 +84,19 @@ def edit(
     target = locate(*fetched(output, model, state, hub))
     options = _for_new_state(target, options)
     listener = _result_lines(output) if feed.json_lines else None
-    if feed.retry:
-        _refuse_stream_options(options, feed.watch)
-        with output.progress() as progress:
-            report = retry_edits(target, edits or (), options, machine, progress, listener)
-    else:
-        source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
-        report = _edit(output, target, source, options, machine, listener)
+    with tracked(output, tracker) as to:
+        if to is not None:
+            start_edits(to, target.sidecar.stem, "more edit")
+            listener = tracks_edits(to, listener)
+        if feed.retry:
+            _refuse_stream_options(options, feed.watch)
+            with output.progress() as progress:
+                report = retry_edits(target, edits or (), options, machine, progress, listener)
+        else:
+            source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
+            report = _edit(output, target, source, options, machine, listener)
+        if to is not None:
+            finish_edits(to, report)
     _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)

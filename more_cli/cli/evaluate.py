@@ -18,7 +18,7 @@ from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import STATE, FileOptions, HubOptions, SuiteOptions, given
+from more_cli.options import STATE, FileOptions, HubOptions, SuiteOptions, TrackOptions, given
 from more_cli.store.target import locate
 from more_cli.text import counted, verb
 
@@ -46,6 +46,7 @@ def evaluate(
     files: FileOptions,
     hub: HubOptions,
     machine: Machine,
+    tracker: TrackOptions,
     output: Output,
 ) -> None:
     """Score all edits and their probes.
@@ -62,13 +63,14 @@ def evaluate(
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit
     """
-    _check_together(on_suite, probes)
+    _check_together(on_suite, tracker, probes)
     outlets.check()
     model, state = fetched(output, model, state, hub)
     if on_suite.suite is not None:
         source = SuiteSource(on_suite.suite, on_suite.data_root, files.image_root, files.strict_paths)
         loaded = source.load(output)
-        evaluate_suite(output, loaded, suite_target(output, loaded, model, state), on_suite, machine, outlets)
+        target = suite_target(output, loaded, model, state)
+        evaluate_suite(output, loaded, target, on_suite, machine, outlets, tracker)
         return
     gates = outlets.gates_on()
 
@@ -87,11 +89,11 @@ def evaluate(
     outlets.write(of_state(scored), lambda: _show_eval(output, scored))
 
 
-def _check_together(on_suite: SuiteOptions, probes: Path | None) -> None:
+def _check_together(on_suite: SuiteOptions, tracker: TrackOptions, probes: Path | None) -> None:
     """Refuse options that exclude each other, and options of suites without a suite."""
     if on_suite.suite is not None and probes is not None:
         raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
-    if on_suite.suite is None and (others := given(on_suite)):
+    if on_suite.suite is None and (others := [*given(on_suite), *given(tracker)]):
         raise UsageError(f"`{others[0]}` needs `--suite`", "add --suite NAME; see `more suites list`")
 
 

@@ -9,11 +9,13 @@ from more_cli.cli.capability import evaluate_capability
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import Output
 from more_cli.cli.scores import cell, estimate_cells
+from more_cli.cli.tracked import track_suite, tracked
+from more_cli.errors import UsageError
 from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
-    from more_cli.options import SuiteOptions
+    from more_cli.options import SuiteOptions, TrackOptions
     from more_cli.progress import Progress
     from more_cli.runner.plan import RunOptions
     from more_cli.runner.report import SuiteReport
@@ -25,11 +27,18 @@ WRITTEN = {"batch": "--batch", "all": "--consolidate all", "anew": "--consolidat
 
 
 def evaluate_suite(
-    output: Output, suite: Suite, target: Target, given: SuiteOptions, machine: Machine, files: Outlets
+    output: Output,
+    suite: Suite,
+    target: Target,
+    given: SuiteOptions,
+    machine: Machine,
+    files: Outlets,
+    tracker: TrackOptions,
 ) -> None:
     """Run M-ORE on a suite of edits, or ask model and state the questions of a yes/no suite, and show the scores.
 
     Raises:
+        UsageError: a tracker was named for a suite of questions.
         GateError: a gate was missed.
     """
     from more_cli.runner.plan import RunOptions, anchors_of
@@ -37,6 +46,8 @@ def evaluate_suite(
     from more_cli.suites.load import YesNoSuite
 
     if isinstance(suite, YesNoSuite):
+        if tracker.track is not None:
+            raise UsageError(f"`--track` needs a suite of edits, and {suite.name} has questions", "leave it out")
         evaluate_capability(output, suite, target, machine, files)
         return
     options = RunOptions(
@@ -48,7 +59,12 @@ def evaluate_suite(
         again=given.again,
     )
     run_and_show(
-        output, suite, options, files, lambda progress: run_suite(suite, target.model, options, machine, progress)
+        output,
+        suite,
+        options,
+        files,
+        lambda progress: run_suite(suite, target.model, options, machine, progress),
+        tracker,
     )
 
 
@@ -58,6 +74,7 @@ def run_and_show(
     options: RunOptions,
     files: Outlets,
     run: Callable[[Progress], SuiteReport],
+    tracker: TrackOptions,
     command: str = "more eval --suite",
 ) -> None:
     """Run an editor on a suite, write the reports, and show the scores.
@@ -71,8 +88,11 @@ def run_and_show(
     from more_cli.runner.report import gate_names
 
     gates = files.gates_on(gate_names(schedule_of(suite, options)))
-    with output.progress() as progress:
-        report = run(progress)
+    with tracked(output, tracker) as to:
+        with output.progress() as progress:
+            report = run(progress)
+        if to is not None:
+            track_suite(to, report, command)
     report.gates = judge(gates, report.gated)
     files.write(of_suite(report, command), lambda: _show_suite(output, report))
 

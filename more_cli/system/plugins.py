@@ -1,4 +1,4 @@
-"""What installed packages bring: editors and commands, by their entry points. Nothing is imported to list them."""
+"""What installed packages bring: editors, commands, trackers, by entry points. Nothing is imported to list them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from more_cli.errors import DISTRIBUTION, MoreError, UsageError
 
-Group = Literal["more.editors", "more.commands"]
+Group = Literal["more.editors", "more.commands", "more.trackers"]
 
 
 @cache

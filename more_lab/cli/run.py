@@ -14,7 +14,7 @@ from more_cli.cli.records import command
 from more_cli.cli.suite_eval import run_and_show
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.model.machine import Machine
-from more_cli.options import SUITE, FileOptions, RecipeOptions
+from more_cli.options import SUITE, FileOptions, RecipeOptions, TrackOptions
 from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run(
     kept: suites.KeepOptions,
     images: FileOptions,
     machine: Machine,
+    tracker: TrackOptions,
     output: Output,
 ) -> None:
     """Run an editor on a suite of edits, from the untouched base.
@@ -71,4 +72,4 @@ def run(
     def measured(progress: Progress) -> SuiteReport:
         return run_suite(loaded, target.model, options, machine, progress)
 
-    run_and_show(output, loaded, options, files, measured, "more run")
+    run_and_show(output, loaded, options, files, measured, tracker, "more run")
