@@ -59,7 +59,7 @@ def load_processor(path: Path) -> Any:
     _check_sizes(path)
     try:
         if is_language_model(str(_read(path / "config.json").get("model_type"))):
-            return TextProcessor.from_pretrained(path)
+            return TextProcessor.of(path)
         kind = _processor_class(path)
         return kind.from_pretrained(path, local_files_only=True, trust_remote_code=False, backend="pil")
     except _FAILURES as error:
@@ -78,7 +78,7 @@ class TextProcessor:
     tokenizer: Any
 
     @classmethod
-    def from_pretrained(cls, path: Path) -> TextProcessor:
+    def of(cls, path: Path) -> TextProcessor:
         """Load the tokenizer of a checkpoint folder.
 
         Raises:

@@ -102,13 +102,11 @@ def test_markdown_has_no_markup_but_ours(text: str) -> None:
 def test_a_model_card_has_no_markup_but_ours(text: str) -> None:
     """What a merge adds to the card of its base: the names of the folder, of the recipe and of edits."""
     failed = [FailedEdit(text, Status.REFUSED, "")]
-    ledger = SimpleNamespace(
+    ledger: Any = SimpleNamespace(
         standing=lambda: [], failed=lambda: failed, asked=lambda: failed, statuses=dict, head="0" * 64
     )
-    meta = SimpleNamespace(recipe=SimpleNamespace(name=text))
-    session: Any = SimpleNamespace(state=SimpleNamespace(meta=meta), ledger=ledger)
-    folder: Any = SimpleNamespace(resolve=lambda: SimpleNamespace(name=text))
-    raw = _section(session, "these weights", {}, folder, {"headers": "0" * 64})
+    meta: Any = SimpleNamespace(recipe=SimpleNamespace(name=text), base={"headers": "0" * 64})
+    raw = _section(meta, ledger, "these weights", {}, text)
     found = tokens(raw)
     assert {re.sub("_(open|close)$", "", token.type) for token in found} <= OURS - {"html_block"}
     assert [token.type for token in found].count("td_open") == 8
