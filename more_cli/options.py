@@ -134,7 +134,7 @@ class TrackOptions:
         "Send statuses and numbers to wandb, trackio, mlflow, tensorboard, or a tracker of another package.",
         metavar="NAME",
         complete="trackers",
-        panel=OUTPUT,
+        panel=REPORT,
     )
 
 
