@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.failures import exit_as
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.cli.words import model_and_states
@@ -60,10 +60,7 @@ def combine(
         target, say = Target(model or model_of(paths), out), output.note
         report = run(paths, target, options, machine, progress, starting=lambda work: say(str(work)))
     _show(output, report)
-    if report.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if report.failed:
-        raise typer.Exit(EDITS_FAILED)
+    exit_as(report)
 
 
 def _show(output: Output, report: CombineReport) -> None:

@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Sequence, Sized
+from typing import Any, Protocol
 
 import typer
 
@@ -37,6 +37,24 @@ MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment
 
 _SECOND = {"more merge": "-o", "more export": "-o", "more convert": "-o", "more eval": "--probes"}
 """Option that a second word of a command, which takes one, is probably meant for."""
+
+
+class Run(Protocol):
+    """The report of a run that applied edits."""
+
+    interrupted: bool
+
+    @property
+    def failed(self) -> Sized:
+        """Edits that do not stand."""
+
+
+def exit_as(report: Run) -> None:
+    """End the command with the exit code of a run that was interrupted, or that left edits that do not stand."""
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if report.failed:
+        raise typer.Exit(EDITS_FAILED)
 
 
 def show_misuse(misuse: Any) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from more_cli.cli import options as opt
-from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.failures import exit_as
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
@@ -74,10 +74,7 @@ def rebase(
     with output.progress() as progress:
         report = run(source, target, options, machine, progress, starting=lambda work: output.note(str(work)))
     _show(output, report)
-    if report.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if report.failed:
-        raise typer.Exit(EDITS_FAILED)
+    exit_as(report)
 
 
 def _show(output: Output, report: RebaseReport) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from more_cli.cli import completion
 from more_cli.cli import options as opt
-from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
+from more_cli.cli.failures import exit_as
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
@@ -56,10 +56,7 @@ def revert(
     with output.progress() as progress:
         report = run(target, ids, options, machine, progress, starting=lambda work: output.note(str(work)))
     _show_revert(output, report)
-    if report.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if report.failed:
-        raise typer.Exit(EDITS_FAILED)
+    exit_as(report)
 
 
 def _show_revert(output: Output, report: RevertReport) -> None:

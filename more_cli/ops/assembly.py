@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from more_cli.checkpoint.hub import pin_of
 from more_cli.errors import DataError, StateError
 from more_cli.files import move, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
@@ -26,6 +27,7 @@ from more_cli.ops.signals import Stop
 from more_cli.progress import Progress
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.pin import read_pin, write_pin
 from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapshots
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
 from more_cli.store.target import Draft, Target
@@ -193,6 +195,7 @@ def build(
             return
     elif own.exists() or not draft.sidecar.exists():
         raise StateError(f"`{target.folder}` holds the ledger of another state", "name a new file with -o")
+    write_pin(target.folder, pin_of(target.model) or (None if plan.base else read_pin(plan.start.ledger.folder)))
     _publish(target, draft)
 
 

@@ -1,6 +1,6 @@
 """`more push`: publishes a merged checkpoint, an adapter or a state on the hub, in one commit.
 
-This and `--fetch` are all that opens a connection.
+This, `--fetch` and the tracker of `--track` are all that opens a connection.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from more_cli.checkpoint.hub import Pin
+from more_cli.store.pin import read_pin, write_pin
 from support.helpers import CALM, LEARNING, QUICK, REFUSING, Result, World, assert_same_state, line, run, tree
 from support.reverts import JOINT, SMALL, Runs
 
@@ -127,6 +129,16 @@ def test_the_new_state_goes_on_like_any_other(world: World) -> None:
     assert edit(world, "all", [3]).code == 0
     assert statuses(world) == {"e1": "learnt", "e2": "reverted", "e3": "learnt", "e4": "learnt"}
     assert deep(world).code == 0
+
+
+def test_the_new_state_knows_its_commit_on_the_hub(world: World) -> None:
+    edit(world, "a", [0], *QUICK)
+    edit(world, "b", [1], *QUICK)
+    pin = Pin("someone/model", "a" * 40)
+    for name in "ab":
+        write_pin(Path(f"{state(world, name)}.d"), pin)
+    combine(world, "ab")
+    assert read_pin(Path(f"{state(world, 'all')}.d")) == pin
 
 
 def test_contradictions_are_refused_all_of_them_by_name(world: World) -> None:
