@@ -60,10 +60,9 @@ class Codebook:
         distances = self.distances(key)
         if distances:
             nearest = min(range(len(distances)), key=distances.__getitem__)
-            if distances[nearest] <= SAME * radius:
-                if self.labels[nearest] != label:
-                    self.labels[nearest], self.values[nearest] = label, value
-                    self._part(nearest, radius)
+            if distances[nearest] <= SAME * radius and self.labels[nearest] != label:
+                self.keys[nearest], self.labels[nearest], self.values[nearest] = key, label, value
+                self._part(nearest, radius)
                 return nearest
             near = distances[nearest] <= radius + self.radii[nearest]
             if near and self.labels[nearest] == label and distances[nearest] < self._reach(nearest):

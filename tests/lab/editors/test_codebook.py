@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -67,6 +67,7 @@ def test_another_label_for_the_same_key_replaces_the_earlier() -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(2300842, 1, 1.5)
 @given(st.integers(0, 1 << 30), st.integers(1, 3), st.floats(0.05, 3.0))
 def test_no_ball_holds_a_centre_of_another_label(seed: int, width: int, radius: float) -> None:
     draw, book = random.Random(seed), Codebook()
