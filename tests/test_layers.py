@@ -32,6 +32,7 @@ LABORATORY = [
     ["editors", "suites", "figures"],
     ["experiments"],
     ["analyses", "sweep", "bench", "panel"],
+    ["paper"],
     ["outputs"],
     ["render"],
     ["cli"],

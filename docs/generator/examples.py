@@ -30,6 +30,7 @@ eval              eval llava
 capability        eval llava --suite mme
 eval.suite        eval llava --suite e-vqa --limit 2
 compare-editors   compare none ft-m --suite e-vqa --limit 2
+exhibits          reproduce
 reproduce         reproduce table-1 llava --editor none --checkpoints 1
 sign              sign llava --key key
 merge             merge llava -o llava-edited --verify --sha256

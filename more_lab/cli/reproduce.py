@@ -1,7 +1,9 @@
-"""`more reproduce`: a table of the M-ORE paper, measured beside what is printed."""
+"""`more reproduce`: tables and figures of the M-ORE paper, measured beside what it prints."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,69 +13,165 @@ from more_cli.cli import completion
 from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.errors import FailedEditsError
+from more_cli.errors import FailedEditsError, UsageError
 from more_cli.model.machine import Machine
+from more_cli.options import SUITE, option
 from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
-    from more_lab.experiments.reproduce import Reproduction
+    from more_lab.experiments.run import LabOptions
+    from more_lab.paper.exhibits import Exhibit
+    from more_lab.paper.reproduce import Reproduction
+
+
+@dataclass(frozen=True)
+class PaperOptions(suites.MeasureOptions):
+    """What is measured of the paper, on which data, and where it is written."""
+
+    data_root: Path | None = option(
+        None, "Folder with the files of E-VQA and E-IC. [default: the embedded suites]", metavar="DIR"
+    )
+    image_root: Path | None = option(
+        None, "Folder that image paths start from. [default: found below --data-root]", metavar="DIR"
+    )
+    mme: Path | None = option(None, "Folder with the questions of MME. [default: the embedded ones]", metavar="DIR")
+    prompts: str = option("own", "Wording of questions: the checkpoint's own, or mmedit.", metavar="own|mmedit")
+    out: Path | None = option(None, "Folder for figures, their runs and a page.", "--out", "-o", metavar="DIR")
+    checkpoints: str = option(
+        "", "Numbers of edits after which scores are reported. [default: the paper's]", metavar="1,10,..", panel=SUITE
+    )
+
+    def check(self, exhibits: Sequence[Exhibit]) -> None:
+        """Refuse what cannot be done.
+
+        Raises:
+            UsageError: figures without a folder, or an unknown wording.
+        """
+        if self.prompts not in ("own", "mmedit"):
+            raise UsageError(f"`--prompts {self.prompts}` is not a wording", "use own or mmedit")
+        if self.out is None and (drawn := next((each.name for each in exhibits if each.analyses), None)):
+            raise UsageError(f"`{drawn}` has figures, and they need a folder", "add --out DIR")
+
+    def run_options(self) -> LabOptions:
+        """Return them as a run takes them; no checkpoints stand for those of the paper.
+
+        Raises:
+            UsageError: not a list of numbers.
+        """
+        from more_cli.runner.protocols import Scored
+
+        found = suites.checked(replace(self, checkpoints=self.checkpoints or "1"), "more", limit=None)
+        marks = found.scored.checkpoints if self.checkpoints else ()
+        wording = () if self.prompts == "own" else (f"prompts={self.prompts}",)
+        return replace(found, scored=Scored((), marks, ()), settings=wording)
 
 
 @command
 def reproduce(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="table-1: the paper's editors, E-VQA and E-IC.")],
-    model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="Checkpoint folder. [default: the embedded demo model]")
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A table or figure, or all; without it they are listed."),
     ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder with the files of E-VQA and E-IC. [default: the embedded suites]"),
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[MODEL]...", help="Checkpoint folders, one for each of the paper's backbones. [default: embedded]"
+        ),
     ] = None,
     editor: Annotated[
         list[str] | None,
         typer.Option(
             "--editor",
             metavar="NAME",
-            help="Only this editor; repeatable. [default: the paper's editors and `more`]",
+            help="Only this editor; repeatable. [default: those of the paper]",
             autocompletion=completion.editors,
         ),
     ] = None,
-    image_root: suites.ImageRoot = None,
     *,
-    measured: suites.MeasureOptions,
+    options: PaperOptions,
     files: Reports,
     machine: Machine,
     output: Output,
 ) -> None:
-    """Measure a table of the M-ORE paper, beside the printed numbers.
+    """Measure tables and figures of the M-ORE paper, beside what it prints.
 
-    Every editor of the table runs on both suites, with the metrics that explain the table best (`--metrics
-    paper-table`). A second run continues an interrupted one. What cannot be run has a row that says why.
+    M-ORE is scored right after each edit, as the paper defines it; other editors after the last one and against the
+    base, as MMEdit and LiveEdit score them. A second run continues an interrupted one. What cannot be run says why.
 
     \b
     Examples:
-      more reproduce table-1 --editor ft-m --editor more --checkpoints 1,10
-      more reproduce table-1 llava-1.5-7b-hf/ --data-root editing-data/ --device cuda
+      more reproduce table-1 --editor ft-m --editor more:paper --checkpoints 1,10
+      more reproduce all -o paper/
+      more reproduce all llava-1.5-7b-hf/ blip2-opt-2.7b/ --data-root editing-data/ -o paper/ --device cuda
     """
-    from more_lab.experiments.reproduce import reproduce as measure
-    from more_lab.render.reproduction import of_reproduction
+    from more_lab.paper.exhibits import chosen
 
+    if name is None:
+        _list(output)
+        return
+    exhibits = chosen(name)
+    options.check(exhibits)
     files.check()
-    options = suites.checked(measured, "more", metrics="paper-table", limit=None)
+    results = _measured(exhibits, models or [_demo(output)], options, machine, editor or (), output)
+    from more_cli.files import disk_errors
+    from more_cli.render.outlets import write_outlets
+    from more_lab.render.reproduction import of_reproductions
+
+    page = of_reproductions(results)
+    if options.out is not None:
+        with disk_errors(options.out):
+            options.out.mkdir(parents=True, exist_ok=True)
+        write_outlets(page, [options.out / "index.html", options.out / "index.md"])
+    files.write(page, lambda: _show(output, results, options.out))
+    if not all(found.complete for found in results):
+        raise FailedEditsError("not everything was measured", "the lines `not run` say why")
+
+
+def _measured(
+    exhibits: Sequence[Exhibit],
+    models: Sequence[Path],
+    options: PaperOptions,
+    machine: Machine,
+    editors: Sequence[str],
+    output: Output,
+) -> list[Reproduction]:
+    """Measure every exhibit on its models.
+
+    Raises:
+        UsageError: none of them runs one of these editors.
+        MoreError: nothing could be run; the first reason.
+    """
+    from more_lab.paper.reproduce import Measurement, Sources, placed
+
+    sources = Sources(options.data_root, options.image_root, options.mme, options.out)
+    run, results = options.run_options(), list["Reproduction"]()
     with output.progress() as progress:
-        found = measure(
-            table,
-            model or _demo(output),
-            data_root,
-            options,
-            machine,
-            editors=editor or (),
-            image_root=image_root,
-            progress=progress,
-        )
-    files.write(of_reproduction(found), lambda: _show(output, found))
-    if found.missing:
-        raise FailedEditsError("not every row of the table was measured", "the lines `not run` say why")
+        for exhibit in exhibits:
+            for model, backbone, notices in placed(exhibit, models):
+                task = Measurement(exhibit, model, backbone, sources, run, machine, editors, progress)
+                if task.variants:
+                    results.append(task.run(notices))
+    if not results:
+        raise UsageError(f"no such run has an editor of {', '.join(editors)}", "leave --editor out")
+    first = next((found.first for found in results if found.first), None)
+    if first and not any(found.measured for found in results):
+        raise first
+    return results
+
+
+def _list(output: Output) -> None:
+    """Show every table and figure with its models and editors."""
+    from more_lab.outputs.comparisons import ExhibitsOutput
+    from more_lab.paper.exhibits import exhibits
+
+    found = list(exhibits().values())
+    output.json(ExhibitsOutput.model_validate({"exhibits": found}))
+    rows = [
+        (one.name, one.title, ", ".join(one.labels), ", ".join(one.backbones), len(one.variants) * len(one.suites))
+        for one in found
+    ]
+    output.table(("name", "shows", "in the paper", "on", "runs"), rows, numbers=("runs",))
+    output.line("all: every one, and a page")
 
 
 def _demo(output: Output) -> Path:
@@ -83,21 +181,41 @@ def _demo(output: Output) -> Path:
     return demo_model_dir()
 
 
-def _show(output: Output, found: Reproduction) -> None:
-    """Show the table by suite, and what differs from the paper."""
-    from more_lab.experiments.reproduce import COLUMNS, SUITES
+def _show(output: Output, results: Sequence[Reproduction], out: Path | None) -> None:
+    """Show tables by suite, a line per analysis, and what differs from the paper."""
     from more_lab.outputs.comparisons import ReproduceOutput
-    from more_lab.render.reproduction import lines_of
 
-    output.json(ReproduceOutput.of(found))
-    for suite in SUITES:
-        output.line(f"{suite}, right after each edit, in %")
-        rows = [line for row in found.rows if row.suite == suite for line in lines_of(row)]
-        output.table(("editor", "edits", "", *COLUMNS), rows, numbers=("edits", *COLUMNS))
-        output.line()
-    for row in found.missing:
-        output.line(f"not run: {row.editor} on {row.suite}: {row.reason}")
-    for warning in found.warnings:
-        output.line(warning)
-    for notice in found.notices:
+    output.json(ReproduceOutput.of_results(results, out / "index.html" if out else None))
+    for found in results:
+        if len(results) > 1:
+            output.line(f"{found.exhibit.name}: {found.exhibit.title}, on {found.model.resolve().name}")
+        _show_one(output, found)
+    for notice in dict.fromkeys(notice for found in results for notice in found.notices):
         output.note(f"note: {notice}")
+    if out is not None:
+        output.note(f"page: {out / 'index.html'}")
+
+
+def _show_one(output: Output, found: Reproduction) -> None:
+    from more_lab.paper.reproduce import COLUMNS
+    from more_lab.render.reproduction import HEADER, lines_of, printed_beside
+
+    for suite in dict.fromkeys(row.suite for row in found.rows):
+        output.line(f"{suite}, in %")
+        rows = [line for row in found.rows if row.suite == suite for line in lines_of(row)]
+        output.table(HEADER, rows, numbers=("edits", *COLUMNS))
+        output.line()
+    scalars = [
+        (done.analysis.name, suite, str(scalar))
+        for suite, analyses in found.figures.items()
+        for done in analyses
+        for scalar in done.result.scalars
+    ]
+    if scalars:
+        output.table(("figure", "suite", "95 % interval in brackets"), scalars)
+    for label, values in printed_beside(found):
+        output.line(f"printed: {label}: {values}")
+    for row in found.missing:
+        output.line(f"not run: {row.name} on {row.suite}: {row.reason}")
+    for sentence in [*(f"not run: {problem}" for problem in found.problems), *found.warnings]:
+        output.line(sentence)

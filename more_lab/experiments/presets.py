@@ -61,6 +61,15 @@ PRESETS: dict[str, Preset] = {
             notices=(_PROMPTS, _LABELS, "the paper names no protocol, and some of its columns use another mask"),
         ),
         Preset(
+            "paper-final",
+            "as paper-table, after the last edit and against the base: the protocol of the paper's rivals",
+            ("final",),
+            Yardstick("base", "gold"),
+            _five("tf_token_acc_noeos", "loc_top1_answer", "loc_top10_rank_answer"),
+            averaged=True,
+            notices=(_PROMPTS, _LABELS),
+        ),
+        Preset(
             "paper-appendix",
             "as the appendix of the M-ORE paper defines them",
             ("online",),

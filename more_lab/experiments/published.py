@@ -14,8 +14,8 @@ from more_cli.errors import UsageError
 from more_cli.text import shorten
 
 FILE = Path(__file__).with_name("published.json")
-BACKBONES = {"llava": "LLaVA-v1.5", "blip-2": "BLIP2-OPT"}
-"""The backbones of the paper's table by `model_type`."""
+BACKBONES = {"llava": "LLaVA-v1.5", "blip-2": "BLIP2-OPT", "qwen2_vl": "Qwen2-VL", "qwen3_vl": "Qwen3-VL"}
+"""The paper's backbones by `model_type`."""
 EDITORS = {
     "FT-L": "ft-l",
     "FT-M": "ft-m",
@@ -31,13 +31,13 @@ EDITORS = {
 
 @dataclass(frozen=True)
 class Printed:
-    """One row of a table for one suite, in percent."""
+    """One row of a table; what the table has one of is empty or 0."""
 
     backbone: str
     suite: str
     edits: int
-    values: Mapping[str, float]
-    """By the paper's column: Rel, T-Gen, M-Gen, T-Loc, M-Loc, Avg."""
+    values: Mapping[str, float | str]
+    """By the paper's column. Rel, T-Gen, M-Gen, T-Loc, M-Loc and Avg are in percent; orders of growth are text."""
     name: str
     """Of the editor, the variant or the seed."""
 
@@ -68,5 +68,5 @@ def table(name: str) -> list[Printed]:
 
 
 def _printed(row: Mapping[str, Any]) -> Printed:
-    name = next(str(row[key]) for key in ("editor", "variant", "seed") if key in row)
-    return Printed(row["backbone"], row["suite"], row["edits"], row["values"], name)
+    name = next((str(row[key]) for key in ("editor", "variant", "seed") if key in row), "")
+    return Printed(row.get("backbone", ""), row.get("suite", ""), row.get("edits", 0), row["values"], name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.outputs.base import FilePath, Number, Part, Printed
 from more_cli.outputs.runs import SuiteRun, SuiteTask
 from more_cli.outputs.scores import Mean
+from more_lab.outputs.experiments import Summary
 
 if TYPE_CHECKING:
     from more_lab.experiments.compare_editors import EditorComparison
     from more_lab.experiments.compare_results import Comparison
+    from more_lab.paper.reproduce import Reproduction
 
 
 class PairedDifference(Part):
@@ -102,8 +106,12 @@ class CompareEditorsOutput(
 class _Row(Part):
     suite: str
     """name of the suite"""
+    name: str
+    """name of the run in the paper, or of an editor that its table lacks"""
     editor: str
     """name of the editor"""
+    protocol: str
+    """`online`: right after each edit; `final`: after the last one, against the base"""
     edits: int
     """edits made"""
     printed: dict[str, Number] | None
@@ -114,17 +122,92 @@ class _Row(Part):
     """why it could not be run"""
 
 
-class ReproduceOutput(Printed, schema="more.reproduce/1", command="more reproduce TABLE --json"):
-    """A table of the paper, measured."""
+class _Figure(Part):
+    suite: str
+    """name of the suite"""
+    analysis: str
+    """name of the analysis"""
+    scalars: list[Summary]
+    """its numbers"""
+    files: list[FilePath]
+    """table, then figures"""
 
-    table: str
-    """name of the table"""
+
+class _Beside(Part):
+    name: str
+    """the row's name"""
+    values: dict[str, Number | str]
+    """its values by column"""
+
+
+class _Reproduced(Part):
+    exhibit: str
+    """name of the table or figure"""
+    title: str
+    """what it shows"""
+    labels: list[str]
+    """its labels in the paper's source"""
     model: FilePath
     """path of the checkpoint"""
     backbone: str | None
-    """the table's backbone that the model is one of"""
+    """the paper's backbone that the model is one of"""
     rows: list[_Row]
+    """runs of a table"""
+    figures: list[_Figure]
+    """what a figure shows"""
+    printed: list[_Beside]
+    """what the paper prints beside a figure"""
+    problems: list[str]
+    """runs of a figure that could not be made, and why"""
     warnings: list[str]
     """editors whose scores say little about the method, with their suite and the reason"""
     notices: list[str]
     """what differs from the paper"""
+
+    @classmethod
+    def of_result(cls, found: Reproduction) -> _Reproduced:
+        """Make it of an exhibit on one model."""
+        figures = [
+            _Figure(suite=suite, analysis=done.analysis.name, scalars=done.result.scalars, files=list(done.files))
+            for suite, analyses in found.figures.items()
+            for done in analyses
+        ]
+        printed = [_Beside(name=row.name or row.backbone, values=dict(row.values)) for row in found.printed]
+        exhibit = found.exhibit
+        about = {"exhibit": exhibit.name, "title": exhibit.title, "labels": exhibit.labels}
+        return cls.of(found, figures=figures, printed=printed, **about)
+
+
+class ReproduceOutput(Printed, schema="more.reproduce/1", command="more reproduce NAME --json"):
+    """Tables and figures of the paper, measured."""
+
+    results: list[_Reproduced]
+    """each table and figure, on each model"""
+    page: FilePath | None
+    """with `--out`: the page of all"""
+
+    @classmethod
+    def of_results(cls, results: Sequence[Reproduction], page: Path | None) -> ReproduceOutput:
+        """Make it of what was measured."""
+        return cls(results=[_Reproduced.of_result(found) for found in results], page=page)
+
+
+class _Exhibit(Part):
+    name: str
+    """its name on the command line"""
+    title: str
+    """what it shows"""
+    labels: list[str]
+    """its labels in the paper's source"""
+    backbones: list[str]
+    """the models that the paper shows it on"""
+    suites: list[str]
+    """the suites it runs"""
+    edits: list[int]
+    """numbers of edits after which something is measured"""
+
+
+class ExhibitsOutput(Printed, schema="more.exhibits/1", command="more reproduce --json"):
+    """The tables and figures that can be measured."""
+
+    exhibits: list[_Exhibit]

@@ -143,7 +143,9 @@ class _AnalysedRun(Part):
     """edits of the run"""
 
 
-class _Scalar(Part):
+class Summary(Part):
+    """The number that sums up an analysis of one run."""
+
     run: str
     """label of a run"""
     name: str
@@ -157,7 +159,8 @@ class _Scalar(Part):
 
 
 class _DoneAnalysis(_Analysis):
-    scalars: list[_Scalar]
+    scalars: list[Summary]
+    """its numbers, one for each run"""
     files: list[FilePath]
     """table, then figures"""
     seconds: Seconds

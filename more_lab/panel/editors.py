@@ -300,7 +300,9 @@ def averages(backbone: str, suite: str) -> dict[str, float]:
     """Return the mean of five that the paper prints for each editor after 100 edits."""
     at = backbone, suite, 100
     return {
-        PAPER[row.name]: row.values["Avg"] for row in table_of("table-1") if (row.backbone, row.suite, row.edits) == at
+        PAPER[row.name]: float(row.values["Avg"])
+        for row in table_of("table-1")
+        if (row.backbone, row.suite, row.edits) == at
     }
 
 

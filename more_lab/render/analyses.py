@@ -18,13 +18,14 @@ def of_analyses(report: AnalysisReport) -> Page:
         scope=f"{first.suite}, {counted(first.order.edits, 'edit')}, model {first.model.name}",
         reading="tables are in the CSV files beside this page",
         left_out="; ".join(report.skipped_sentences),
-        tables=[_section(done) for done in report.done],
+        tables=[section(done, done.analysis.title) for done in report.done],
         reproduce={run.label: run.record.reproduce for run in report.runs},
         seconds=report.seconds,
     )
 
 
-def _section(done: Analysed) -> Table:
+def section(done: Analysed, title: str) -> Table:
+    """Return the section of one analysis: its numbers, and its figure."""
     interval = [
         "" if scalar.low is None or scalar.high is None else f"{scalar.low:.3g} to {scalar.high:.3g}"
         for scalar in done.result.scalars
@@ -37,4 +38,4 @@ def _section(done: Analysed) -> Table:
         [Picture(f"{done.analysis.name} ({done.analysis.paper})", done.picture.read_bytes())] if done.picture else []
     )
     columns = ("run", "what", "value", "95 % interval")
-    return Table(done.analysis.title, columns, rows, done.result.note, plots)
+    return Table(title, columns, rows, done.result.note, plots)
