@@ -22,6 +22,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.session import Every
 from more_cli.progress import Progress
 from more_cli.runner.anchors import HeldAnchors
+from more_cli.runner.costs import PeakMemory, routing_seconds
 from more_cli.runner.journal import RunJournal, outcome_values, score_values
 from more_cli.runner.protocols import SINGLE, Schedule
 from more_cli.runner.references import BaseAnswers, EarlierAnswers
@@ -119,14 +120,16 @@ class Run:
             if self.asks_earlier:
                 postponed = self.editor.catch_up()
                 answers.earlier.ask(list(probes_of(edit)))
-            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(stream, t)}
+            line = {"t": t, "base": _answer(runtime, answers.own, edit), **self._edited(runtime, stream, t)}
             due = self.schedule.due(t)
             line["catch_up"] = postponed + (self.editor.catch_up() if due else 0.0)
             self._compact(stream, t, line)
             if t == len(self.edits):
                 self._finish(stream, line)
             line["scores"] = self._scores(runtime, answers.earlier if self.asks_earlier else answers.base, due)
-            line |= {"footprint": asdict(self.editor.footprint())} if t in self.schedule.marks else {}
+            if t in self.schedule.marks:
+                line["footprint"] = asdict(self.editor.footprint())
+                line["routing"] = routing_seconds(self.editor, runtime, self.edits)
             if self.observer:
                 self.observer.after(runtime, self.editor, t)
             self._keep(line)
@@ -138,16 +141,19 @@ class Run:
             self.progress(step, self.steps, f"edit {edit.id} alone")
             self.editor.reset()
             with self.anchors.attached(self.editor, runtime, fresh=True):
-                line = {"t": SINGLE, **self._edited(Stream(self.editor, [edit]), 1)}
+                line = {"t": SINGLE, **self._edited(runtime, Stream(self.editor, [edit]), 1)}
                 line["catch_up"] = self.editor.catch_up()
                 line["scores"] = self._scores(runtime, base, [i])
                 self._keep(line)
 
-    def _edited(self, stream: Stream, number: int) -> dict[str, Any]:
-        started = time.perf_counter()
+    def _edited(self, runtime: Runtime, stream: Stream, number: int) -> dict[str, Any]:
+        memory = PeakMemory(str(runtime.device))
+        held, started = memory.held(), time.perf_counter()
+        memory.restart()
         outcome = stream.edit(number)
-        seconds = time.perf_counter() - started
-        return {"id": stream.edits[number - 1].id, "seconds": seconds, "outcome": outcome_values(outcome)}
+        seconds, peak = time.perf_counter() - started, memory.peak()
+        line = {"id": stream.edits[number - 1].id, "seconds": seconds, "outcome": outcome_values(outcome)}
+        return line if held is None or peak is None else line | {"peak": peak - held}
 
     def _compact(self, stream: Stream, number: int, line: dict[str, Any]) -> None:
         """Write all edits together if there are enough of them, and add to the last one's line what that took."""

@@ -55,6 +55,8 @@ class _Line(BaseModel):
     t: int = Field(ge=0)
     id: str
     seconds: float = Field(ge=0)
+    peak: int = 0
+    routing: float = Field(default=0, ge=0)
     outcome: _Outcome
     scores: dict[Annotated[int, Field(ge=1)], list[_Score]]
 

@@ -7,7 +7,7 @@ of edits is ScopeEdit's (arXiv 2607.01978).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,36 +87,39 @@ def by_lag(matrix: Mapping[tuple[int, int], float]) -> dict[int, float]:
 
 
 def efficiency(runs: Sequence[KeptRun]) -> Result:
-    """Return seconds per edit and what the editor keeps, against the number of edits."""
+    """Return seconds and peak memory of each edit, what the editor keeps and how long it takes to route a question."""
     rows: list[Sequence[Cell]] = []
-    scalars = []
+    scalars: list[Scalar] = []
     for run in runs:
         stream = run.lines[: len(run)]
         for row in stream:
-            rows.append((run.label, row["t"], row["seconds"], row["outcome"]["cost"], _kept(row)))
-        seconds = [row["seconds"] for row in stream]
-        if found := trend(seconds):
-            name = "growth of the time per edit over the stream, as a share of its median"
-            scalars.append(Scalar(run.label, name, found.growth, found.low, found.high))
-        scalars.append(Scalar(run.label, "median seconds per edit", float(np.median(seconds))))
+            about = row.get("peak"), _kept(row), row.get("routing")
+            rows.append((run.label, row["t"], row["seconds"], row["outcome"]["cost"], *about))
+        scalars += _costs(run.label, stream)
 
     def draw(figure: Any) -> None:
-        latency, memory = figure.subplots(2, sharex=True)
+        latency, peak, memory = figure.subplots(3, sharex=True)
         for place, run in enumerate(runs):
             stream = run.lines[: len(run)]
             t, seconds = [row["t"] for row in stream], [row["seconds"] for row in stream]
             latency.plot(t, seconds, ".", color=colour(place), alpha=0.4)
             latency.plot(t, rolling(seconds), color=colour(place), label=run.label)
+            peaks = [(row["t"], row["peak"] / MIB) for row in stream if "peak" in row]
+            peak.plot(*zip(*peaks, strict=True) if peaks else ([], []), ".", color=colour(place), alpha=0.4)
             sizes = [(row["t"], kept / MIB) for row in stream if (kept := _kept(row)) is not None]
             line(memory, place, [t for t, _ in sizes], [size for _, size in sizes])
         latency.set(ylabel="seconds per edit", ylim=(0, None))
         latency.legend(frameon=False)
+        peak.set(ylabel="peak memory, MiB", ylim=(0, None))
         memory.set(xlabel="edits t", ylabel="state, MiB", ylim=(0, None))
         memory.xaxis.get_major_locator().set_params(integer=True)
 
-    note = f"Dots are edits, lines the mean of the last {WINDOW}; `more bench` measures peak memory."
-    columns = ("run", "edit", "seconds", "samples forward and backward", "bytes kept")
-    return Result(columns, rows, scalars, draw, size=(6.0, 4.4), note=note)
+    note = f"Dots are edits, lines the mean of the last {WINDOW}. Peak memory is above what was held before the edit."
+    columns = (
+        *("run", "edit", "seconds", "samples forward and backward"),
+        *("peak bytes", "bytes kept", "seconds to route a question"),
+    )
+    return Result(columns, rows, scalars, draw, size=(6.0, 5.6), note=note)
 
 
 def scope(runs: Sequence[KeptRun]) -> Result:
@@ -246,6 +249,25 @@ def _five(estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
         return values
     mean = math.fsum(value.value for value in values.values()) / len(values)
     return values | {"Avg.": Estimate(mean, math.nan, math.nan, len(values), "none")}
+
+
+def _costs(label: str, stream: Sequence[Mapping[str, Any]]) -> Iterator[Scalar]:
+    """Yield the median of time and peak memory, how each grows over the stream, and the time to route at its end."""
+    measured = {
+        "the time per edit": ("median seconds per edit", [row["seconds"] for row in stream]),
+        "an edit's peak memory": (
+            "median peak memory of an edit, MiB above what was held",
+            [row["peak"] / MIB for row in stream if "peak" in row],
+        ),
+    }
+    for what, (median, values) in measured.items():
+        if found := trend(values):
+            name = f"growth of {what} over the stream, as a share of its median"
+            yield Scalar(label, name, found.growth, found.low, found.high)
+        if values:
+            yield Scalar(label, median, float(np.median(values)))
+    if routed := [row["routing"] for row in stream if "routing" in row]:
+        yield Scalar(label, f"milliseconds to route a question after {len(stream)} edits", 1e3 * routed[-1])
 
 
 def _kept(row: Mapping[str, Any]) -> int | None:

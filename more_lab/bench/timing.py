@@ -1,4 +1,4 @@
-"""The clock of `more bench`: seconds by part of an edit, the batches of its writes, and peak memory."""
+"""The clock of `more bench`: seconds by part of an edit, and the batches of its writes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -132,37 +131,3 @@ def _mix(name: str, passes: Passes, numbers: Sequence[int], *_: object) -> Count
     new = sum(number == passes.context.number for number in numbers)
     held = 0 if name == "look" or passes.one_pass else min(len(passes.anchors), passes.recipe.anchors.size)
     return Counter({"": new, "rehearsal": len(numbers) - new, "anchors": held} if numbers else {"": 1})
-
-
-class PeakMemory:
-    """Peak memory since `restart`: of the GPU, or on Linux of this process; unknown elsewhere."""
-
-    def __init__(self, device: str) -> None:
-        self._cuda = torch.device(device).type == "cuda"
-
-    def held(self) -> int | None:
-        """Return the bytes held now."""
-        return torch.cuda.memory_allocated() if self._cuda else _status("VmRSS")
-
-    def restart(self) -> None:
-        """Reset the peak."""
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            with suppress(OSError):
-                _CLEAR.write_text("5")  # proc(5): resets VmHWM
-
-    def peak(self) -> int | None:
-        """Return the most bytes held since `restart`."""
-        return torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM")
-
-
-_CLEAR = Path("/proc/self/clear_refs")
-
-
-def _status(name: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)

@@ -38,9 +38,9 @@ from more_cli.model.machine import GIB, Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.estimate import estimate
 from more_cli.recipe.files import load_recipe
+from more_cli.runner.costs import PeakMemory
 from more_lab.bench.floor import Floor, Peer, _timed
 from more_lab.bench.random_edits import write_random_edits
-from more_lab.bench.timing import PeakMemory
 
 LIMIT = 600.0
 """Seconds of the whole run."""

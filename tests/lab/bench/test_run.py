@@ -15,6 +15,7 @@ from more_cli.inputs.edits import read_edits
 from more_cli.model.loading import load_runtime
 from more_cli.model.machine import Machine
 from more_cli.ops.session import open_session
+from more_cli.runner import costs
 from more_cli.store.state import load_state
 from more_cli.store.target import Target
 from more_lab.bench import floor
@@ -233,7 +234,7 @@ def test_random_edits_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
 
 
 def test_peak_memory_is_that_since_the_restart() -> None:
-    peak = stopwatch.PeakMemory("cpu")
+    peak = costs.PeakMemory("cpu")
     if peak.held() is None:
         pytest.skip("no account of memory on this system")
     peak.restart()
