@@ -1,5 +1,5 @@
-"""Write the pages that come from the code: `cli.md`, `recipes.md`, `json.md` with `schemas.json`, `security.md`,
-`research/claims.md`, `research/rivals/`.
+"""Write the pages that come from the code: `cli.md`, `more-cli.1`, `recipes.md`, `json.md` with `schemas.json`,
+`security.md`, `research/claims.md`, `research/rivals/`.
 
 python docs/generate.py             writes them
 python docs/generate.py --check     says which are not up to date (exit code 1)
@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from generator import examples
 from generator.claims import claims_page
 from generator.commands import commands_page
+from generator.manual import manual_page
 from generator.outputs import json_page
 from generator.pages import PAGES, with_texts
 from generator.recipes import recipes_page
@@ -36,6 +37,7 @@ def pages() -> dict[str, str]:
     """Return the text of every generated page, by file name."""
     return {
         "cli.md": commands_page(),
+        "more-cli.1": manual_page(),
         "recipes.md": recipes_page(),
         "json.md": json_page(),
         "schemas.json": schemas_text(),

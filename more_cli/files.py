@@ -261,6 +261,16 @@ def move(path: Path, new: Path) -> None:
         sync_folder(new.parent)
 
 
+def open_to_append(path: Path) -> int:
+    """Open a file of lines for reading and appending, made if it is missing; return its descriptor.
+
+    Raises:
+        OSError: the system's error (see `disk_errors`).
+    """
+    # O_BINARY exists on Windows only, where a newline would be written as two bytes.
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+
+
 def append_line(fd: int, line: bytes) -> None:
     """Append ``line`` to an open file and wait until it is on disk; on failure restore the file's length.
 

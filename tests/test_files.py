@@ -332,3 +332,20 @@ def test_the_lock_is_let_go_after_an_exception(tmp_path: Path) -> None:
         (tmp_path / "lock.pid").write_text("not a number")
         with pytest.raises(StateError, match="by another process"), writer_lock(tmp_path / "lock"):
             pass
+
+
+def test_lines_are_appended_as_bytes_where_the_system_would_translate_newlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows has the flag `O_BINARY`; here a free bit stands for it."""
+    opened: list[int] = []
+    monkeypatch.setattr(os, "O_BINARY", 1 << 28, raising=False)
+    real = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, mode: opened.append(flags) or real(path, flags & ~(1 << 28), mode)
+    )
+    descriptor = files.open_to_append(tmp_path / "lines")
+    files.append_line(descriptor, b"one\n")
+    os.close(descriptor)
+    assert opened[0] & (1 << 28)
+    assert (tmp_path / "lines").read_bytes() == b"one\n"

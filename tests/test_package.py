@@ -5,12 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from more_cli import __version__
 from more_cli.errors import DISTRIBUTION, install_hint
 from more_cli.outputs.evaluations import DemoOutput
 from support.schemas import differences_of
@@ -19,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 LARGEST_WHEEL = 10 * 10**6  # bytes
+LARGEST_SOURCES = 30 * 10**6
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +33,17 @@ def wheel(tmp_path_factory) -> Path:
     subprocess.run(build, check=True, capture_output=True)
     (built,) = folder.glob("more_vlm-*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    """A folder with what `python -m build` makes for a package index: the sources, and a wheel that is made of them."""
+    if missing := [name for name in ("build", "twine", "hatchling") if find_spec(name) is None]:
+        pytest.skip(f"{', '.join(missing)} not installed")
+    folder = tmp_path_factory.mktemp("index")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +58,8 @@ def test_the_wheel_is_small_and_has_recipes_but_not_how_the_demo_model_is_made(w
     assert wheel.stat().st_size <= LARGEST_WHEEL
     with zipfile.ZipFile(wheel) as archive:
         files = [PurePosixPath(name) for name in archive.namelist()]
-    assert {file.parts[0] for file in files} <= {"more_cli", "more_lab", files[-1].parts[0]}
-    assert files[-1].parts[0].endswith(".dist-info")
+    own = f"more_vlm-{__version__}"
+    assert {file.parts[0] for file in files} == {"more_cli", "more_lab", f"{own}.data", f"{own}.dist-info"}
     assert not [file for file in files if {"worlds", "tests"} & set(file.parts)]
     packed = {file.name for file in files if file.is_relative_to("more_cli/_data/recipes")}
     assert packed == {path.name for path in (ROOT / "recipes").glob("*.toml")}
@@ -90,6 +106,53 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(installed: Path, tmp_pa
     assert json.loads(result.stdout)["schema"] == "more.demo/2"
     assert differences_of(DemoOutput, json.loads(result.stdout)) == []
     assert (tmp_path / "more-demo" / "llava-edited" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_sources_and_wheel_can_be_uploaded(index: Path) -> None:
+    files = sorted(index.iterdir())
+    assert [path.name.removeprefix(f"more_vlm-{__version__}") for path in files] == ["-py3-none-any.whl", ".tar.gz"]
+    assert all(path.stat().st_size <= LARGEST_SOURCES for path in files)
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout
+    with tarfile.open(files[1]) as sources:
+        names = {PurePosixPath(*PurePosixPath(name).parts[1:]) for name in sources.getnames()}
+    assert {PurePosixPath(name) for name in ("CHANGELOG.md", "LICENSE", "docs/index.md", "more_cli/py.typed")} <= names
+    assert not [name for name in names if name.parts[:1] == ("tests",)]
+
+
+@pytest.mark.slow
+def test_installed_by_its_name_in_an_empty_environment_it_runs_the_commands_of_readme(
+    index: Path, tmp_path: Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    # Its dependencies are those of the environment that runs the tests, behind what is installed here.
+    (site,) = (tmp_path / "venv").glob("**/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--no-index", "--find-links", index]
+    done = subprocess.run([*pip, "--no-deps", "--ignore-installed", DISTRIBUTION], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    def started(*arguments: str) -> subprocess.CompletedProcess:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [programs / arguments[0], *arguments[1:]]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    shown = started("more-cli", "demo")
+    assert shown.returncode == 0, shown.stderr
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (following,) = {line for line in readme.splitlines() if line.startswith("next: ")} & set(shown.stdout.splitlines())
+    words = following.removeprefix("next: more ").partition(" shows")[0].split()
+    assert words == ["eval", "more-demo/llava", "--report", "demo.html"]
+    assert started("more-cli", *words).returncode == 0
+    assert "<html" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+    where = started("python", "-c", "import more_cli; print(more_cli.__file__)")
+    assert str(site) in where.stdout
+    assert (tmp_path / "venv" / "share" / "man" / "man1" / "more-cli.1").is_file()
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -35,11 +35,11 @@ of edits."""
 def commands_page() -> str:
     """Return the page of all commands."""
     group = typer.main.get_command(app)
-    listed = list(_leaves(group, "more"))
+    listed = list(leaves(group, "more"))
     summary = table(
         ("to", "command", "does"),
         [
-            (_panel(group, name).lower(), f"[`{name}`](#{_anchor(name)})", _paragraphs(command.help)[0])
+            (_panel(group, name).lower(), f"[`{name}`](#{_anchor(name)})", paragraphs(command.help)[0])
             for name, command in listed
         ],
     )
@@ -55,11 +55,12 @@ def commands_page() -> str:
     )
 
 
-def _leaves(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield every command that is no group, with its whole name."""
     for word in group.list_commands(None):
         command = group.commands[word]
         if hasattr(command, "commands"):
-            yield from _leaves(command, f"{name} {word}")
+            yield from leaves(command, f"{name} {word}")
         else:
             yield f"{name} {word}", command
 
@@ -78,13 +79,13 @@ def _exit_codes() -> str:
 
 
 # Options that mean the same in every command: one table for all of them.
-_COMMON = ("as_json", "quiet", "verbose")
-_MACHINE = ("device", "dtype", "device_map", "memory")
+COMMON = ("as_json", "quiet", "verbose")
+MACHINE = ("device", "dtype", "device_map", "memory")
 
 
 def _options_of_all(listed: list[tuple[str, Any]]) -> str:
     command = next(command for name, command in listed if name == "more edit")
-    rows = [_row(parameter) for parameter in command.params if parameter.name in _COMMON + _MACHINE]
+    rows = [_row(parameter) for parameter in command.params if parameter.name in COMMON + MACHINE]
     rows.append(("`-h`, `--help`", "", "Show the command's help."))
     return (
         "## Options that many commands have\n\n"
@@ -95,12 +96,12 @@ def _options_of_all(listed: list[tuple[str, Any]]) -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    text, examples = _help(command.help)
+    text, examples = parts_of(command.help)
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    own = [option for option in options if option.name not in _COMMON + _MACHINE]
+    own = [option for option in options if option.name not in COMMON + MACHINE]
     usage = " ".join([name, "[OPTIONS]", *map(placeholder, arguments)])
-    shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in _COMMON + _MACHINE)
+    shared = ", ".join(f"`{option.opts[0]}`" for option in options if option.name in COMMON + MACHINE)
     parts = [
         f"## `{name}` {{#{_anchor(name)}}}",
         text,
@@ -123,14 +124,15 @@ def _options(options: list[Any], *, grouped: bool) -> Iterator[str]:
         yield table((title, "default", "meaning"), [_row(option) for option in members])
 
 
-def _paragraphs(text: str | None) -> list[str]:
+def paragraphs(text: str | None) -> list[str]:
+    """Return the paragraphs of a help text, each on one line."""
     return [" ".join(part.split()) for part in (text or "").split("\n\n")]
 
 
-def _help(text: str | None) -> tuple[str, str]:
+def parts_of(text: str | None) -> tuple[str, str]:
     """Return a help text's paragraphs and its examples."""
     prose, _, examples = (text or "").partition("\b\nExamples:\n")
-    return "\n\n".join(filter(None, _paragraphs(prose))), "\n".join(line.strip() for line in examples.splitlines())
+    return "\n\n".join(filter(None, paragraphs(prose))), "\n".join(line.strip() for line in examples.splitlines())
 
 
 def _argument(argument: Any) -> tuple[str, str]:

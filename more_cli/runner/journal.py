@@ -23,7 +23,7 @@ from torch import Tensor
 
 from more_cli.editors.base import Editor, EditOutcome
 from more_cli.evaluation.probes import ProbeScore
-from more_cli.files import append_line, disk_errors, replacing
+from more_cli.files import append_line, disk_errors, open_to_append, replacing
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json
 
@@ -83,7 +83,7 @@ class RunJournal:
         """Append the measurements of one step."""
         path = self.folder / LINES
         with disk_errors(path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            fd = open_to_append(path)
             try:
                 append_line(fd, _as_lines(line))
             finally:

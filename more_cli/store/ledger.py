@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self, overload
 
 from more_cli.clock import timed
 from more_cli.errors import StateError
-from more_cli.files import append_line, cut, disk_errors, sha256_bytes, sync_folder
+from more_cli.files import append_line, cut, disk_errors, open_to_append, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
 from more_cli.inputs.turns import Turn
@@ -376,9 +376,7 @@ class Ledger:
         """Return the file opened for appending, after cutting off what a crash left at its end."""
         if self._fd is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # O_BINARY exists on Windows only, where a newline would be written as two bytes.
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-            self._fd = os.open(self.path, flags, 0o666)
+            self._fd = open_to_append(self.path)
             sync_folder(self.folder)
             sync_folder(self.folder.parent)
         size = os.fstat(self._fd).st_size

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from more_cli.files import append_line, disk_errors, replacing
+from more_cli.files import append_line, disk_errors, open_to_append, replacing
 from more_cli.progress import Progress
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json, finite
@@ -67,7 +67,7 @@ class SweepFolder:
     def _append(self, line: bytes) -> None:
         path = self.path / TIMINGS
         with disk_errors(path):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            fd = open_to_append(path)
             try:
                 append_line(fd, line)
             finally:

@@ -48,6 +48,14 @@ def test_the_entry_point_is_a_program_of_the_package() -> None:
     assert entry[2:-2] in PROJECT["project"]["scripts"]
 
 
+def test_a_registry_learns_title_licence_and_version() -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', "".join(arguments("LABEL"))))
+    assert labels["licenses"] == PROJECT["project"]["license"]
+    assert labels["version"] == "$VERSION"
+    assert "VERSION" in dict(rest.split("=", 1) for rest in arguments("ARG"))
+    assert {"title", "description"} <= set(labels)
+
+
 def test_what_is_copied_makes_the_whole_package(tmp_path: Path) -> None:
     for sources, target in (rest.rsplit(" ", 1) for rest in arguments("COPY")):
         folder = tmp_path / Path(target).relative_to("/tmp/more")
@@ -58,7 +66,8 @@ def test_what_is_copied_makes_the_whole_package(tmp_path: Path) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, folder)
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for pattern in (f"/{PROJECT['project']['readme']}", "/LICENSE", "/pyproject.toml", *wheel["include"]):
+    shared = [f"/{path}" for path in wheel["shared-data"]]
+    for pattern in (f"/{PROJECT['project']['readme']}", "/LICENSE", "/pyproject.toml", *wheel["include"], *shared):
         there = {path.relative_to(ROOT) for path in ROOT.glob(pattern[1:])}
         assert there
         assert there == {path.relative_to(tmp_path) for path in tmp_path.glob(pattern[1:])}

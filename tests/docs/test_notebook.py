@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
 def test_it_is_small_and_has_no_outputs() -> None:
     assert NOTEBOOK.stat().st_size < 10_000
     assert [cell for cell in CODE if cell["outputs"] or cell["execution_count"]] == []
+
+
+def test_one_click_opens_this_notebook_and_its_first_cell_installs_the_package() -> None:
+    (link,) = re.findall(r"\]\((https://colab\.research\.google\.com/github/\S+)\)", "".join(CELLS[0]["source"]))
+    repository, _, path = link.removeprefix("https://colab.research.google.com/github/").partition("/blob/main/")
+    assert ROOT / path == NOTEBOOK
+    assert f"git+https://github.com/{repository}" in "".join(CODE[0]["source"])
+    assert repository in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "who releases it sets the address"
 
 
 @pytest.mark.slow
