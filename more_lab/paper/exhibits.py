@@ -16,7 +16,6 @@ from more_lab.experiments.published import EDITORS
 
 FILE = Path(__file__).with_name("exhibits.toml")
 ALL = "all"
-OWN = EDITORS["M-ORE"]
 
 
 class Variant(BaseModel):
@@ -70,6 +69,11 @@ class Exhibit(BaseModel):
     """Of `more analyze`; an exhibit without any is a table of scores."""
     printed: str = ""
     """The table of `published.json` that it shows. Default: the one of its own name, if there is one."""
+
+    @property
+    def compares_editors(self) -> bool:
+        """Whether it has every editor of the main table, and so can have others beside them."""
+        return self.variants.keys() == EDITORS.keys()
 
 
 @cache

@@ -164,7 +164,7 @@ class Measurement:
     """`settings` and what is cached; checkpoints are those of the exhibit, if none are given here."""
     machine: Machine
     editors: Sequence[str] = ()
-    """The only editors to run; of a table with editors also such as the paper lacks."""
+    """The only editors to run; where all of the paper are compared, also such as it lacks."""
     progress: Progress = no_progress
 
     def run(self, notices: Sequence[str] = ()) -> Reproduction:
@@ -188,14 +188,13 @@ class Measurement:
     @cached_property
     def variants(self) -> dict[str, Variant]:
         """The runs to make, by name."""
+        found, beside = self.exhibit.variants, self.exhibit.compares_editors
         if not self.editors:
-            found = dict(self.exhibit.variants)
-            return found | {"more": Variant(editor="more")} if self.exhibit.name == "table-1" else found
+            return found | {"more": Variant(editor="more")} if beside else found
         names = [entry_of(editor).name for editor in self.editors]
-        chosen = {name: run for name, run in self.exhibit.variants.items() if run.editor in names}
-        missing = [name for name in names if name not in {run.editor for run in chosen.values()}]
-        own = {run.editor for run in self.exhibit.variants.values()}
-        return chosen | ({name: Variant(editor=name) for name in missing} if len(own) > 1 else {})
+        chosen = {name: run for name, run in found.items() if run.editor in names}
+        there = {run.editor for run in chosen.values()}
+        return chosen | {name: Variant(editor=name) for name in names if beside and name not in there}
 
     def _suite(self, name: str) -> EditSuite | MoreError:
         """Return a suite of edits, or why it cannot be had."""
