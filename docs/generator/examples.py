@@ -31,6 +31,7 @@ capability        eval llava --suite mme
 eval.suite        eval llava --suite e-vqa --limit 2
 compare-editors   compare none ft-m --suite e-vqa --limit 2
 exhibits          reproduce
+kit               reproduce kit -o kit
 reproduce         reproduce table-1 llava --editor none --checkpoints 1
 sign              sign llava --key key
 merge             merge llava -o llava-edited --verify --sha256

@@ -19,9 +19,13 @@ from more_cli.options import SUITE, option
 from more_lab.cli import suite_options as suites
 
 if TYPE_CHECKING:
+    from more_cli.render.page import Page
     from more_lab.experiments.run import LabOptions
     from more_lab.paper.exhibits import Exhibit
     from more_lab.paper.reproduce import Reproduction
+
+
+KIT = "kit"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,21 @@ class PaperOptions(suites.MeasureOptions):
         if self.out is None and (drawn := next((each.name for each in exhibits if each.analyses), None)):
             raise UsageError(f"`{drawn}` has figures, and they need a folder", "add --out DIR")
 
+    def write(self, page: Page) -> None:
+        """Write the page into the folder, if one was named.
+
+        Raises:
+            StateError, ResourceError: it cannot be written.
+        """
+        if self.out is None:
+            return
+        from more_cli.files import disk_errors
+        from more_cli.render.outlets import write_outlets
+
+        with disk_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        write_outlets(page, [self.out / "index.html", self.out / "index.md"])
+
     def run_options(self) -> LabOptions:
         """Return them as a run takes them; no checkpoints stand for those of the paper.
 
@@ -70,7 +89,7 @@ class PaperOptions(suites.MeasureOptions):
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A table or figure, or all; without it they are listed."),
+        typer.Argument(metavar="[NAME]", help="A table or figure, all, or kit; without it they are listed."),
     ] = None,
     models: Annotated[
         list[Path] | None,
@@ -103,25 +122,24 @@ def reproduce(
       more reproduce table-1 --editor ft-m --editor more:paper --checkpoints 1,10
       more reproduce all -o paper/
       more reproduce all llava-1.5-7b-hf/ blip2-opt-2.7b/ --data-root editing-data/ -o paper/ --device cuda
+      more reproduce kit -o kit/      # a folder to take to a machine with a real model and a GPU
     """
     from more_lab.paper.exhibits import chosen
 
     if name is None:
         _list(output)
         return
+    if name == KIT:
+        _write_kit(output, options.out)
+        return
     exhibits = chosen(name)
     options.check(exhibits)
     files.check()
     results = _measured(exhibits, models or [_demo(output)], options, machine, editor or (), output)
-    from more_cli.files import disk_errors
-    from more_cli.render.outlets import write_outlets
     from more_lab.render.reproduction import of_reproductions
 
     page = of_reproductions(results)
-    if options.out is not None:
-        with disk_errors(options.out):
-            options.out.mkdir(parents=True, exist_ok=True)
-        write_outlets(page, [options.out / "index.html", options.out / "index.md"])
+    options.write(page)
     files.write(page, lambda: _show(output, results, options.out))
     if not all(found.complete for found in results):
         raise FailedEditsError("not everything was measured", "the lines `not run` say why")
@@ -172,6 +190,22 @@ def _list(output: Output) -> None:
     ]
     output.table(("name", "shows", "in the paper", "on", "runs"), rows, numbers=("runs",))
     output.line("all: every one, and a page")
+
+
+def _write_kit(output: Output, out: Path | None) -> None:
+    """Write the kit for a real model.
+
+    Raises:
+        UsageError: no folder was named, or it is not empty.
+    """
+    from more_lab.outputs.comparisons import KitOutput
+    from more_lab.paper.kit_folder import write_kit
+
+    if out is None:
+        raise UsageError("`reproduce kit` needs a folder", "add --out DIR")
+    files = write_kit(out)
+    output.json(KitOutput(folder=out, files=files))
+    output.line(f"wrote {out}: take it to a machine with a model and a GPU, and begin with {out / 'README.md'}")
 
 
 def _demo(output: Output) -> Path:

@@ -211,3 +211,12 @@ class ExhibitsOutput(Printed, schema="more.exhibits/1", command="more reproduce 
     """The tables and figures that can be measured."""
 
     exhibits: list[_Exhibit]
+
+
+class KitOutput(Printed, schema="more.kit/1", command="more reproduce kit -o DIR --json"):
+    """The kit for a real model."""
+
+    folder: FilePath
+    """where it was written"""
+    files: list[str]
+    """its files"""

@@ -1,0 +1,247 @@
+"""Try `more` on a model of your own, and pack one report to send back.
+
+python run.py MODEL [--device cuda] [--data-root DIR] [--edits 20]
+
+It needs `more-cli` on PATH (see README.md). Every step writes into work/; a second run does what is not done. The model
+is never changed. report.zip has numbers and messages: no weights, no pictures, and no paths of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import getpass
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+WORK, STEPS, MERGED = HERE / "work", HERE / "work" / "steps", HERE / "work" / "merged"
+STATE, REPORT = WORK / "kit.more", HERE / "report.zip"
+PACKAGES = ("more-vlm", "torch", "transformers", "safetensors", "accelerate", "vllm")
+SCORES = (
+    *("rel.gen_exact", "gen_text.gen_exact", "gen_image.gen_exact"),
+    *("loc_text.loc_expkl_answer", "loc_image.loc_expkl_answer"),
+)
+RESULT = (0, 3, 6)
+"""Exit codes of `more-cli` that leave a result: all well, an edit was not learnt, a gate was missed."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command."""
+
+    name: str
+    command: tuple[str, ...]
+    skipped: str = ""
+    """Why it is left out."""
+
+    @property
+    def code_file(self) -> Path:
+        """The file with its exit code and time, written when it has ended."""
+        return STEPS / f"{self.name}.json"
+
+    def ended(self) -> dict[str, Any] | None:
+        """Return exit code and seconds of an earlier run; None if it has no result yet."""
+        found = json.loads(self.code_file.read_text()) if self.code_file.exists() else None
+        return found if found and found["code"] in RESULT and found["command"] == list(self.command) else None
+
+    def run(self) -> dict[str, Any]:
+        """Run it; its output is kept beside its exit code."""
+        started = time.monotonic()
+        with open(STEPS / f"{self.name}.out", "wb") as out, open(STEPS / f"{self.name}.err", "wb") as err:
+            try:
+                code = subprocess.run(self.command, stdout=out, stderr=err, cwd=HERE, check=False).returncode
+            except OSError as error:
+                err.write(f"{error}\n".encode())
+                code = 127
+        found = {"command": list(self.command), "code": code, "seconds": round(time.monotonic() - started, 1)}
+        scratch = self.code_file.with_suffix(".part")
+        scratch.write_text(json.dumps(found))
+        scratch.replace(self.code_file)
+        return found
+
+
+def steps(options: argparse.Namespace) -> Iterator[Step]:
+    """Yield the steps in order."""
+    model, machine = str(options.model.resolve()), ("--device", options.device) if options.device else ()
+    state = ("--state", str(STATE))
+    this = (sys.executable, str(Path(__file__).resolve()))
+    yield Step("status", ("more-cli", "status", model, "--estimate", "--json"))
+    yield Step("init", ("more-cli", "init", model, *state, "--anchors", "anchors.jsonl", *machine, "--json"))
+    edits = ("edits.jsonl", "--limit", str(options.edits))
+    yield Step("edit", ("more-cli", "edit", model, *edits, *state, *machine, "--json"))
+    yield Step("eval", ("more-cli", "eval", model, *state, *machine, "--report", "work/report.html", "--json"))
+    yield Step("merge", ("more-cli", "merge", model, *state, "-o", str(MERGED), "--force", "--sha256", "--json"))
+    yield Step("verify", ("more-cli", "verify", str(MERGED), "--deep", "--json"))
+    asked = ("--answers", str(MERGED), "--edits", str(options.edits), *machine)
+    yield Step("transformers", (*this, "transformers", *asked))
+    missing = "" if importlib.util.find_spec("vllm") else "vLLM is not installed"
+    yield Step("vllm", (*this, "vllm", *asked), missing)
+    data = ("--data-root", str(options.data_root.resolve())) if options.data_root else ()
+    rows = ("--editor", "ft-m", "--editor", "more:paper", "--checkpoints", "1,10", "--json")
+    why = "" if data else "give --data-root with the files of E-VQA and E-IC"
+    yield Step("table-1", ("more-cli", "reproduce", "table-1", model, *data, *rows, *machine), why)
+
+
+def lines(edits: int) -> list[dict[str, Any]]:
+    """Return the first edits of the kit."""
+    text = (HERE / "edits.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()[:edits]]
+
+
+def with_transformers(merged: Path, edits: int, device: str | None) -> Iterator[str]:
+    """Yield the answer of the merged checkpoint to each edit's question, loaded as anybody would."""
+    import torch
+    from PIL import Image
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(merged, trust_remote_code=False)
+    model = AutoModelForImageTextToText.from_pretrained(merged, dtype="auto", trust_remote_code=False)
+    model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    for edit in lines(edits):
+        content = [{"type": "image"}, {"type": "text", "text": edit["question"]}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        picture = Image.open(HERE / edit["image"]).convert("RGB")
+        # A chat template writes the token that begins a sequence, where the model has one.
+        own = bool(processor.tokenizer.bos_token and prompt.startswith(processor.tokenizer.bos_token))
+        inputs = processor(images=picture, text=prompt, return_tensors="pt", add_special_tokens=not own)
+        inputs = inputs.to(model.device, dtype=model.dtype)
+        with torch.inference_mode():
+            ids = model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        yield processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+def with_vllm(merged: Path, edits: int) -> Iterator[str]:
+    """Yield the answer of the merged checkpoint to each edit's question, served by vLLM."""
+    vllm = importlib.import_module("vllm")  # by its name: it is not among the packages that this is checked with
+    model = vllm.LLM(model=str(merged), max_model_len=2048)
+    for edit in lines(edits):
+        picture = base64.b64encode((HERE / edit["image"]).read_bytes()).decode()
+        content = [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}},
+            {"type": "text", "text": edit["question"]},
+        ]
+        chat = [{"role": "user", "content": content}]
+        (answer,) = model.chat(chat, vllm.SamplingParams(temperature=0, max_tokens=16), add_special_tokens=True)
+        yield answer.outputs[0].text.strip()
+
+
+def environment() -> dict[str, Any]:
+    """Return what the numbers were measured with."""
+    found: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform(terse=True)}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    try:
+        query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        found["gpus"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+    except OSError:
+        found["gpus"] = []
+    return found
+
+
+def summary(options: argparse.Namespace, ended: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers in short: what became of the steps, and which corrections hold where."""
+    found: dict[str, Any] = {"environment": environment(), "edits": options.edits, "steps": ended}
+    if (scores := output("eval")) is not None:
+        found["scores"] = {
+            name: round(scores["metrics"][name]["value"], 3) for name in SCORES if name in scores["metrics"]
+        }
+    targets = [edit["target"] for edit in lines(options.edits)]
+    for loader in ("transformers", "vllm"):
+        if (answers := output(loader)) is not None:
+            found[f"right in {loader}"] = sum(a == target for a, target in zip(answers, targets, strict=False))
+    return found
+
+
+def output(name: str) -> Any:
+    """Return what a step printed as JSON; None if it has no result."""
+    try:
+        return json.loads((STEPS / f"{name}.out").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def scrubbed(text: str, model: Path) -> str:
+    """Return text without paths, names of the user and of the machine."""
+    hidden = {str(model.resolve()): "MODEL", str(model): "MODEL", str(HERE): "KIT", str(Path.home()): "HOME"}
+    hidden |= {sys.prefix: "PYTHON", socket.gethostname(): "HOST", getpass.getuser(): "USER"}
+    for secret in sorted(hidden, key=len, reverse=True):
+        text = text.replace(secret, hidden[secret]) if len(secret) > 3 else text
+    return text
+
+
+def pack(found: dict[str, Any], model: Path) -> None:
+    """Write the report, whole or not at all."""
+    scratch = REPORT.with_suffix(".part")
+    with zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("summary.json", scrubbed(json.dumps(found, indent=1), model))
+        for path in sorted(STEPS.iterdir()):
+            if path.suffix in (".out", ".err", ".json"):
+                packed.writestr(f"steps/{path.name}", scrubbed(path.read_text("utf-8", "replace"), model))
+    scratch.replace(REPORT)
+
+
+def all_steps(options: argparse.Namespace) -> int:
+    """Run what is not done, say what became of it, and pack the report; return the exit code."""
+    STEPS.mkdir(parents=True, exist_ok=True)
+    ended = dict[str, Any]()
+    for step in steps(options):
+        if step.skipped:
+            ended[step.name] = {"skipped": step.skipped}
+            print(f"{step.name:14} skipped: {step.skipped}", flush=True)
+            continue
+        found = step.ended()
+        again = " (earlier)" if found else ""
+        found = found or step.run()
+        ended[step.name] = {name: found[name] for name in ("code", "seconds")}
+        word = "done" if found["code"] in RESULT else f"FAILED, see work/steps/{step.name}.err"
+        print(f"{step.name:14} {word} in {found['seconds']:,.0f} s{again}", flush=True)
+    found = summary(options, ended)
+    pack(found, options.model)
+    for name, value in found.get("scores", {}).items():
+        print(f"{name:28} {value}")
+    for loader in ("transformers", "vllm"):
+        if (right := found.get(f"right in {loader}")) is not None:
+            print(f"{loader}: {right} of {options.edits} corrections hold in the merged checkpoint")
+    print(f"wrote {REPORT}: please look through it, then send it back")
+    return int(any(step.get("code", 0) not in RESULT for step in ended.values()))
+
+
+def main(arguments: list[str]) -> int:
+    """Run all steps, or with `transformers` or `vllm` the one that this script is itself."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="checkpoint folder")
+    parser.add_argument("--device", help="such as cuda; by default what more-cli chooses")
+    parser.add_argument("--data-root", type=Path, help="folder with the files of E-VQA and E-IC")
+    parser.add_argument("--edits", type=int, default=20)
+    parser.add_argument("--answers", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.answers is not None:
+        named = str(options.model)
+        answers = with_vllm(options.answers, options.edits) if named == "vllm" else None
+        print(json.dumps(list(answers or with_transformers(options.answers, options.edits, options.device))))
+        return 0
+    if not (options.model / "config.json").is_file():
+        parser.error(f"{options.model} holds no config.json: name the folder of a checkpoint")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    return all_steps(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

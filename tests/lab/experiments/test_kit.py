@@ -1,0 +1,101 @@
+"""The kit for a real model, tried end to end on small trained ones: its script is started as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from more_cli.demo.files import demo_model_dir
+from support.helpers import Result, run
+from support.paths import ROOT
+
+STEPS = ["status", "init", "edit", "eval", "merge", "verify", "transformers", "vllm", "table-1"]
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """The kit, written by the command."""
+    written = run("reproduce", "kit", "-o", tmp_path / "kit", "--json")
+    assert written.code == 0, written.err
+    assert {"README.md", "run.py", "requirements.txt", "edits.jsonl"} < set(written.json["files"])
+    return tmp_path / "kit"
+
+
+def started(kit: Path, *arguments: object, path: Path | None = None) -> Result:
+    programs = os.pathsep.join(map(str, [path or Path(sys.executable).parent, os.environ["PATH"]]))
+    environment = os.environ | {"PATH": programs, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, kit / "run.py", *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=kit.parent)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_the_kit_is_complete_and_pinned(kit: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (kit / "edits.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 20
+    for line in lines:
+        named = [
+            line["image"],
+            *line["image_rephrases"],
+            *(probe["image"] for probe in line["locality"] if "image" in probe),
+        ]
+        assert all((kit / picture).is_file() for picture in named)
+    pins = dict(line.split("==") for line in (kit / "requirements.txt").read_text().splitlines())
+    assert {"more-vlm", "torch", "transformers"} <= set(pins)
+    again = run("reproduce", "kit", "-o", kit)
+    assert again.code == 2
+    assert "not empty" in again.err
+    nowhere = run("reproduce", "kit")
+    assert (nowhere.code, nowhere.err) == (2, "error: `reproduce kit` needs a folder\nhint: add --out DIR\n")
+    no_model = started(kit, tmp_path)
+    assert no_model.code == 2
+    assert "holds no config.json" in no_model.err
+
+
+def test_a_step_that_fails_stops_no_other_and_the_report_says_so(kit: Path, tmp_path: Path) -> None:
+    """With a `more-cli` that always fails: every step is tried, and the next run tries again."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    stub = programs / "more-cli"
+    stub.write_text(f"#!/bin/sh\necho {Path.home()}/secret >&2\nexit 4\n")
+    stub.chmod(0o755)
+    for _ in range(2):
+        done = started(kit, demo_model_dir(), "--edits", 1, path=programs)
+        assert done.code == 1
+        assert [line.split()[0] for line in done.out.splitlines()[: len(STEPS)]] == STEPS
+        assert "edit           FAILED, see work/steps/edit.err" in done.out
+        assert "(earlier)" not in done.out
+    with zipfile.ZipFile(kit / "report.zip") as report:
+        found = json.loads(report.read("summary.json"))
+        assert (found["steps"]["edit"]["code"], found["steps"]["table-1"]["skipped"][:4]) == (4, "give")
+        assert report.read("steps/edit.err") == b"HOME/secret\n"
+
+
+@pytest.mark.slow
+def test_from_status_to_the_report_on_a_trained_model(kit: Path) -> None:
+    done = started(kit, demo_model_dir(), "--edits", 2)
+    assert done.code == 0, done.out + done.err
+    assert "transformers: 2 of 2 corrections hold in the merged checkpoint" in done.out
+    assert "vllm           skipped: vLLM is not installed" in done.out
+    with zipfile.ZipFile(kit / "report.zip") as report:
+        texts = {name: report.read(name).decode() for name in report.namelist()}
+    assert {f"steps/{step}.out" for step in STEPS[:7]} < texts.keys()
+    assert not [name for name, text in texts.items() if str(kit) in text or str(demo_model_dir()) in text]
+    assert json.loads(texts["summary.json"])["scores"]["rel.gen_exact"] == 1.0
+    again = started(kit, demo_model_dir(), "--edits", 2)
+    assert again.out.count("(earlier)") == 7
+
+
+@pytest.mark.slow
+def test_on_qwen2_vl_all_but_its_own_video_processor(kit: Path) -> None:
+    """The small Qwen2-VL has no video part, which transformers' own processor wants; published checkpoints have it."""
+    done = started(kit, ROOT / "tests" / "data" / "qwen2_vl", "--edits", 1)
+    failed = [line.split()[0] for line in done.out.splitlines() if " FAILED" in line]
+    assert (done.code, failed) == (1, ["transformers"]), done.out + done.err
+    assert "video" in (kit / "work" / "steps" / "transformers.err").read_text().splitlines()[-1]
+    assert "rel.gen_exact                1.0" in done.out
