@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ from more_cli.cli.records import command
 from more_cli.errors import StateError, UsageError, install_hint
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
+from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.api import Model
@@ -29,6 +31,12 @@ def review(
         int, typer.Option(metavar="N", min=0, max=65_535, help="Port of 127.0.0.1; 0 for any free one.")
     ] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    queue: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="JSON Lines of rated answers; those rated down are corrected one after the other."
+        ),
+    ] = None,
     state: opt.StateFile = None,
     verbose: Annotated[
         int, typer.Option("--verbose", "-v", count=True, help="More messages on stderr; -vv for all.")
@@ -46,6 +54,7 @@ def review(
     Examples:
       more review llava/
       more review llava/ --port 8800 --open
+      more review llava/ --queue answers.jsonl    # lines of question, image, answer, rating
     """
     output = Output(verbose=verbose)
     _require_extra()
@@ -57,6 +66,13 @@ def review(
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
     require_checkpoint(target.model)
+    ratings = None
+    if queue is not None:
+        from more_cli.inputs.ratings import read_ratings
+
+        ratings = read_ratings(queue)
+        left = f"{counted(ratings.up, 'answer')} rated up, {ratings.unrated} not rated"
+        output.note(f"{counted(len(ratings.mistakes), 'mistake')} to correct; left out: {left}")
 
     def opened(progress: Progress) -> Model:
         from more_cli.api import open_model
@@ -71,7 +87,7 @@ def review(
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    serve(target, Worker(opened, as_user_error), port, started, output.note)
+    serve(target, Worker(opened, as_user_error), port, started, output.note, ratings)
 
 
 def _require_extra() -> None:

@@ -313,7 +313,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
     problems: list[Problem] = []
     with opened(path) as file:
         for record in records(file, str(path)):
-            checked = _checked(record, ProbeLine)
+            checked = checked_line(record, ProbeLine)
             if not isinstance(checked, ProbeLine):
                 problems += checked
                 continue
@@ -344,10 +344,10 @@ def raise_all(problems: Iterable[Problem]) -> None:
         raise StreamErrors([str(item) for item in listed], next((item.hint for item in listed if item.hint), ""))
 
 
-LineModel = TypeVar("LineModel", bound=_Line)
+LineModel = TypeVar("LineModel", bound=BaseModel)
 
 
-def _checked(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
+def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
     """Return the record as a line of type ``model``, or all problems with it."""
     if record.problem:
         return [record.problem]
@@ -409,7 +409,7 @@ class _Resolver:
 
 def parse_edit_line(record: Record) -> EditLine | list[Problem]:
     """Return a record as an edit line, or all problems with it; no image is opened."""
-    return _checked(record, EditLine)
+    return checked_line(record, EditLine)
 
 
 def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:

@@ -21,13 +21,15 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from more_cli.errors import DataError, MoreError, UsageError
+from more_cli.inputs.ratings import Ratings
 from more_cli.ops.log import show
 from more_cli.options import CombineOptions
 from more_cli.render.templates import static
-from more_cli.review.drafts import OTHER, Draft
+from more_cli.review.drafts import EARLIER, OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
 from more_cli.review.pages import STATIC, page
 from more_cli.review.pictures import SIDES, Pictures
+from more_cli.review.queue import Queue
 from more_cli.review.tasks import (
     Applied,
     Apply,
@@ -55,7 +57,11 @@ _TOO_MUCH = "Part exceeded", "Field exceeded", "Too many"
 """How Starlette begins what it says of a form with too long or too many fields."""
 WAIT = 0.4
 """Seconds for which a job's page waits before it says that the job is not done; then it looks again every second."""
-DRAFT_TASKS: dict[str, Callable[[Draft, Pictures], Task]] = {"base": BaseAnswers, "check": Check, "apply": Apply}
+DRAFT_TASKS: dict[str, Callable[[Draft, Desk], Task]] = {
+    "base": lambda draft, desk: BaseAnswers(draft, desk.pictures),
+    "check": lambda draft, desk: Check(draft, desk.pictures),
+    "apply": lambda draft, desk: Apply(draft, desk.pictures, queue=desk.queue),
+}
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,12 @@ class Desk:
     edits: Edits
     pictures: Pictures
     worker: Worker
+    queue: Queue | None = None
 
     def page(self, template: str, code: int = 200, **values: Any) -> HTMLResponse:
         """Return a page with what stands on every page."""
-        return HTMLResponse(page(template, target=self.target, running=self.worker.running, **values), code)
+        about = {"target": self.target, "running": self.worker.running, "queue": self.queue}
+        return HTMLResponse(page(template, **about, **values), code)
 
     def start(self, task: Task) -> RedirectResponse:
         """Put a task in line and lead to its job's page."""
@@ -81,15 +89,24 @@ class Desk:
         return job if job is not None and job.ended.is_set() and job.task.path == path else None
 
 
-def make_app(target: Target, uploads: Path, worker: Worker) -> FastAPI:
-    """Return the page of one state, still without its guard; `uploads` is a folder for uploaded pictures."""
+def make_app(target: Target, uploads: Path, worker: Worker, ratings: Ratings | None = None) -> FastAPI:
+    """Return the page of one state, still without its guard; `uploads` is a folder for uploaded pictures.
+
+    Mistakes among `ratings` are a queue.
+
+    Raises:
+        StateError: it cannot be read which of them are done.
+    """
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    desk = Desk(target, Edits(target), Pictures(target.folder / "images", uploads), worker)
+    pictures = Pictures(target.folder / "images", uploads)
+    queue = Queue(ratings, target, pictures) if ratings else None
+    desk = Desk(target, Edits(target), pictures, worker, queue)
     _reading(app, desk)
     _asking(app, desk)
     _changing(app, desk)
     _scoring(app, desk)
     _combining(app, desk)
+    _queueing(app, desk)
     _failing(app, desk)
     return app
 
@@ -203,7 +220,7 @@ def _changing(app: FastAPI, desk: Desk) -> None:
         if problem or task is None:
             wrong = {"image": [problem.message]} if problem else {"": ["no such button"]}
             return _draft_page(desk, replace(drafted, problems=wrong))
-        return desk.start(task(drafted, desk.pictures))
+        return desk.start(task(drafted, desk))
 
     @app.post("/retry")
     def retry(id: Annotated[str, Form()] = "", settings: Annotated[str, Form()] = "") -> Response:
@@ -264,18 +281,21 @@ def _combining(app: FastAPI, desk: Desk) -> None:
         own = desk.target.sidecar
         others = sorted(path.name for path in own.parent.glob("*.more") if path.name != own.name and path.is_file())
         values: dict[str, Any] = {"others": others, "other": other, "name": f"{own.stem}.combined.more"}
-        values |= {"job": desk.done(job, Combine(other, "").path), "plan": None, "incoming": [], "error": None}
+        values |= {"job": desk.done(job, Combine(other, "").path), "plan": None, "pairs": [], "error": None}
         if other in others:
             from more_cli.ops.combine import planned
             from more_cli.ops.shared import open_sources, require_same_setup
+            from more_cli.review.beside import beside
 
             try:
                 sources = open_sources([own, own.with_name(other)])
                 require_same_setup(sources)
                 values["plan"] = plan = planned(sources, CombineOptions(theirs=True))
-                values["incoming"] = [edit for edit in plan.union.edits if edit.id not in sources[0].holdings]
             except MoreError as error:
                 values["error"] = error
+            else:
+                desk.pictures.show_also(sources[1].ledger.folder / "images")
+                values["pairs"] = beside(sources, plan.union)
         return desk.page("combine.html", **values)
 
     @app.post("/combine")
@@ -283,6 +303,26 @@ def _combining(app: FastAPI, desk: Desk) -> None:
         other: Annotated[str, Form()], name: Annotated[str, Form()], theirs: Annotated[bool, Form()] = False
     ) -> Response:
         return desk.start(Combine(other, name.strip(), theirs))
+
+
+def _queueing(app: FastAPI, desk: Desk) -> None:
+    """Add the pages of mistakes to correct."""
+
+    @app.get("/queue")
+    def queue(key: str = "") -> Response:
+        if desk.queue is None:
+            raise HTTPException(404)
+        chosen = desk.queue.find(key) or next(iter(desk.queue.open), None)
+        if chosen is None:
+            return desk.page("queue.html")
+        return _draft_page(desk, desk.queue.draft(chosen), focused=True)
+
+    @app.post("/queue")
+    def skip(queued: Annotated[str, Form()]) -> Response:
+        if desk.queue is None or desk.queue.find(queued) is None:
+            raise HTTPException(404)
+        desk.queue.finish(queued, "skipped")
+        return RedirectResponse("/queue", 303)
 
 
 def _failing(app: FastAPI, desk: Desk) -> None:
@@ -322,10 +362,15 @@ def _ask_page(
     return desk.page("ask.html", status, job=job, problem=problem, choice=choice, **values)
 
 
-def _draft_page(desk: Desk, draft: Draft, error: MoreError | None = None, place: int = 0) -> HTMLResponse:
+def _draft_page(
+    desk: Desk, draft: Draft, error: MoreError | None = None, place: int = 0, *, focused: bool = False
+) -> HTMLResponse:
+    """Return the form; `focused` puts the cursor into the target."""
     status = 422 if draft.problems else 200
     choice = Choice.of(desk, draft.picture, place)
-    return desk.page("draft.html", status, draft=draft, error=error, choice=choice)
+    mistake = desk.queue.find(draft.queued) if desk.queue else None
+    values = {"draft": draft, "error": error, "choice": choice, "mistake": mistake, "focused": focused}
+    return desk.page("draft.html", status, **values)
 
 
 @dataclass(frozen=True)
@@ -360,6 +405,7 @@ async def _form(desk: Desk, request: Request) -> tuple[dict[str, str], MoreError
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         fields.setdefault("picture", "")
         others = [name.removeprefix(OTHER) for name in fields if name.startswith(OTHER)]
+        others += [value for name, value in fields.items() if name.startswith(EARLIER)]
         if any(desk.pictures.find(digest) is None for digest in (fields["picture"], *others) if digest):
             raise HTTPException(404)
         for name, upload in form.multi_items():

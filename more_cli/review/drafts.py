@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit
+from more_cli.inputs.turns import ROLES, Turn, messages_of
 
 BLANK_ROWS = 2
 """Empty rows for further locality questions."""
 OTHER = "other-"
 """How the name of a field begins that chooses another picture; its SHA-256 follows."""
+EARLIER = "earlier-"
+"""How the name of a field begins that holds a picture of the earlier turns; its SHA-256 is the value."""
 MOST_ROWS = 200
-"""Locality questions of one form."""
-_FIELD = re.compile(r"`(question|target|id|image_rephrases|image|rephrases|locality)\b[^`]*`")
+"""Locality questions, and earlier turns, of one form."""
+_FIELD = re.compile(r"`(question|target|id|image_rephrases|image|rephrases|locality|messages)\b[^`]*`")
 _PLACE = re.compile(r"^[^:]*(:\d+)?: ")
 """Name and line of the stream that a problem starts with: here there is one line only."""
 
@@ -48,6 +50,12 @@ class Draft:
     others: tuple[str, ...] = ()
     """SHA-256 of other pictures that should get the same answer."""
     locality: tuple[Nearby, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    """What was said before the question."""
+    earlier: tuple[str, ...] = ()
+    """SHA-256 of the pictures of these turns, in order."""
+    queued: str = ""
+    """Key of the mistake that it corrects; empty for none."""
     base: str | None = None
     """What the base answers to the question, once it was asked."""
     problems: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -63,6 +71,7 @@ class Draft:
             return value.replace("\r\n", "\n").strip() if isinstance(value, str) else ""
 
         rows = (number for number in range(MOST_ROWS) if text(f"near-question-{number}"))
+        earlier = tuple(str(form[name]) for name in sorted(form, key=_number) if name.startswith(EARLIER))
         return cls(
             question=text("question"),
             target=text("target"),
@@ -74,38 +83,51 @@ class Draft:
                 Nearby(text(f"near-question-{row}"), f"near-pictured-{row}" in form, text(f"near-answer-{row}"))
                 for row in rows
             ),
+            turns=tuple(_turns(text, len(earlier))),
+            earlier=earlier,
+            queued=text("queued"),
         )
 
     @classmethod
     def like(cls, edit: Edit) -> Draft:
-        """Return a draft about the same question and picture as an edit, without its target.
+        """Return a draft about the same question, pictures and earlier turns as an edit, without its target.
 
-        Locality questions about other pictures are left out: the form has one picture.
-
-        Raises:
-            UsageError: the edit has earlier turns, which the form does not have.
+        Locality questions about other pictures and those with turns of their own are left out: the form has neither.
         """
-        if edit.turns:
-            raise UsageError(
-                f"`{edit.id}` ends a conversation, which this form cannot hold",
-                "write the correction into an edits file, with its `messages`",
-            )
-        picture = edit.images[0].sha256 if edit.images else ""
+        own = edit.images[len(edit.before) :]
+        picture = own[0].sha256 if own else ""
         near = [
             Nearby(probe.question, probe.image is not None, probe.answer or "")
             for probe in edit.locality
-            if probe.image is None or probe.image.sha256 == picture
+            if not probe.turns and (probe.image is None or probe.image.sha256 == picture)
         ]
         others = tuple(image.sha256 for image in edit.image_rephrases)
-        return cls(edit.question, picture=picture, rephrases=edit.rephrases, others=others, locality=tuple(near))
+        draft = cls(edit.question, rephrases=edit.rephrases, others=others, locality=tuple(near))
+        return draft.about(edit.turns, tuple(image.sha256 for image in edit.before), picture)
+
+    def about(self, turns: tuple[Turn, ...], earlier: tuple[str, ...], picture: str) -> Draft:
+        """Return it with these earlier turns and their pictures, and a picture of the question."""
+        return replace(self, turns=turns, earlier=earlier, picture=picture)
+
+    def with_problems(self, problems: Mapping[str, Sequence[str]], notes: Sequence[str] = ()) -> Draft:
+        """Return it with what is wrong, by field."""
+        return replace(self, problems=problems, notes=notes)
+
+    @property
+    def said(self) -> list[tuple[int, str, str, int]]:
+        """The earlier turns and an empty round after them: number, role, text, and how many pictures a turn has."""
+        blank = [Turn(role, "") for role in ROLES]
+        return [(number, *turn) for number, turn in enumerate([*self.turns, *blank])]
 
     @property
     def rows(self) -> tuple[Nearby, ...]:
         """The locality questions and the empty rows after them."""
         return (*self.locality, *[Nearby("")] * BLANK_ROWS)
 
-    def line(self, image: Path | None, others: Sequence[Path | None] = ()) -> dict[str, Any]:
-        """Return the line of an edits file that says the same; `image` and `others` are where the pictures lie."""
+    def line(
+        self, image: Path | None, others: Sequence[Path | None] = (), earlier: Sequence[Path | None] = ()
+    ) -> dict[str, Any]:
+        """Return the line of an edits file that says the same; `image`, `others` and `earlier` are pictures' places."""
         path = None if image is None else str(image)
         near = [
             {"question": row.question, "image": path if row.pictured else None, "answer": row.answer or None}
@@ -113,7 +135,24 @@ class Draft:
         ]
         fields = {"question": self.question, "target": self.target, "rephrases": list(self.rephrases), "locality": near}
         fields["image_rephrases"] = [str(other) for other in others]
+        fields |= {"messages": messages_of(self.turns, list(map(str, earlier)))} if self.turns else {}
         return fields | ({"image": path} if path else {}) | ({"id": self.id} if self.id else {})
+
+
+def _number(name: str) -> tuple[int, str]:
+    last = name.rpartition("-")[2]
+    return (int(last) if last.isdecimal() and len(last) < 5 else 0), name
+
+
+def _turns(text: Callable[[str], str], pictures: int) -> Iterator[Turn]:
+    """Yield the turns of a form up to the first empty round; no turn has more than the `pictures` that are left."""
+    for number in range(MOST_ROWS):
+        if number % 2 == 0 and not (text(f"said-{number}") or text(f"said-{number + 1}")):
+            return
+        typed = text(f"said-{number}-pictures")
+        count = min(pictures, int(typed) if typed.isdecimal() and len(typed) < 4 else 0)
+        pictures -= count
+        yield Turn(ROLES[number % 2], text(f"said-{number}"), count)
 
 
 def by_field(problems: Sequence[str]) -> dict[str, list[str]]:

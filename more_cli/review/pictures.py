@@ -22,7 +22,7 @@ class Pictures:
     """The store of a state, and a folder of uploads that lie there until an edit stores them."""
 
     def __init__(self, store: Path, uploads: Path) -> None:
-        self._stores = ImageStore(store), ImageStore(uploads)
+        self._stores: tuple[ImageStore, ...] = ImageStore(store), ImageStore(uploads)
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
         self.jpeg = lru_cache(512)(self._jpeg)
         """Return a copy of a picture as JPEG: bytes of its own, whatever was uploaded; see `find` for the errors."""
@@ -32,6 +32,11 @@ class Pictures:
         if not _DIGEST.fullmatch(digest):
             return None
         return next((store.source(digest) for store in self._stores if digest in store), None)
+
+    def show_also(self, store: Path) -> None:
+        """Show the pictures of another state too; an edit about one of them would store it here."""
+        if store not in [known.folder for known in self._stores]:
+            self._stores = (*self._stores, ImageStore(store))
 
     def stored(self) -> list[str]:
         """Return the SHA-256 of every picture, those of uploads first."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from more_cli.errors import UsageError
+from more_cli.inputs.ratings import Ratings
 from more_cli.ops.signals import stoppable
 from more_cli.review.app import make_app
 from more_cli.review.guard import Guard
@@ -23,11 +24,17 @@ PATIENCE = 2
 
 
 def serve(
-    target: Target, worker: Worker, port: int, started: Callable[[str], None], log: Callable[[str], None]
+    target: Target,
+    worker: Worker,
+    port: int,
+    started: Callable[[str], None],
+    log: Callable[[str], None],
+    ratings: Ratings | None = None,
 ) -> None:
     """Serve the page of a state until Ctrl-C; `started` gets its address with the token, `log` every refusal.
 
-    Uploaded pictures lie in a temporary folder, which is removed at the end. Port 0 is any free one.
+    Mistakes among `ratings` are a queue. Uploaded pictures lie in a temporary folder, which is removed at the end.
+    Port 0 is any free one.
 
     Raises:
         UsageError: the port is taken, or not allowed.
@@ -38,7 +45,7 @@ def serve(
         stoppable(),  # uvicorn ends at the first Ctrl-C, then sends it on to this
     ):
         port = listener.getsockname()[1]
-        guard = Guard(make_app(target, Path(uploads), worker), port, log)
+        guard = Guard(make_app(target, Path(uploads), worker, ratings), port, log)
         config = uvicorn.Config(
             guard,
             log_config=None,

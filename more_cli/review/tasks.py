@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from more_cli.ops.combine import CombineReport
     from more_cli.ops.evaluate import EvalReport
     from more_cli.ops.merge import MergeReport
+    from more_cli.review.queue import Queue
 
 CUT_OFF = "..."
 """How an answer ends that was longer than it may be."""
@@ -136,8 +137,11 @@ class _OfDraft:
 
     def _line(self) -> dict[str, Any]:
         source = next(iter(_sources(self.pictures, self.draft.picture)), None)
-        others = [source.path for digest in self.draft.others for source in _sources(self.pictures, digest)]
-        return self.draft.line(source.path if source else None, others)
+        others, earlier = (
+            [source.path for digest in digests for source in _sources(self.pictures, digest)]
+            for digests in (self.draft.others, self.draft.earlier)
+        )
+        return self.draft.line(source.path if source else None, others, earlier)
 
 
 class BaseAnswers(_OfDraft):
@@ -149,10 +153,12 @@ class BaseAnswers(_OfDraft):
         """Return the draft with the base's answers."""
         draft = self.draft
         shown = _sources(self.pictures, draft.picture)
+        before = [source for digest in draft.earlier for source in _sources(self.pictures, digest)]
         with model.asking() as asker:
             base = type(asker)({"base": asker.models["base"]})
             said = [base.ask(row.question, shown if row.pictured else ()).base for row in draft.locality]
-            answer = base.ask(draft.question, shown).base if draft.question else None
+            whole = (*before, *shown)
+            answer = base.ask(draft.question, whole, turns=draft.turns).base if draft.question else None
         near = [
             replace(row, base=text, answer=row.answer or _whole(text))
             for row, text in zip(draft.locality, said, strict=True)
@@ -180,10 +186,12 @@ class Applied:
     said: str
 
 
+@dataclass(frozen=True)
 class Apply(_OfDraft):
-    """Apply a draft as `more edit` does."""
+    """Apply a draft as `more edit` does; the mistake of the queue that it corrects is then done."""
 
-    _verb = "applying"
+    queue: Queue | None = None
+    _verb: ClassVar[str] = "applying"
 
     def run(self, model: Model) -> Applied | Draft:
         """Return what was applied, or the draft with its problems."""
@@ -194,6 +202,8 @@ class Apply(_OfDraft):
         if not report.ids or report.ids[0] not in report.statuses:
             return replace(self.draft, problems={"": ["it was interrupted before it was applied"]})
         id = report.ids[0]
+        if self.queue and self.draft.queued:
+            self.queue.finish(self.draft.queued, "applied")
         what = f"applied: {report.statuses[id]}" if report.applied else "this correction is in the ledger already"
         return Applied(id, "; ".join([what, *report.notes]))
 
@@ -370,4 +380,4 @@ def _whole(answer: str) -> str:
 
 def _with_problems(draft: Draft, error: MoreError) -> Draft:
     problems = by_field(error.problems if isinstance(error, StreamErrors) else [error.message])
-    return replace(draft, problems=problems, notes=[error.hint] if error.hint else [])
+    return draft.with_problems(problems, [error.hint] if error.hint else [])

@@ -18,6 +18,7 @@ from httpx2 import Response
 
 from more_cli.api import open_model
 from more_cli.cli.failures import as_user_error
+from more_cli.inputs.ratings import Ratings
 from more_cli.review.app import make_app
 from more_cli.review.guard import Guard
 from more_cli.review.worker import Worker
@@ -35,6 +36,7 @@ class Page:
     world: World
     uploads: Path
     body_bytes: int = 2**20
+    ratings: Ratings | None = None
     logged: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,9 @@ class Page:
         self.worker = Worker(
             lambda progress: open_model(target.model, settings=settings, progress=progress), as_user_error
         )
-        self.guard = Guard(make_app(target, self.uploads, self.worker), PORT, self.logged.append, self.body_bytes)
+        self.guard = Guard(
+            make_app(target, self.uploads, self.worker, self.ratings), PORT, self.logged.append, self.body_bytes
+        )
         self.tab = self.stranger()
         assert self.tab.get("/", params={"token": self.guard.token}).status_code == 303
 

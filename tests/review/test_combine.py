@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -26,8 +27,11 @@ def test_what_would_come_in_is_shown_and_written_to_a_new_state(ann: World, page
     assert "model.ann.more</option>" in page.get("/combine").text
     before = page.ledger
     shown = page.get("/combine", other="model.ann.more").text
-    assert "e3: " in shown
-    assert "ours: " in shown
+    rows = [row for row in re.findall(r"<tr><td.*?</tr>", shown, re.DOTALL) if "no edit" in row]
+    assert [[id for id in ("e2", "ours", "e3") if f">{id}," in row] for row in rows] == [["ours"], ["e3"]], (
+        "newest first"
+    )
+    assert all(row.index("no edit") < row.index("faint") for row in rows), "they are in the other state only"
     assert "2 edits are applied again" not in shown  # they go on where this state ends
     done = page.result(page.post("/combine", other="model.ann.more", name="both"))
     assert "5 edits of both states are in" in done.text
@@ -40,7 +44,12 @@ def test_what_would_come_in_is_shown_and_written_to_a_new_state(ann: World, page
 
 def test_contradictions_are_shown_and_need_a_decision(ann: World, page: Page) -> None:
     page.world.edit(edits=page.world.write([line(2, id="other", target="z")], "more.jsonl"))
-    assert "has two targets" in page.get("/combine", other="model.ann.more").text
+    shown = page.get("/combine", other="model.ann.more").text
+    assert "has two targets" in shown
+    first = re.findall(r"<tr><td.*?</tr>", shown, re.DOTALL)[0]
+    here, there = re.findall(r"<strong>(\w+)</strong> <span", first)
+    assert ("two targets" in first, here) == (True, "z")
+    assert there != "z"
     refused = page.result(page.post("/combine", other="model.ann.more", name="both")).text
     assert "let the later one count, or revert one of them" in refused
     assert not (ann.root / "both.more").exists()
