@@ -52,6 +52,8 @@ _EDIT_LINE = """\
 "locality": [{"image": "img/3.png", "question": "What is on the table?"}], \
 "portability": [{"question": "Does it run on rails?", "answer": "yes", "hop": 1}], "tags": {"ticket": "A-17"}}"""
 
+_INSTEAD = {"video": "clips/crossing.webp", "frames": 6}
+"""Examples of keys that exclude others of the line."""
 _PROBE_LINE = """\
 {"id": "table-3", "image": "img/3.png", "messages": [], "question": "What is on the table?", "answer": "a cup"}"""
 
@@ -101,7 +103,7 @@ def json_page() -> str:
 
 def _line(model: type[BaseModel], line: str) -> str:
     """Return the keys of a line that users write, and the line with an example of each."""
-    schema, values = definitions(model)[model.__name__], json.loads(line)
+    schema, values = definitions(model)[model.__name__], _INSTEAD | json.loads(line)
     rows = [
         (f"`{path}`", f"{words}{'' if missing else ', needed'}", f"`{json.dumps(values[path])}`", meaning)
         for path, words, missing, meaning in _rows(schema, {})

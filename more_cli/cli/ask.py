@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from more_cli.store.target import Target, locate
 if TYPE_CHECKING:
     from more_cli.inputs.images import ImageSource
     from more_cli.inputs.records import Record
+    from more_cli.inputs.turns import Turn
     from more_cli.ops.ask import Answers, Asker, Said
 
 USAGE = 'more ask MODEL --image FILE "QUESTION"'
@@ -46,6 +48,13 @@ def ask(
         list[str] | None,
         typer.Option("--image", "-i", metavar="FILE", help="Picture to ask about; repeatable."),
     ] = None,
+    video: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Animated GIF, WebP or PNG to ask about: four of its frames.")
+    ] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON list of the earlier turns of a conversation, as in an edit line."),
+    ] = None,
     merged: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Ask this merged checkpoint too, beside the base.")
     ] = None,
@@ -64,15 +73,13 @@ def ask(
     \b
     Examples:
       more ask llava/ --image tram.jpg "What is on the left?"
-      more ask llava/ --image tram.jpg
+      more ask llava/ --messages talk.json "And what is on the right?"
       more ask llava/ --image tram.jpg --merged llava-edited/ --json < questions.txt
     """
     target, question = _named(output, words or [], state, hub)
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
-    from more_cli.inputs.images import pictures
-
-    images = pictures(image or ())  # before torch is imported: a mistyped name is refused at once
+    about = _about(image or (), video, messages)  # before torch is imported: a mistyped name is refused at once
     from more_cli.ops.ask import asking
 
     with ExitStack() as stack:
@@ -83,9 +90,43 @@ def ask(
             output.note(f"note: `{target.model}` has no state: the base answers alone")
         show = _Shown(output, target, merged)
         if question is not None:
-            show.answers(asker.ask(question, images, max_tokens))
-        elif not _ask_each(output, show, asker, images, max_tokens):
+            show.answers(about.ask(asker, question, max_tokens))
+        elif not _ask_each(output, show, partial(about.ask, asker, tokens=max_tokens)):
             raise typer.Exit(DataError.exit_code)
+
+
+@dataclass(frozen=True)
+class _About:
+    """What every question is about."""
+
+    images: tuple[ImageSource, ...]
+    """Those of the earlier turns first."""
+    turns: tuple[Turn, ...] = ()
+
+    def ask(self, asker: Asker, question: str, tokens: int) -> Answers:
+        """Ask one question about it."""
+        return asker.ask(question, self.images, tokens, self.turns)
+
+
+def _about(image: Sequence[str], video: str | None, messages: Path | None) -> _About:
+    """Return the pictures and the earlier turns that the options name.
+
+    Raises:
+        UsageError: both a picture and a video.
+        DataError: a file is missing, damaged, or holds something else.
+    """
+    from more_cli.inputs.images import ImageCache, pictures
+    from more_cli.inputs.turns import read_messages, turns_of
+    from more_cli.inputs.video import frames_of
+
+    if image and video is not None:
+        raise UsageError("`--image` and `--video` exclude each other", "leave one of them out")
+    own = pictures(image) if video is None else frames_of(video, ImageCache(Path()))
+    if messages is None:
+        return _About(own)
+    said, root = read_messages(messages), ImageCache(messages.parent)
+    earlier = tuple(root.locate(spelled) for message in said for spelled in message.images)
+    return _About((*earlier, *own), turns_of(said))
 
 
 def _named(output: Output, words: Sequence[str], state: Path | None, hub: HubOptions) -> tuple[Target, str | None]:
@@ -115,14 +156,14 @@ def _is_path(word: str) -> bool:
     return (os.sep in word or "/" in word) and " " not in word
 
 
-def _ask_each(output: Output, show: _Shown, asker: Asker, images: tuple[ImageSource, ...], max_tokens: int) -> bool:
+def _ask_each(output: Output, show: _Shown, ask: Callable[[str], Answers]) -> bool:
     """Ask every line of standard input, go on after a bad one, and return whether there was none."""
     good = True
     for record in _lines_typed(output):
         try:
             if record.problem:
                 raise DataError(str(record.problem), record.problem.hint)
-            show.answers(asker.ask(str(record.value), images, max_tokens))
+            show.answers(ask(str(record.value)))
         except DataError as error:
             good = False
             fail(error if record.problem else DataError(f"{record.where}: {error.message}", error.hint))

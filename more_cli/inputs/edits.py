@@ -21,6 +21,7 @@ from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
 from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
 from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, turns_of
+from more_cli.inputs.video import FRAMES, MOST, frames_of
 from more_cli.text import canonical_json, shorten
 
 TARGET_CHARACTERS = 2_000
@@ -123,6 +124,11 @@ class EditLine(_Line):
     image: Images = []
     """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only edit. URLs
     are refused: nothing is fetched"""
+    video: str | None = None
+    """animated GIF, WebP, PNG or TIFF in place of `image`: some of its frames become pictures, in order, for models
+    that take several"""
+    frames: Annotated[int, Field(ge=1, le=MOST)] = FRAMES
+    """how many frames of `video`, at equal distances"""
     messages: Messages = []
     """earlier turns of the conversation, a question and its answer in turn, as chat templates take them: `role` and
     `content`, a text or a list of parts `{"type": "text", "text": ...}` and `{"type": "image", "image": path}`"""
@@ -380,6 +386,18 @@ class _Resolver:
             self.problems.append(self.record.wrong(error.message, error.hint))
             return ImageSource(spelled, None, "")
 
+    def frames(self, line: EditLine) -> tuple[ImageSource, ...]:
+        if line.video is None:
+            return ()
+        if line.image:
+            self.problems.append(self.record.wrong("has both `image` and `video`", "leave one of them out"))
+            return ()
+        try:
+            return frames_of(line.video, self.images, line.frames)
+        except DataError as error:
+            self.problems.append(self.record.wrong(error.message, error.hint))
+            return ()
+
     def probe(self, line: ProbeLine | LocalityProbe | PortabilityProbe, id: str = "") -> Probe:
         image = None if line.image is None else self.image(line.image)
         turns = turns_of(line.messages)
@@ -389,7 +407,8 @@ class _Resolver:
 
     def edit(self, line: EditLine) -> Edit:
         earlier = [spelled for message in line.messages for spelled in message.images]
-        images, turns = tuple(self.image(spelled) for spelled in [*earlier, *line.image]), turns_of(line.messages)
+        images = tuple(self.image(spelled) for spelled in [*earlier, *line.image])
+        images, turns = (*images, *self.frames(line)), turns_of(line.messages)
         content = content_hash([image.sha256 for image in images], line.question, line.target, turns)
         return Edit(
             id=line.id or content[:16],

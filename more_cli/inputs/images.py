@@ -15,7 +15,8 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -34,6 +35,8 @@ MAX_PIXELS = 36_000_000
 """Largest image, pixels."""
 MAX_SIDE = 32_768
 """Longest side of an image, pixels."""
+MAX_FRAMES = 5_000
+"""Longest video, frames."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Raster formats that Pillow decodes itself, without starting another program."""
 
@@ -317,7 +320,37 @@ def decode_image(data: bytes, name: str) -> Image.Image:
     Raises:
         DataError: not an image of `FORMATS`, damaged, or beyond the limits of this module.
     """
+    with _decoding(data, shorten(name, 200)) as image:
+        image.load()
+        return _upright(_as_rgb(image), image)
+
+
+def decode_frames(data: bytes, name: str, count: int) -> list[Image.Image]:
+    """Decode frames of an animated GIF, WebP or PNG, or pages of a TIFF, to RGB: the middles of `count` equal parts.
+
+    A shorter file gives all its frames.
+
+    Raises:
+        DataError: as `decode_image`, or it has only one frame.
+    """
     shown = shorten(name, 200)
+    with _decoding(data, shown) as image:
+        total = int(getattr(image, "n_frames", 1))
+        if total < 2:
+            raise DataError(f"video `{shown}` has only one frame", "name a picture as `image`")
+        if total > MAX_FRAMES:
+            raise DataError(f"video `{shown}` has {total:,} frames, more than {MAX_FRAMES:,}", "cut it")
+        count = min(count, total)
+        frames = []
+        for part in range(count):
+            image.seek((2 * part + 1) * total // (2 * count))
+            frames.append(_as_rgb(image))
+        return frames
+
+
+@contextmanager
+def _decoding(data: bytes, shown: str) -> Iterator[Image.Image]:
+    """Open an image of a size that is allowed; whatever its decoder does wrong becomes a `DataError`."""
     if not data:
         raise DataError(f"image `{shown}` is empty")
     if len(data) > MAX_BYTES:
@@ -327,8 +360,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
             warnings.simplefilter("ignore")  # about odd metadata, and about sizes that the next lines check
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(image, shown)  # from the header: nothing is decoded yet
-                image.load()
-                return _upright(_as_rgb(image), image)
+                yield image
     except DataError:
         raise
     except UnidentifiedImageError:

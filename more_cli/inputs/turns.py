@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from more_cli.errors import DataError
+from more_cli.text import reason_of, strict_json
 
 ROLES = ("user", "assistant")
 
@@ -71,6 +75,26 @@ def checked_messages(messages: list[Message]) -> list[Message]:
     if len(messages) % 2:
         raise ValueError("the last message has no answer; the question to correct is `question`")
     return messages
+
+
+def read_messages(path: Path) -> list[Message]:
+    """Read and check the earlier turns of a conversation: one JSON array of messages.
+
+    Raises:
+        DataError: the file cannot be read, or holds something else.
+    """
+    hint = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
+    try:
+        values = strict_json(path.read_text(encoding="utf-8"))
+        return checked_messages(TypeAdapter(list[Message]).validate_python(values))
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read: {reason_of(error)}") from None
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        wrong = f"`{place}` is not as it should be" if place else "is not a list of messages"
+        raise DataError(f"{path}: {wrong}", hint) from None
+    except ValueError as error:
+        raise DataError(f"{path}: {error}", hint) from None
 
 
 def turns_of(messages: Sequence[Message]) -> tuple[Turn, ...]:
