@@ -147,11 +147,10 @@ class LocateEditor(WeightEditor):
         self._keys = self._keys.joined(own)
         self._prepare()
 
-    def _value(self, module: str, asked: Sequence[Encoded], work: Work) -> Value:
-        """Find what a module should put out for an edit, asked in these ways."""
-        last_prompt = self.tuning.positions == "last_prompt"
-        neutral = self._material.neutral
-        value = find_value(self.runtime, module, asked, neutral, self.tuning, work, last_prompt=last_prompt)
+    def _value(self, module: str, asked: Sequence[Encoded], work: Work, avoided: Tensor | None = None) -> Value:
+        """Find what a module should put out for an edit, asked in these ways; no part of it in `avoided` directions."""
+        at_last, about = self.tuning.positions == "last_prompt", (asked, self._material.neutral, self.tuning, work)
+        value = find_value(self.runtime, module, *about, last_prompt=at_last, avoided=avoided)
         work.writes += value.steps
         return value
 

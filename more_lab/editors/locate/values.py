@@ -84,6 +84,7 @@ def find_value(
     work: Work,
     *,
     last_prompt: bool,
+    avoided: Tensor | None = None,
 ) -> Value:
     """Find the delta on a module's output with which the model answers an edit, and neutral questions as before.
 
@@ -91,6 +92,8 @@ def find_value(
     The positions are those that predict the target or, with `last_prompt`, the last one of the prompt alone. `neutral`
     questions, each with one token behind it, get the first delta at the same place, the last of their prompt; without a
     subject in the data, no other place corresponds to it. There the divergence of the next token is counted.
+
+    `avoided` are orthonormal directions (d, n) that no delta has a part in.
     """
     batch = runtime.batch([*asked, *neutral])
     where = batch.answer if not last_prompt else _first_of_row(batch.answer)
@@ -102,6 +105,7 @@ def find_value(
         norms = shift.seen[:count].to(device).norm(dim=1)
         delta = torch.zeros(count, shift.seen.shape[1], device=device, requires_grad=True)
         scale = float(norms.mean()) / math.sqrt(delta.shape[1])
+        V = None if avoided is None else avoided.to(delta)
         optimiser, loss, steps = torch.optim.Adam([delta], lr=tuning.rate * scale), 0.0, 0
         while steps < tuning.steps:
             shift.delta = torch.cat([delta] * len(asked) + [delta[:1]] * len(neutral))
@@ -123,6 +127,8 @@ def find_value(
             optimiser.step()
             steps += 1
             with torch.no_grad():
+                if V is not None:
+                    delta -= delta @ V @ V.T
                 delta *= (tuning.clamp * norms / delta.norm(dim=1).clamp_min(1e-12)).clamp_max(1.0)[:, None]
     return Value(delta.detach(), loss, steps)
 

@@ -92,7 +92,7 @@ class MendEditor(WeightEditor):
         super().__init__()
         self.tuning = tuning
         self._fitted: dict[str, Tensor] = {}
-        self._net: MendNet | None = None
+        self._net: Any = None
         self._rows: dict[str, Tensor] = {}
 
     def modules(self, runtime: Runtime) -> list[str]:
@@ -103,7 +103,7 @@ class MendEditor(WeightEditor):
             raise StateError("the last text layers have no FFN weights that can be edited", "use another --editor")
         return paths
 
-    def fresh(self) -> MendNet:
+    def fresh(self) -> Any:
         """Return networks with their first values for the attached model."""
         shapes = [(delta.value.shape[0], delta.value.shape[1]) for delta in self.deltas.values()]
         with torch.random.fork_rng(devices=[]):
@@ -136,16 +136,20 @@ class MendEditor(WeightEditor):
         self.load_fitted({name: value.detach().cpu().clone() for name, value in net.state_dict().items()})
         return facts | {"alpha": [round(float(alpha), 6) for alpha in net.alpha.detach()]}
 
-    def _loss(self, net: MendNet, lessons: Lessons, number: int, *, counted: bool = False) -> Tensor:
+    def _loss(self, net: Any, lessons: Lessons, number: int, *, counted: bool = False) -> Tensor:
         """Return the loss of a lesson after its edit; `counted` factors are taken into the networks' statistics."""
-        lesson, device = lessons[number], net.alpha.device
+        lesson = lessons[number]
         factors = self.factors([lesson.request])
         if counted:
-            for place, found in enumerate(factors):
-                net.watch(place, *(rows.to(device) for rows in found))
+            self.watch(net, factors)
         with edited(self.deltas, self.updates(net, factors)):
             edit, locality = lessons.losses(lesson)
         return self.tuning.edit_weight * edit + self.tuning.locality_weight * locality
+
+    def watch(self, net: Any, factors: Iterable[Factors]) -> None:
+        """Count factors in the statistics of the networks."""
+        for place, found in enumerate(factors):
+            net.watch(place, *(rows.to(net.alpha.device) for rows in found))
 
     def fitted(self) -> dict[str, Tensor]:
         """Return the networks' weights and the statistics of the factors."""
@@ -167,7 +171,7 @@ class MendEditor(WeightEditor):
         self.runtime.backward(joint_loss(self.runtime, edits, anchors))
         return [_told(delta.inputs, delta.gradients) for delta in self.deltas.values()]
 
-    def updates(self, net: MendNet, factors: Iterable[Factors]) -> list[Tensor]:
+    def updates(self, net: Any, factors: Iterable[Factors]) -> list[Tensor]:
         """Return an update per weight, (d_out, d_in), that can be differentiated with respect to the networks."""
         found, device = [], net.alpha.device
         for place, (inputs, gradients) in enumerate(factors):

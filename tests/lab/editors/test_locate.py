@@ -20,6 +20,7 @@ from more_cli.model.runtime import Runtime
 from more_lab.editors.batched import Batched
 from more_lab.editors.locate.alphaedit import AlphaEditor, AlphaEditTuning
 from more_lab.editors.locate.base import LocateEditor
+from more_lab.editors.locate.deltaedit import NOISE, DeltaEditor, DeltaEditTuning, occupied
 from more_lab.editors.locate.memit import MemitEditor, MemitTuning, RomeEditor, RomeTuning
 from more_lab.editors.locate.pool import Material
 from more_lab.editors.locate.solve import outside
@@ -29,7 +30,7 @@ from support.editing import picture, requests
 from support.locating import fitted, pool
 from support.tiny_families import make_family
 
-EDITORS = ("alphaedit", "alphaedit-low-rank", "memit", "rome")
+EDITORS = ("alphaedit", "alphaedit-low-rank", "memit", "rome", "deltaedit")
 LAST = "model.language_model.layers.3"
 
 
@@ -40,6 +41,8 @@ def made(name: str, **values) -> LocateEditor:
         return MemitEditor(MemitTuning.model_validate({"weight": 1e-3} | numbers))
     if name == "rome":
         return RomeEditor(RomeTuning.model_validate(numbers))
+    if name == "deltaedit":
+        return DeltaEditor(DeltaEditTuning.model_validate({"share": 0.9, "ridge": 1e-3} | numbers))
     solve = "low_rank" if name.endswith("low-rank") else "full"
     return AlphaEditor(AlphaEditTuning.model_validate({"solve": solve, "share": 0.9, "ridge": 1e-3} | numbers))
 
@@ -392,3 +395,54 @@ def test_an_editor_that_was_not_fitted_says_so(runtime: Runtime, tmp_path: Path)
     editor = made("rome")
     with editor.attach(runtime), pytest.raises(StateError, match="was not fitted"):
         editor.edit(EditRequest("1", Query((picture(tmp_path),), "why ?"), "7"), EditContext())
+
+
+def test_occupied_directions_are_those_of_the_largest_outputs() -> None:
+    U, _ = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    written = U[:, :3] @ torch.diag(torch.tensor([1.0, 5.0, 3.0]).double()) @ torch.eye(3, 6, dtype=torch.float64)
+    found = occupied(written, room=0.5)
+    assert found.shape == (8, 3), "three outputs of eight directions, and half of them may be avoided"
+    few = occupied(written, room=0.75)
+    assert torch.allclose(few @ few.T, U[:, 1:3] @ U[:, 1:3].T, atol=1e-12), "the two largest"
+    assert occupied(torch.zeros(8, 6).double(), 0.5).shape == (8, 0)
+
+
+def test_an_edit_of_unusual_noise_is_written_beside_the_outputs_of_the_others(runtime: Runtime, tmp_path: Path) -> None:
+    editor = made("deltaedit", warmup=1, deviation=0.0, room=0.5)
+    fitted(editor, runtime, tmp_path)
+    asked = requests(tmp_path, 4)
+    with editor.attach(runtime):
+        path = editor.modules(runtime)[-1]
+        for number, one in enumerate(asked[:3], 1):  # without noise, with the first noise, with the first variance
+            editor.edit(one, EditContext(number))
+        calm = editor.deltas[path].value.double().clone()
+        assert editor.state_dict()[NOISE][2] == 3
+        editor.edit(asked[3], EditContext(4))
+        change = editor.deltas[path].value.double() - calm
+        V = occupied(calm, 0.5)
+        assert change.norm() > 0
+        # The last layer gets what the value still lacks; the layers before it add outputs of their own.
+        share = float((V.T @ change).norm() / change.norm())
+        free = made("deltaedit", warmup=99)
+    free.load_fitted(editor.fitted())
+    with free.attach(runtime):
+        for number, one in enumerate(asked[:3], 1):
+            free.edit(one, EditContext(number))
+        before = free.deltas[path].value.double().clone()
+        assert torch.equal(before, calm), "within the warm-up it is AlphaEdit"
+        free.edit(asked[3], EditContext(4))
+        unconstrained = free.deltas[path].value.double() - before
+    assert share < 0.5 * float((V.T @ unconstrained).norm() / unconstrained.norm())
+
+
+def test_the_usual_range_is_a_running_mean_and_variance() -> None:
+    editor = DeltaEditor(DeltaEditTuning(warmup=3, deviation=2.0))
+    mean, variance = 0.0, 0.0
+    for norm in (2.0, 2.1, 1.9, 2.0):
+        assert not editor._is_unusual(norm)
+        mean = norm if mean == 0 else 0.9 * mean + 0.1 * norm
+        variance = 0.9 * variance + 0.1 * (norm - mean) ** 2
+    assert editor._noise.tolist() == pytest.approx([mean, variance, 4])
+    assert editor._is_unusual(mean + 2.01 * variance**0.5)
+    assert editor._noise.tolist() == pytest.approx([mean, variance, 5]), "what is unusual does not widen the range"
+    assert not editor._is_unusual(mean + 1.9 * variance**0.5)
