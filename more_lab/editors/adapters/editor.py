@@ -1,0 +1,309 @@
+"""VisEdit and DualEdit: adapters, trained once, that let a question's tokens read the last correction.
+
+Chen et al., "Attribution Analysis Meets Model Editing: Advancing Knowledge Correction in Vision Language Models with
+VisEdit" (AAAI 2025): one adapter that changes what the image's tokens say. Shi et al., "DualEdit: Dual Editing for
+Knowledge Updating in Vision-Language Models" (2025): one for the image's tokens and one for the text's, each at its
+layer, that act where the question's last token is near the correction's. Both are made for single corrections: the next
+one takes the place of the last, as published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.outcome import outcome, refused, score_edit
+from more_cli.editors.registry import editor, tries
+from more_cli.errors import StateError
+from more_cli.model.batches import Encoded
+from more_cli.model.runtime import Runtime
+from more_cli.model.scored import Scored
+from more_cli.model.structure import text_layers
+from more_cli.model.taps import Rows, Tap
+from more_lab.editors.adapters.net import Adapter
+from more_lab.editors.fitting import Watch, train
+from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, inputs_of
+from more_lab.editors.liveedit.samples import Samples
+
+CHECKED = 16
+"""Batches that the watched edits are scored in, always the same ones."""
+GATE = "gate"
+"""Name, in the state, of the feature that a question's is compared with."""
+Seen = Literal["image", "text"]
+
+
+class AdapterTuning(BaseModel):
+    """The numbers of the adapters and of their training; the published ones are for models of 3 to 8 billion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    depth: float = Field(default=18 / 32, ge=0, lt=1)
+    """Depth, as a share of the text layers, behind which the image's tokens are changed: layer 18 of 32."""
+    width: int = Field(default=64, ge=1)
+    """Size of queries, keys and values, a multiple of `heads`; published 1024."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads, published 8."""
+    iterations: int = Field(default=40_000, ge=0)
+    """Batches at most; training ends where watched edits gain nothing, see `fitting.Watch`."""
+    batch: int = Field(default=8, ge=1)
+    """Corrections per batch, as published for LiveEdit."""
+    rate: float = Field(default=1e-3, gt=0)
+    """Learning rate of Adam; a tenth of it from the first plateau on. Published 1e-4."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the networks' initial values and of the batches."""
+
+
+class DualTuning(AdapterTuning):
+    """The numbers of DualEdit, beside those of VisEdit."""
+
+    depth: float = Field(default=19 / 32, ge=0, lt=1)
+    """As in VisEdit: layer 19 of 32."""
+    text_depth: float = Field(default=16 / 32, ge=0, lt=1)
+    """Depth behind which the text's tokens are changed: layer 16 of 32."""
+    near: float = Field(default=0.8, ge=-1, le=1)
+    """Least cosine of the last prompt tokens' states, behind the text's layer, at which the adapters act."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """What acts on one prompt."""
+
+    shown: Tensor
+    """(T,) bool, true at the prompt's image tokens."""
+    signals: tuple[Tensor, ...]
+    """The correction's hidden states (S, hidden) at each adapter's layer."""
+
+
+@editor("visedit", tries=tries(rate=(0.0003, 0.003), depth=(0.4, 0.7), width=(32, 128), heads=(2, 8)))
+class VisEdit(Editor):
+    """Changes what an image's tokens say, by the last correction; text alone never changes."""
+
+    capabilities = frozenset({"fit"})
+    name: ClassVar[str]
+
+    def __init__(self, tuning: AdapterTuning) -> None:
+        self.tuning = tuning
+        self._net: nn.ModuleList | None = None
+        self._signals: dict[str, Tensor] = {}
+        self._attached: tuple[Runtime, list[str]] | None = None
+        self._given: Sequence[Route | None] | None = None
+
+    @property
+    def acts(self) -> list[tuple[float, Seen]]:
+        """Depth of each adapter, and which tokens it changes; the first one comes first."""
+        return [(self.tuning.depth, "image")]
+
+    @contextmanager
+    def attach(self, runtime: Runtime) -> Iterator[None]:
+        """Let the adapters act behind their layers; on leaving, the model is restored."""
+        layers = self._layers(runtime)
+        self._attached = runtime, layers
+        try:
+            # One part for each layer: in a shallow model both adapters can act at the same one.
+            taps = [Tap(layer, partial(self._act, layer), "input") for layer in dict.fromkeys(layers)]
+            with runtime.attached(taps, self):
+                yield
+        finally:
+            self._attached = None
+
+    def _layers(self, runtime: Runtime) -> list[str]:
+        """Return, for each adapter, the layer whose input it changes.
+
+        Raises:
+            StateError: an encoder-decoder, whose text layers see no image, or a model with a single layer.
+        """
+        layers = text_layers(runtime.model, runtime.backbone)
+        if runtime.prompter.decoder_start is not None or len(layers) < 2:
+            raise StateError(f"its text layers have no place where `{self.name}` could act", "use another --editor")
+        return [layers[min(int(depth * len(layers)) + 1, len(layers) - 1)] for depth, _ in self.acts]
+
+    @property
+    def working(self) -> tuple[Runtime, list[str]]:
+        """The attached model, and the layers before which the adapters act."""
+        assert self._attached is not None, "attach the editor first"
+        return self._attached
+
+    @property
+    def net(self) -> nn.ModuleList:
+        """The trained adapters."""
+        if self._net is None:
+            raise StateError(
+                f"editor `{self.name}` has not been fitted", f"use it through `more run --editor {self.name}`"
+            )
+        return self._net
+
+    def routes(self, prompts: Sequence[Encoded]) -> Sequence[Route | None]:
+        """Return what acts on each prompt: the last correction, on prompts with an image."""
+        if self._given is not None:
+            return self._given
+        if not self._signals:
+            return [None] * len(prompts)
+        signals = tuple(self._signals[str(number)] for number in range(len(self.acts)))
+        near = self._near(prompts)
+        return [Route(self._shown(one), signals) if acts else None for one, acts in zip(prompts, near, strict=True)]
+
+    def _near(self, prompts: Sequence[Encoded]) -> list[bool]:
+        return [bool(prompt.images) for prompt in prompts]
+
+    def _shown(self, prompt: Encoded) -> Tensor:
+        config = self.working[0].model.config
+        token = getattr(config, "image_token_id", None)
+        shown: Tensor = torch.eq(prompt.input_ids, -1 if token is None else token)
+        return shown
+
+    def _act(self, layer: str, hidden: Tensor, rows: Rows) -> Tensor:
+        if not rows.routed or not bool(rows.prompt.any()):
+            return hidden
+        changed = list(hidden.unbind(0))
+        for number in (place for place, own in enumerate(self.working[1]) if own == layer):
+            for row in rows.routed:
+                changed[row] = self._changed(number, changed[row], rows.prompt[row], rows.routes[row])
+        return torch.stack(changed)
+
+    def _changed(self, number: int, hidden: Tensor, prompt: Tensor, route: Route) -> Tensor:
+        """Return the hidden states (T, d) of one row after an adapter."""
+        shown = route.shown.to(hidden.device)
+        places = prompt.nonzero()[:, 0][shown if self.acts[number][1] == "image" else ~shown]
+        tokens = hidden[places].float()  # in float32, the precision of the networks
+        if not len(tokens):
+            return hidden
+        added = self.net[number](tokens, route.signals[number].to(hidden.device))
+        return hidden.index_add(0, places, added.to(hidden.dtype))
+
+    def fit(self, data: FitData) -> dict[str, Any]:
+        """Train the adapters on corrections that have an image, both rephrases and an unrelated question."""
+        inputs = [given for edit in data.edits for given in inputs_of(edit)]
+        if not inputs:
+            what = f"no correction to fit editor `{self.name}` on has an image, rephrases and an unrelated question"
+            raise StateError(what, "use another --editor or --suite")
+        watched = [given for edit in data.watched for given in inputs_of(edit)]
+        runtime, layers = self.working
+        with runtime.in_float32():
+            pools = [[Samples(runtime, layer, pool) for layer in layers] for pool in (inputs, watched)]
+            pools[0][0].check(self._score(pools[0], [0], None))
+            self._net = self._fresh(pools[0][0].states([0])[0].shape[-1]).to(runtime.device)
+            optimiser = torch.optim.Adam(self._net.parameters(), self.tuning.rate)
+            losses, checks = (self._losses(pool, self.tuning.seed + n) for n, pool in enumerate(pools))
+
+            def held_out() -> float:
+                with torch.no_grad():
+                    return sum(float(checks(number)) for number in range(CHECKED)) / CHECKED
+
+            watch = Watch(held_out, falls=1) if watched else None
+            facts = train(data, self._net, optimiser, self.tuning.iterations, losses, watch=watch)
+        self._net.requires_grad_(False)
+        return facts | {"records": len(inputs) // KINDS}
+
+    def _losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
+        """Return a function that gives the loss on the batch of a number: the three of VisEdit, of weight 1 each."""
+        count = len(samples[0].blind) // KINDS
+
+        def loss(number: int) -> Tensor:
+            records = Draw.of(count, self.tuning.batch, seed, number).records
+            places = [KINDS * record + kind for kind in range(KINDS) for record in records]
+            size = len(records)
+            signals = list(zip(*(each.states(places[:size]) for each in samples), strict=True)) * KINDS
+            edited = self._score(samples, places, signals)
+            base = self._score(samples, places[LOCALITY * size :], None)
+            learnt = edited[: LOCALITY * size].nll().view(LOCALITY, size).mean(1).sum()
+            return learnt + divergence(edited[LOCALITY * size :], base)
+
+        return loss
+
+    def _score(
+        self, samples: Sequence[Samples], places: Sequence[int], signals: Sequence[tuple[Tensor, ...]] | None
+    ) -> Scored:
+        """Score samples under corrections, or as the base and without gradients if there are none."""
+        runtime, blind = self.working[0], [samples[0].blind[place] for place in places]
+        given = signals or [()] * len(blind)
+        self._given = [
+            Route(self._shown(one.prompt), signal) if signal else None for one, signal in zip(blind, given, strict=True)
+        ]
+        try:
+            states = samples[0].states(places)
+            return runtime.score(runtime.batch(blind), record=signals is not None, states=states)
+        finally:
+            self._given = None
+
+    def _fresh(self, hidden: int) -> nn.ModuleList:
+        tuning = self.tuning
+        if tuning.width % tuning.heads:
+            raise StateError(f"{tuning.heads} heads do not divide width {tuning.width}", "choose heads that do")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(tuning.seed)
+            return nn.ModuleList(Adapter(hidden, tuning.width, tuning.heads) for _ in self.acts)
+
+    def fitted(self) -> dict[str, Tensor]:
+        """Return the weights of the adapters."""
+        return {} if self._net is None else self._net.state_dict()
+
+    def load_fitted(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the adapters."""
+        net = self._fresh(tensors["0.Q.weight"].shape[1])
+        net.load_state_dict(tensors)
+        self._net = net.requires_grad_(False)
+
+    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
+        """Keep the hidden states of a correction, in place of the last one's; one without an image is refused."""
+        (runtime, layers), net = self.working, self.net
+        encoded = runtime.encode(request.query, request.target)
+        first = score_edit(runtime, encoded)
+        if not encoded.images:
+            return refused(first, f"`{self.name}` acts on an image's tokens, and here is none", passes=1, cost=1 / 3)
+        net.to(runtime.device)
+        with runtime.base():
+            (states,) = runtime.read([encoded], [(layer, "input") for layer in layers])
+            # A gate is read from the prompt alone, as that of a question.
+            (prompt,) = runtime.read([encoded.prompt], [(layers[0], "input")])
+        self._signals = {str(number): state.cpu() for number, state in enumerate(states)}
+        self._signals[GATE] = prompt[0][-1].cpu()
+        return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=4, cost=4 / 3)
+
+    def constants(self) -> dict[str, Any]:
+        """Return the numbers of the adapters and their training."""
+        return self.tuning.model_dump(mode="json")
+
+    def reset(self) -> None:
+        """Forget the correction; the adapters stay."""
+        assert self._attached is None, "detach the editor first"
+        self._signals = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the hidden states of the last correction."""
+        return dict(self._signals)
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore them."""
+        assert self._attached is None, "detach the editor first"
+        self._signals = dict(tensors)
+
+
+@editor("dualedit", tries=tries(rate=(0.0003, 0.003), near=(0.6, 0.9), depth=(0.4, 0.75), text_depth=(0.3, 0.7)))
+class DualEdit(VisEdit):
+    """Changes what image and text say, where a question is near the last correction."""
+
+    tuning: DualTuning
+
+    def __init__(self, tuning: DualTuning) -> None:
+        super().__init__(tuning)
+
+    @property
+    def acts(self) -> list[tuple[float, Seen]]:
+        """Depth of each adapter, and which tokens it changes; the first one comes first."""
+        found: list[tuple[float, Seen]] = [(self.tuning.depth, "image"), (self.tuning.text_depth, "text")]
+        return sorted(found)
+
+    def _near(self, prompts: Sequence[Encoded]) -> list[bool]:
+        runtime, layers = self.working
+        with runtime.base():
+            last = torch.stack([row[-1] for (row,) in runtime.read(prompts, [(layers[0], "input")])])
+        gate = self._signals[GATE].to(last)
+        return (torch.cosine_similarity(last, gate[None]) >= self.tuning.near).tolist()
