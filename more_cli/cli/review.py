@@ -21,6 +21,7 @@ from more_cli.text import counted
 
 if TYPE_CHECKING:
     from more_cli.api import Model
+    from more_cli.inputs.ratings import Ratings
     from more_cli.progress import Progress
 
 
@@ -66,13 +67,7 @@ def review(
     if state is not None and not state.exists():
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
     require_checkpoint(target.model)
-    ratings = None
-    if queue is not None:
-        from more_cli.inputs.ratings import read_ratings
-
-        ratings = read_ratings(queue)
-        left = f"{counted(ratings.up, 'answer')} rated up, {ratings.unrated} not rated"
-        output.note(f"{counted(len(ratings.mistakes), 'mistake')} to correct; left out: {left}")
+    ratings = None if queue is None else _rated(output, queue)
 
     def opened(progress: Progress) -> Model:
         from more_cli.api import open_model
@@ -88,6 +83,16 @@ def review(
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     serve(target, Worker(opened, as_user_error), port, started, output.note, ratings)
+
+
+def _rated(output: Output, queue: Path) -> Ratings:
+    """Return the answers of a file, and say how many are mistakes."""
+    from more_cli.inputs.ratings import read_ratings
+
+    ratings = read_ratings(queue)
+    left = f"{counted(ratings.up, 'answer')} rated up, {ratings.unrated} not rated"
+    output.note(f"{counted(len(ratings.mistakes), 'mistake')} to correct; left out: {left}")
+    return ratings
 
 
 def _require_extra() -> None:

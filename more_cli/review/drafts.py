@@ -38,6 +38,15 @@ class Nearby:
 
 
 @dataclass(frozen=True)
+class Talk:
+    """The earlier turns of a conversation."""
+
+    turns: tuple[Turn, ...] = ()
+    pictures: tuple[str, ...] = ()
+    """SHA-256 of what the turns show, in order."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """The fields of the form."""
 
@@ -50,10 +59,8 @@ class Draft:
     others: tuple[str, ...] = ()
     """SHA-256 of other pictures that should get the same answer."""
     locality: tuple[Nearby, ...] = ()
-    turns: tuple[Turn, ...] = ()
+    talk: Talk = Talk()
     """What was said before the question."""
-    earlier: tuple[str, ...] = ()
-    """SHA-256 of the pictures of these turns, in order."""
     queued: str = ""
     """Key of the mistake that it corrects; empty for none."""
     base: str | None = None
@@ -83,8 +90,7 @@ class Draft:
                 Nearby(text(f"near-question-{row}"), f"near-pictured-{row}" in form, text(f"near-answer-{row}"))
                 for row in rows
             ),
-            turns=tuple(_turns(text, len(earlier))),
-            earlier=earlier,
+            talk=Talk(tuple(_turns(text, len(earlier))), earlier),
             queued=text("queued"),
         )
 
@@ -103,11 +109,7 @@ class Draft:
         ]
         others = tuple(image.sha256 for image in edit.image_rephrases)
         draft = cls(edit.question, rephrases=edit.rephrases, others=others, locality=tuple(near))
-        return draft.about(edit.turns, tuple(image.sha256 for image in edit.before), picture)
-
-    def about(self, turns: tuple[Turn, ...], earlier: tuple[str, ...], picture: str) -> Draft:
-        """Return it with these earlier turns and their pictures, and a picture of the question."""
-        return replace(self, turns=turns, earlier=earlier, picture=picture)
+        return replace(draft, talk=Talk(edit.turns, tuple(image.sha256 for image in edit.before)), picture=picture)
 
     def with_problems(self, problems: Mapping[str, Sequence[str]], notes: Sequence[str] = ()) -> Draft:
         """Return it with what is wrong, by field."""
@@ -117,7 +119,7 @@ class Draft:
     def said(self) -> list[tuple[int, str, str, int]]:
         """The earlier turns and an empty round after them: number, role, text, and how many pictures a turn has."""
         blank = [Turn(role, "") for role in ROLES]
-        return [(number, *turn) for number, turn in enumerate([*self.turns, *blank])]
+        return [(number, *turn) for number, turn in enumerate([*self.talk.turns, *blank])]
 
     @property
     def rows(self) -> tuple[Nearby, ...]:
@@ -135,7 +137,7 @@ class Draft:
         ]
         fields = {"question": self.question, "target": self.target, "rephrases": list(self.rephrases), "locality": near}
         fields["image_rephrases"] = [str(other) for other in others]
-        fields |= {"messages": messages_of(self.turns, list(map(str, earlier)))} if self.turns else {}
+        fields |= {"messages": messages_of(self.talk.turns, list(map(str, earlier)))} if self.talk.turns else {}
         return fields | ({"image": path} if path else {}) | ({"id": self.id} if self.id else {})
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from more_cli.files import append_line, disk_errors, open_to_append
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.ratings import Mistake, Ratings
 from more_cli.inputs.turns import shown_in
-from more_cli.review.drafts import Draft
+from more_cli.review.drafts import Draft, Talk
 from more_cli.review.pictures import Pictures
 from more_cli.store.target import Target
 from more_cli.text import canonical_json
@@ -97,4 +98,4 @@ class Queue:
         if len(own) > 1:
             text = f"the question has {len(own)} pictures, and this form one: the others are left out"
             draft = draft.with_problems({"image": [text]})
-        return draft.about(mistake.turns, before, own[0] if own else "")
+        return replace(draft, talk=Talk(mistake.turns, before), picture=own[0] if own else "")

@@ -139,7 +139,7 @@ class _OfDraft:
         source = next(iter(_sources(self.pictures, self.draft.picture)), None)
         others, earlier = (
             [source.path for digest in digests for source in _sources(self.pictures, digest)]
-            for digests in (self.draft.others, self.draft.earlier)
+            for digests in (self.draft.others, self.draft.talk.pictures)
         )
         return self.draft.line(source.path if source else None, others, earlier)
 
@@ -153,12 +153,12 @@ class BaseAnswers(_OfDraft):
         """Return the draft with the base's answers."""
         draft = self.draft
         shown = _sources(self.pictures, draft.picture)
-        before = [source for digest in draft.earlier for source in _sources(self.pictures, digest)]
+        before = [source for digest in draft.talk.pictures for source in _sources(self.pictures, digest)]
         with model.asking() as asker:
             base = type(asker)({"base": asker.models["base"]})
             said = [base.ask(row.question, shown if row.pictured else ()).base for row in draft.locality]
             whole = (*before, *shown)
-            answer = base.ask(draft.question, whole, turns=draft.turns).base if draft.question else None
+            answer = base.ask(draft.question, whole, turns=draft.talk.turns).base if draft.question else None
         near = [
             replace(row, base=text, answer=row.answer or _whole(text))
             for row, text in zip(draft.locality, said, strict=True)

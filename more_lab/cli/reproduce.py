@@ -138,9 +138,7 @@ def reproduce(
     results = _measured(exhibits, models or [_demo(output)], options, machine, editor or (), output)
     from more_lab.render.reproduction import of_reproductions
 
-    page = of_reproductions(results)
-    options.write(page)
-    files.write(page, lambda: _show(output, results, options.out))
+    files.write(of_reproductions(results), lambda: _show(output, results, options.out))
     if not all(found.complete for found in results):
         raise FailedEditsError("not everything was measured", "the lines `not run` say why")
 
@@ -160,6 +158,7 @@ def _measured(
         MoreError: nothing could be run; the first reason.
     """
     from more_lab.paper.reproduce import Measurement, Sources, placed
+    from more_lab.render.reproduction import of_reproductions
 
     sources = Sources(options.data_root, options.image_root, options.mme, options.out)
     run, results = options.run_options(), list["Reproduction"]()
@@ -169,6 +168,7 @@ def _measured(
                 task = Measurement(exhibit, model, backbone, sources, run, machine, editors, progress)
                 if task.variants:
                     results.append(task.run(notices))
+                    options.write(of_reproductions(results))  # what is there can be read while the rest runs
     if not results:
         raise UsageError(f"no such run has an editor of {', '.join(editors)}", "leave --editor out")
     first = next((found.first for found in results if found.first), None)

@@ -26,6 +26,8 @@ from more_lab.experiments.run import LabOptions, run_suite
 from more_lab.paper.exhibits import Exhibit, Variant
 
 TABLE = {"online": PRESETS["paper-table"], "final": PRESETS["paper-final"]}
+SMALL = 1024
+"""Hidden size of the text layers below which a model gets the settings of the embedded ones."""
 COLUMNS = (*PRESETS["paper-table"].columns, "Avg")
 
 
@@ -196,6 +198,13 @@ class Measurement:
         there = {run.editor for run in chosen.values()}
         return chosen | {name: Variant(editor=name) for name in names if beside and name not in there}
 
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether the paper's ranks are beyond the model's widths."""
+        config = open_checkpoint(self.model).config
+        text = config.get("text_config", config)
+        return int(text.get("hidden_size") or 0) < SMALL
+
     def _suite(self, name: str) -> EditSuite | MoreError:
         """Return a suite of edits, or why it cannot be had."""
         try:
@@ -204,7 +213,7 @@ class Measurement:
             return error
 
     def _options(self, run: Variant) -> LabOptions:
-        settings = run.settings_on(small=self.sources.data_root is None)
+        settings = run.settings_on(small=self.is_small)
         return replace(
             self.options,
             editor=run.editor,
@@ -253,17 +262,17 @@ class Measurement:
     def _draw(self, suite: EditSuite | MoreError, name: str, result: Reproduction) -> None:
         """Make the runs of a figure on a suite, and the figure."""
         assert self.sources.out is not None, "the command asks for a folder"
-        folder, kept = self.sources.out / self.exhibit.name / name, list[Path]()
+        folder, kept = self.sources.out / self.exhibit.name / self.model.resolve().name / name, list[Path]()
         for label, run in self.variants.items():
             options = self._options(run)
             lags = tuple(range(1, max(self.marks))) if self.exhibit.every_lag else ()
             scored = Scored(("final", "online", "lag") if lags else ("final", "online"), self.marks, lags)
-            keep = self._keep(folder / "runs" / label.replace("/", " "))
-            report = self._run(suite, replace(options, scored=scored, keep=keep), result, label)
+            runs = folder / "runs" / label.replace("/", " ")
+            report = self._kept_run(suite, replace(options, scored=scored), result, label, runs)
             if isinstance(report, MoreError):
                 result.failed(f"{label} on {name}", report)
             else:
-                kept.append(keep.folder)
+                kept.append(runs)
         for analysis in self.exhibit.analyses if kept else ():
             try:
                 analysed = analyse(analysis, kept, folder, self.machine, progress=self.progress)
@@ -272,9 +281,17 @@ class Measurement:
             else:
                 result.figures.setdefault(name, []).extend(analysed.done)
 
-    def _keep(self, folder: Path) -> Keep:
-        keep = self.exhibit.keep
-        return Keep(folder, "updates" in keep, "states" in keep, self.sources.asked() if "answers" in keep else None)
+    def _kept_run(
+        self, suite: EditSuite | MoreError, options: LabOptions, result: Reproduction, label: str, folder: Path
+    ) -> SuiteReport | MoreError:
+        """Make a run that is kept in a folder."""
+        parts = self.exhibit.keep
+        try:
+            questions = self.sources.asked() if "answers" in parts else None
+        except MoreError as error:
+            return error
+        keep = Keep(folder, "updates" in parts, "states" in parts, questions)
+        return self._run(suite, replace(options, keep=keep), result, label)
 
     def _notices(self) -> Iterator[str]:
         if not self.exhibit.analyses:

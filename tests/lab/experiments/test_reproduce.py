@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,8 +136,20 @@ def test_a_figure_is_drawn_on_the_model_that_is_there_and_the_page_says_so(world
     assert "Stable and flipped locality answers" in page
     assert "<script" not in page
     assert drawn("--json").out == shown.out, "nothing is run twice"
+    other = shutil.copytree(world.model, tmp_path / "other")
+    both = run("reproduce", "flips", world.model, other, *where, *options, "--json").json["results"]
+    assert [Path(each["model"]).name for each in both] == [world.model.name, "other"]
+    assert all(each["figures"] for each in both), "each model has runs of its own"
     moved = run("reproduce", "scales", world.model, "-o", out, "--checkpoints", "1", "--cache", tmp_path / "cache")
     assert "the paper shows this on Qwen2-VL, Qwen3-VL; here it is" in moved.err
+
+
+def test_what_mme_lacks_stops_no_other_figure(world: World, tmp_path: Path) -> None:
+    where = "--data-root", world.root / "mmedit", "--image-root", world.root, "--cache", tmp_path / "cache"
+    options = "--checkpoints", "1", "--dtype", "float32", "-o", tmp_path / "out", "--editor", "none"
+    shown = run("reproduce", "abilities", world.model, *where, *options, "--mme", tmp_path)
+    assert shown.code == 4
+    assert "holds no questions of mme" in shown.err.splitlines()[0]
 
 
 def test_where_nothing_can_be_run_the_command_fails_with_the_first_reason(world: World, tmp_path: Path) -> None:
