@@ -235,6 +235,8 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSour
             if error.hint or Path(spelled).is_absolute():
                 raise
             hint = f"image paths start at `{root}`; `--image-root DIR` names another folder"
+            if os.path.isfile(root / spelled.replace("\\", "/")):  # a file of edits that was written on Windows
+                hint = "write `/` in place of `\\`: it is understood on every system"
             raise DataError(error.message, hint) from error
         source = ImageSource(spelled, path, sha256_bytes(data))
     decode_image(data, source.spelled)

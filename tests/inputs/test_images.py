@@ -363,3 +363,15 @@ def test_a_failed_put_leaves_no_image(
     assert files.sha256_bytes(PNG) not in store
     assert store.get(store.put(PNG)) == PNG
     assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there it is a path")
+def test_a_path_written_on_windows_is_missing_and_says_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "img").mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "img" / "a.png")
+    with pytest.raises(DataError) as error:
+        locate_image("img\\a.png", tmp_path)
+    assert error.value.hint == "write `/` in place of `\\`: it is understood on every system"
+    with pytest.raises(DataError) as error:
+        locate_image("img\\b.png", tmp_path)
+    assert "--image-root" in error.value.hint
