@@ -15,7 +15,7 @@ _CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v")
 
 
 def frames_of(spelled: str, images: ImageCache, count: int = FRAMES) -> tuple[ImageSource, ...]:
-    """Return frames of an animated file as pictures of their own, PNG bytes in memory.
+    """Return frames of an animated file as pictures of their own, their bytes in memory.
 
     Raises:
         DataError: no such file, not an animated image, damaged, or beyond the limits of images.
@@ -30,7 +30,7 @@ def frames_of(spelled: str, images: ImageCache, count: int = FRAMES) -> tuple[Im
     found = []
     for number, frame in enumerate(decode_frames(source.read(), spelled, count), 1):
         file = io.BytesIO()
-        frame.save(file, "PNG")
+        frame.save(file, "PPM")  # plain pixels: what a compressor writes, and with it the hash, differs by version
         data = file.getvalue()
         found.append(ImageSource(f"{spelled}, frame {number}", None, sha256_bytes(data), data))
     return tuple(found)

@@ -31,6 +31,7 @@ def test_frames_are_the_middles_of_equal_parts(tmp_path: Path, suffix: str, coun
     found = frames_of(f"a.{suffix}", ImageCache(tmp_path), count)
     assert [source.open().getpixel((0, 0))[0] for source in found] == [SHADES[place] for place in places]
     assert len({source.sha256 for source in found}) == len(places)
+    assert found[0].read() == b"P6\n28 28\n255\n" + bytes([SHADES[places[0]]] * 28 * 28 * 3), "the same everywhere"
     again = frames_of(f"a.{suffix}", ImageCache(tmp_path), count)
     assert [source.sha256 for source in again] == [source.sha256 for source in found]
 
@@ -67,10 +68,10 @@ def filmed(number: int, **fields: object) -> dict[str, object]:
 def test_a_correction_about_a_video_is_that_about_its_frames(world: World) -> None:
     frames = frames_of("clip.gif", ImageCache(world.root / "img"), 2)
     for number, frame in enumerate(frames):
-        (world.root / "img" / f"frame{number}.png").write_bytes(frame.read())
+        (world.root / "img" / f"frame{number}.ppm").write_bytes(frame.read())
     world.write([filmed(0, video="img/clip.gif", frames=2)])
     (edit,) = read_edits(world.root / "edits.jsonl").edits
-    world.write([filmed(0, image=["img/frame0.png", "img/frame1.png"])], "frames.jsonl")
+    world.write([filmed(0, image=["img/frame0.ppm", "img/frame1.ppm"])], "frames.jsonl")
     assert edit.content == read_edits(world.root / "frames.jsonl").edits[0].content
     done = world.edit(*LEARNING)
     assert done.code == 0, done.err
