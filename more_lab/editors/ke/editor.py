@@ -35,7 +35,7 @@ class KeTuning(MendTuning):
 @editor(
     "ke",
     tries=tries(
-        ("rate=0.00003", "alpha_rate=0.0003"),
+        ("rate=0.00003", "alpha_rate=0.0003", "alpha=-0.01"),
         ("rate=0.0003", "alpha_rate=0.003"),
         ("objective=all", "edit_weight=1.0"),
         edit_weight=(0.03, 0.3),

@@ -44,7 +44,7 @@ class DeltaEditTuning(AlphaEditTuning):
 
 @editor(
     "deltaedit",
-    tries=tries(share=(0.5, 0.7), ridge=(0.1,), rate=(0.5,), warmup=(5,), deviation=(0.0, 2.0), room=(0.8,)),
+    tries=tries(share=(0.5, 0.7, 0.9, 0.999), deviation=(0.0, 2.0), room=(0.25, 0.8)),
 )
 class DeltaEditor(AlphaEditor):
     """Keeps the values of noisy edits orthogonal to what earlier edits put out."""
