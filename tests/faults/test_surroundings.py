@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ import pytest
 from faults.disk import Step, watched
 from faults.together import backwards
 from more_cli.store.target import locate
-from support.helpers import QUICK, World, forks, run, tree
+from support.helpers import QUICK, World, forks, run, tree, unix
 from support.refused import assert_refused
 
 
@@ -92,7 +91,7 @@ def test_a_file_system_without_locks_is_one_error(world: World, monkeypatch: pyt
 
     before = tree(world.root)
     with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", flock)
+        patch.setattr(unix("fcntl"), "flock", flock)
         for words in (
             ("edit", world.model, world.root / "edits.jsonl"),
             ("revert", world.model, "e1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from more_cli.errors import DataError
 from more_cli.inputs.tables import table_rows
 from more_cli.text import strict_json
-from support.helpers import run
+from support.helpers import peak_kilobytes, run
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -40,11 +39,11 @@ def varint(number: int) -> bytes:
 
 
 def refused_quickly(file: Path) -> str:
-    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, before = time.monotonic(), peak_kilobytes()
     with pytest.raises(DataError) as refused:
         list(table_rows(file))
     assert time.monotonic() - start < 30
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "this process has taken 100 MB"
+    assert peak_kilobytes() - before < 100_000, "this process has taken 100 MB"
     assert refused.value.hint
     return refused.value.message
 

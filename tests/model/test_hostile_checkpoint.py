@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from more_cli.model import prompts
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_prompter
 from more_cli.system.confined import Exceeded, confined
-from support.helpers import World, line, run
+from support.helpers import World, line, peak_kilobytes, run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux only")
 
@@ -54,7 +53,7 @@ def test_a_hostile_template_is_one_error_that_names_its_file(
     monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 1)
     file = world.model / "chat_template.jinja"
     honest, start = file.read_text(), time.monotonic()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_kilobytes()
     file.write_text(template)
     try:
         with pytest.raises(StateError) as refused:
@@ -64,7 +63,7 @@ def test_a_hostile_template_is_one_error_that_names_its_file(
     assert refused.value.message.startswith(f"{file}: the chat template {HOSTILE[template]}"), refused.value.message
     assert "\n" not in refused.value.message
     assert time.monotonic() - start < 30
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "this process has taken 100 MB"
+    assert peak_kilobytes() - before < 100_000, "this process has taken 100 MB"
 
 
 def test_a_command_says_it_in_one_line(world: World, tmp_path: Path) -> None:

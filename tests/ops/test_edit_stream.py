@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from more_cli.ops.edit import Listener, edit_stream
 from more_cli.ops.prefetch import Prefetch
 from more_cli.options import EditOptions
 from more_cli.store.target import Target
-from support.helpers import QUICK, Result, World, line, lines_in, process, run, spelled, wait_for
+from support.helpers import QUICK, Result, World, line, lines_in, process, run, spelled, unix, wait_for
 
 FIVE = [line(number) for number in range(5)]
 
@@ -334,7 +333,7 @@ def test_any_command_ends_quietly_when_its_reader_is_gone(world: World, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes of a size of their own are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes of a size of their own are Linux's")
 def test_a_signal_while_the_reader_sleeps(world: World, tmp_path: Path) -> None:
     """The pipe is full and the command blocked: nothing more is applied, and a signal still ends it."""
     sidecar, long = tmp_path / "s.more", " x" * 200
@@ -343,6 +342,7 @@ def test_a_signal_while_the_reader_sleeps(world: World, tmp_path: Path) -> None:
     with process("edit", world.model, "-", *options, stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
+        fcntl = unix("fcntl")
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, 4096)
         child.stdin.write(lines_of(*edits))
         child.stdin.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import logging
@@ -13,7 +12,6 @@ import signal
 import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -170,6 +168,7 @@ def _makes_anchors(words: list[str]) -> bool:
 @contextlib.contextmanager
 def terminal(columns: int = 80) -> Iterator[list[str]]:
     """Standard output and error are a terminal of this width; its text is in the list after the block."""
+    fcntl, termios = unix("fcntl"), unix("termios")
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     parts: list[bytes] = []
@@ -222,6 +221,8 @@ def _standard_input(data: bytes | None) -> Iterator[None]:
 
 def in_child(action: Callable[[], object]) -> int:
     """Run in a fork of this process, where everything is imported: its exit code, or minus the signal that ended it."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
     pid = os.fork()
     if pid == 0:
         code = 70
@@ -268,6 +269,17 @@ def stopped_at(number: int, owner: Any, name: str, command: Callable[[], object]
 def die(*_: object) -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def unix(name: str) -> Any:
+    """A module that Windows lacks; there the test that asks for it is skipped."""
+    return pytest.importorskip(name, exc_type=ModuleNotFoundError)
+
+
+def peak_kilobytes() -> int:
+    """The most memory that this process has had."""
+    resource = unix("resource")
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
