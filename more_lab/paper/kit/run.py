@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ SCORES = (
     *("rel.gen_exact", "gen_text.gen_exact", "gen_image.gen_exact"),
     *("loc_text.loc_expkl_answer", "loc_image.loc_expkl_answer"),
 )
+ANSWERS = {"base": "right before", "transformers": "right in transformers", "vllm": "right in vLLM"}
+"""The steps that ask every edit's question, and what their count is called."""
 RESULT = (0, 3, 6)
 """Exit codes of `more-cli` that leave a result: all well, an edit was not learnt, a gate was missed."""
 
@@ -79,14 +82,16 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
     model, machine = str(options.model.resolve()), ("--device", options.device) if options.device else ()
     state = ("--state", str(STATE))
     this = (sys.executable, str(Path(__file__).resolve()))
+    number = ("--edits", str(options.edits), *machine)
     yield Step("status", ("more-cli", "status", model, "--estimate", "--json"))
+    yield Step("base", (*this, "transformers", "--answers", model, *number))
     yield Step("init", ("more-cli", "init", model, *state, "--anchors", "anchors.jsonl", *machine, "--json"))
     edits = ("edits.jsonl", "--limit", str(options.edits))
     yield Step("edit", ("more-cli", "edit", model, *edits, *state, *machine, "--json"))
     yield Step("eval", ("more-cli", "eval", model, *state, *machine, "--report", "work/report.html", "--json"))
     yield Step("merge", ("more-cli", "merge", model, *state, "-o", str(MERGED), "--force", "--sha256", "--json"))
     yield Step("verify", ("more-cli", "verify", str(MERGED), "--deep", "--json"))
-    asked = ("--answers", str(MERGED), "--edits", str(options.edits), *machine)
+    asked = ("--answers", str(MERGED), *number)
     yield Step("transformers", (*this, "transformers", *asked))
     missing = "" if importlib.util.find_spec("vllm") else "vLLM is not installed"
     yield Step("vllm", (*this, "vllm", *asked), missing)
@@ -102,14 +107,14 @@ def lines(edits: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()[:edits]]
 
 
-def with_transformers(merged: Path, edits: int, device: str | None) -> Iterator[str]:
-    """Yield the answer of the merged checkpoint to each edit's question, loaded as anybody would."""
+def with_transformers(checkpoint: Path, edits: int, device: str | None) -> Iterator[str]:
+    """Yield the answer of a checkpoint to each edit's question, loaded as anybody would."""
     import torch
     from PIL import Image
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    processor = AutoProcessor.from_pretrained(merged, trust_remote_code=False)
-    model = AutoModelForImageTextToText.from_pretrained(merged, dtype="auto", trust_remote_code=False)
+    processor = AutoProcessor.from_pretrained(checkpoint, trust_remote_code=False)
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype="auto", trust_remote_code=False)
     model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     for edit in lines(edits):
         content = [{"type": "image"}, {"type": "text", "text": edit["question"]}]
@@ -163,9 +168,9 @@ def summary(options: argparse.Namespace, ended: dict[str, Any]) -> dict[str, Any
             name: round(scores["metrics"][name]["value"], 3) for name in SCORES if name in scores["metrics"]
         }
     targets = [edit["target"] for edit in lines(options.edits)]
-    for loader in ("transformers", "vllm"):
-        if (answers := output(loader)) is not None:
-            found[f"right in {loader}"] = sum(a == target for a, target in zip(answers, targets, strict=False))
+    for step, name in ANSWERS.items():
+        if (answers := output(step)) is not None:
+            found[name] = sum(a == target for a, target in zip(answers, targets, strict=False))
     return found
 
 
@@ -181,8 +186,10 @@ def scrubbed(text: str, model: Path) -> str:
     """Return text without paths, names of the user and of the machine."""
     hidden = {str(model.resolve()): "MODEL", str(model): "MODEL", str(HERE): "KIT", str(Path.home()): "HOME"}
     hidden |= {sys.prefix: "PYTHON", socket.gethostname(): "HOST", getpass.getuser(): "USER"}
+    hidden.pop("root", None)  # names nobody
     for secret in sorted(hidden, key=len, reverse=True):
-        text = text.replace(secret, hidden[secret]) if len(secret) > 3 else text
+        if secret.strip("./"):  # a short name is also a part of words
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", hidden[secret], text)
     return text
 
 
@@ -216,9 +223,9 @@ def all_steps(options: argparse.Namespace) -> int:
     pack(found, options.model)
     for name, value in found.get("scores", {}).items():
         print(f"{name:28} {value}")
-    for loader in ("transformers", "vllm"):
-        if (right := found.get(f"right in {loader}")) is not None:
-            print(f"{loader}: {right} of {options.edits} corrections hold in the merged checkpoint")
+    for name in ANSWERS.values():
+        if name in found:
+            print(f"{name:28} {found[name]} of {options.edits}")
     print(f"wrote {REPORT}: please look through it, then send it back")
     return int(any(step.get("code", 0) not in RESULT for step in ended.values()))
 

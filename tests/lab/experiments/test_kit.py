@@ -15,7 +15,7 @@ from more_cli.demo.files import demo_model_dir
 from support.helpers import Result, run
 from support.paths import ROOT
 
-STEPS = ["status", "init", "edit", "eval", "merge", "verify", "transformers", "vllm", "table-1"]
+STEPS = ["status", "base", "init", "edit", "eval", "merge", "verify", "transformers", "vllm", "table-1"]
 
 
 @pytest.fixture
@@ -57,38 +57,42 @@ def test_the_kit_is_complete_and_pinned(kit: Path, tmp_path: Path) -> None:
     assert "holds no config.json" in no_model.err
 
 
-def test_a_step_that_fails_stops_no_other_and_the_report_says_so(kit: Path, tmp_path: Path) -> None:
+def test_a_step_that_fails_stops_no_other_and_the_report_says_so(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a `more-cli` that always fails: every step is tried, and the next run tries again."""
     programs = tmp_path / "bin"
     programs.mkdir()
     stub = programs / "more-cli"
-    stub.write_text(f"#!/bin/sh\necho {Path.home()}/secret >&2\nexit 4\n")
+    stub.write_text(f"#!/bin/sh\necho {Path.home()}/secret of ann, in the annals >&2\nexit 4\n")
     stub.chmod(0o755)
+    monkeypatch.setenv("LOGNAME", "ann")  # a user with a short name
     for _ in range(2):
         done = started(kit, demo_model_dir(), "--edits", 1, path=programs)
         assert done.code == 1
         assert [line.split()[0] for line in done.out.splitlines()[: len(STEPS)]] == STEPS
         assert "edit           FAILED, see work/steps/edit.err" in done.out
-        assert "(earlier)" not in done.out
+        assert not [line for line in done.out.splitlines() if "(earlier)" in line and not line.startswith("base")]
     with zipfile.ZipFile(kit / "report.zip") as report:
         found = json.loads(report.read("summary.json"))
         assert (found["steps"]["edit"]["code"], found["steps"]["table-1"]["skipped"][:4]) == (4, "give")
-        assert report.read("steps/edit.err") == b"HOME/secret\n"
+        assert report.read("steps/edit.err") == b"HOME/secret of USER, in the annals\n"
 
 
 @pytest.mark.slow
 def test_from_status_to_the_report_on_a_trained_model(kit: Path) -> None:
     done = started(kit, demo_model_dir(), "--edits", 2)
     assert done.code == 0, done.out + done.err
-    assert "transformers: 2 of 2 corrections hold in the merged checkpoint" in done.out
+    assert "right before                 0 of 2" in done.out
+    assert "right in transformers        2 of 2" in done.out
     assert "vllm           skipped: vLLM is not installed" in done.out
     with zipfile.ZipFile(kit / "report.zip") as report:
         texts = {name: report.read(name).decode() for name in report.namelist()}
-    assert {f"steps/{step}.out" for step in STEPS[:7]} < texts.keys()
+    assert {f"steps/{step}.out" for step in STEPS[:8]} < texts.keys()
     assert not [name for name, text in texts.items() if str(kit) in text or str(demo_model_dir()) in text]
     assert json.loads(texts["summary.json"])["scores"]["rel.gen_exact"] == 1.0
     again = started(kit, demo_model_dir(), "--edits", 2)
-    assert again.out.count("(earlier)") == 7
+    assert again.out.count("(earlier)") == 8
 
 
 @pytest.mark.slow
@@ -96,6 +100,6 @@ def test_on_qwen2_vl_all_but_its_own_video_processor(kit: Path) -> None:
     """The small Qwen2-VL has no video part, which transformers' own processor wants; published checkpoints have it."""
     done = started(kit, ROOT / "tests" / "data" / "qwen2_vl", "--edits", 1)
     failed = [line.split()[0] for line in done.out.splitlines() if " FAILED" in line]
-    assert (done.code, failed) == (1, ["transformers"]), done.out + done.err
+    assert (done.code, failed) == (1, ["base", "transformers"]), done.out + done.err
     assert "video" in (kit / "work" / "steps" / "transformers.err").read_text().splitlines()[-1]
     assert "rel.gen_exact                1.0" in done.out
