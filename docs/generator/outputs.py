@@ -55,7 +55,7 @@ _EDIT_LINE = """\
 _INSTEAD = {"video": "clips/crossing.webp", "frames": 6}
 """Examples of keys that exclude others of the line."""
 _PROBE_LINE = """\
-{"id": "table-3", "image": "img/3.png", "messages": [], "question": "What is on the table?", "answer": "a cup"}"""
+{"id": "table-3", "image": ["img/3.png"], "messages": [], "question": "What is on the table?", "answer": "a cup"}"""
 
 
 _LEDGER = """\

@@ -76,10 +76,7 @@ def list_(
 
     target = locate(model, state)
     anchors, corrected = list_anchors(target)
-    rows = [
-        Anchor.of(each, image=each.image.sha256 if each.image else None, corrected_by=corrected.get(place))
-        for place, each in enumerate(anchors)
-    ]
+    rows = [Anchor.of(each, corrected_by=corrected.get(place)) for place, each in enumerate(anchors)]
     output.json(AnchorsListOutput(state=target.sidecar, anchors=rows))
     output.table(
         ("question", "answer", "image"),
@@ -87,7 +84,7 @@ def list_(
             (
                 row.question,
                 f"corrected by {row.corrected_by}" if row.corrected_by else row.answer or "the base's own",
-                (row.image or "none")[:16],
+                (row.image or (counted(len(row.images), "picture") if row.images else "none"))[:16],
             )
             for row in rows
         ],

@@ -111,7 +111,7 @@ def probes_of(edit: Edit) -> Iterator[Probe]:
 def locality_probes(edit: str, questions: Iterable[Question]) -> Iterator[Probe]:
     """Yield locality probes: `loc_image` for questions with an image, `loc_text` for those without."""
     for question in questions:
-        kind: Kind = "loc_image" if question.image else "loc_text"
+        kind: Kind = "loc_image" if question.images else "loc_text"
         yield Probe(edit, kind, Query.of(question), gold=question.answer)
 
 

@@ -80,50 +80,14 @@ class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ProbeLine(_Line):
-    """A line of an anchors or probes file; without `answer`, the base model's answer is used."""
+class _Asked(_Line):
+    """A question, what it shows, and what was said before it."""
 
     question: Text
     """the question"""
-    image: str | None = None
-    """left out for a text-only question"""
-    messages: Messages = []
-    """earlier turns of the conversation, as in an edit line; an image belongs to the question"""
-    answer: Text | None = None
-    """without it the base's own greedy answer is taken"""
-    id: Id | None = None
-    """by default the first 16 digits of a hash of its content"""
-
-
-class LocalityProbe(_Line):
-    """A question whose answer must not change, as written in an edit line."""
-
-    question: Text
-    image: str | None = None
-    messages: Messages = []
-    answer: Text | None = None
-
-
-class PortabilityProbe(_Line):
-    """A question whose answer follows from the edit, as written in an edit line."""
-
-    question: Text
-    answer: Text
-    image: str | None = None
-    messages: Messages = []
-    hop: Annotated[int, Field(ge=1)] | None = None
-
-
-class EditLine(_Line):
-    """One line of an edits file, as a user writes it."""
-
-    question: Text
-    """the question"""
-    target: Annotated[str, AfterValidator(_target)]
-    """the answer it should get, at most 2,000 characters"""
     image: Images = []
-    """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only edit. URLs
-    are refused: nothing is fetched"""
+    """path, `data:` URI or a list of them, relative to the file or `--image-root`; left out for a text-only question.
+    URLs are refused: nothing is fetched"""
     video: str | None = None
     """animated GIF, WebP, PNG or TIFF in place of `image`: some of its frames become pictures, in order, for models
     that take several"""
@@ -132,6 +96,35 @@ class EditLine(_Line):
     messages: Messages = []
     """earlier turns of the conversation, a question and its answer in turn, as chat templates take them: `role` and
     `content`, a text or a list of parts `{"type": "text", "text": ...}` and `{"type": "image", "image": path}`"""
+
+
+class ProbeLine(_Asked):
+    """A line of an anchors or probes file; without `answer`, the base model's answer is used."""
+
+    answer: Text | None = None
+    """without it the base's own greedy answer is taken"""
+    id: Id | None = None
+    """by default the first 16 digits of a hash of its content"""
+
+
+class LocalityProbe(_Asked):
+    """A question whose answer must not change, as written in an edit line."""
+
+    answer: Text | None = None
+
+
+class PortabilityProbe(_Asked):
+    """A question whose answer follows from the edit, as written in an edit line."""
+
+    answer: Text
+    hop: Annotated[int, Field(ge=1)] | None = None
+
+
+class EditLine(_Asked):
+    """One line of an edits file, as a user writes it."""
+
+    target: Annotated[str, AfterValidator(_target)]
+    """the answer it should get, at most 2,000 characters"""
     id: Id | None = None
     """name in the ledger; by default a hash of images, question and target"""
     rephrases: list[Text] = []
@@ -151,7 +144,8 @@ class Probe:
     """A question that scores an edit, its locality or the state."""
 
     question: str
-    image: ImageSource | None = None
+    images: tuple[ImageSource, ...] = ()
+    """Those of the earlier turns first."""
     answer: str | None = None
     hop: int | None = None
     """Steps of reasoning from the edit, 1 or more; portability only."""
@@ -162,8 +156,11 @@ class Probe:
 
     @cached_property
     def content(self) -> str:
-        """SHA-256 of image hash, question and answer, and of earlier turns if there are some."""
-        return _hash([self.image.sha256 if self.image else None, self.question, self.answer, *map(list, self.turns)])
+        """SHA-256 of image hashes, question and answer, and of earlier turns if there are some."""
+        hashes = [image.sha256 for image in self.images]
+        # A plain hash or null for one or none, as in states from before a probe could have several.
+        shown = hashes if len(hashes) > 1 else next(iter(hashes), None)
+        return _hash([shown, self.question, self.answer, *map(list, self.turns)])
 
 
 @dataclass(frozen=True)
@@ -386,7 +383,7 @@ class _Resolver:
             self.problems.append(self.record.wrong(error.message, error.hint))
             return ImageSource(spelled, None, "")
 
-    def frames(self, line: EditLine) -> tuple[ImageSource, ...]:
+    def frames(self, line: _Asked) -> tuple[ImageSource, ...]:
         if line.video is None:
             return ()
         if line.image:
@@ -398,17 +395,17 @@ class _Resolver:
             self.problems.append(self.record.wrong(error.message, error.hint))
             return ()
 
+    def shown(self, line: _Asked) -> tuple[ImageSource, ...]:
+        """Return the images of a question, those of its earlier turns first."""
+        earlier = [spelled for message in line.messages for spelled in message.images]
+        return (*map(self.image, (*earlier, *line.image)), *self.frames(line))
+
     def probe(self, line: ProbeLine | LocalityProbe | PortabilityProbe, id: str = "") -> Probe:
-        image = None if line.image is None else self.image(line.image)
-        turns = turns_of(line.messages)
-        if shown_in(turns):
-            self.problems.append(self.record.wrong("an image in the `messages` of a probe", "put it into its `image`"))
-        return Probe(line.question, image, line.answer, getattr(line, "hop", None), id, turns)
+        hop, turns = getattr(line, "hop", None), turns_of(line.messages)
+        return Probe(line.question, self.shown(line), line.answer, hop, id, turns)
 
     def edit(self, line: EditLine) -> Edit:
-        earlier = [spelled for message in line.messages for spelled in message.images]
-        images = tuple(self.image(spelled) for spelled in [*earlier, *line.image])
-        images, turns = (*images, *self.frames(line)), turns_of(line.messages)
+        images, turns = self.shown(line), turns_of(line.messages)
         content = content_hash([image.sha256 for image in images], line.question, line.target, turns)
         return Edit(
             id=line.id or content[:16],

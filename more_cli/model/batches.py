@@ -32,8 +32,7 @@ class Query:
     @classmethod
     def of(cls, asked: Edit | Question) -> Query:
         """Return what an edit or a probe asks."""
-        images = asked.images if isinstance(asked, Edit) else (asked.image,) if asked.image else ()
-        return cls(images, asked.question, asked.turns)
+        return cls(asked.images, asked.question, asked.turns)
 
 
 @dataclass(frozen=True)

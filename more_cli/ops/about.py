@@ -64,15 +64,15 @@ class Corrected:
         for probe in _changing(edit):
             self.asked.add(identity(probe))
             words = words_of(probe.question)
-            about = self.words.setdefault(probe.image.sha256 if probe.image else "", [])
-            about += [words, words | words_of(probe.answer or "")]
+            for picture in [image.sha256 for image in probe.images] or [""]:
+                self.words.setdefault(picture, []).extend([words, words | words_of(probe.answer or "")])
 
     def allows(self, question: Question, picture: ImageSource | None) -> bool:
         """Return whether a picture may be asked this: by its words, no edit changes the answer."""
         about = self.words.get(picture.sha256 if picture else "", ())
         if any(alike(wording, words) for wording in question.wordings for words in about):
             return False
-        return identity(Probe(question.text, picture)) not in self.asked
+        return identity(Probe(question.text, (picture,) if picture else ())) not in self.asked
 
     def allows_neutral(self, question: Question, picture: ImageSource) -> bool:
         """Return whether a picture may be asked a neutral question: no edit is about the picture as a whole."""
@@ -81,7 +81,8 @@ class Corrected:
 
 def _changing(edit: Edit) -> Iterator[Probe]:
     """Yield every question whose answer an edit changes, in each wording and about each picture."""
-    for image in (*edit.images, *edit.image_rephrases) or (None,):
+    pictures: list[tuple[ImageSource, ...]] = [(image,) for image in (*edit.images, *edit.image_rephrases)]
+    for images in pictures or [()]:
         for question in (edit.question, *edit.rephrases):
-            yield Probe(question, image, edit.target)
+            yield Probe(question, images, edit.target)
     yield from edit.portability

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Probe, read_probes
+from more_cli.inputs.edits import read_probes
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import identities, identity, keep_anchors
+from more_cli.ops.anchors import identities, identity, keep_anchors, line_of
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
 from more_cli.ops.session import open_session
 from more_cli.progress import Progress, no_progress
+from more_cli.store.entry import ProbeEntry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.state import load_meta
@@ -67,7 +68,7 @@ def add_anchors(
         return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)
 
 
-def list_anchors(target: Target) -> tuple[Sequence[Probe], Mapping[int, str]]:
+def list_anchors(target: Target) -> tuple[list[ProbeEntry], Mapping[int, str]]:
     """Return a state's anchors and, by place, the edits that correct some of them; loads no model.
 
     Raises:
@@ -75,4 +76,5 @@ def list_anchors(target: Target) -> tuple[Sequence[Probe], Mapping[int, str]]:
     """
     meta, ledger = load_meta(target.sidecar), Ledger(target.folder)
     held = held_at(ledger, meta, len(ledger.history))
-    return held.anchors, corrected(held, ledger)
+    lines = (line_of(anchor) | {"answer": anchor.answer} for anchor in held.anchors)
+    return list(map(ProbeEntry.model_validate, lines)), corrected(held, ledger)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonlines
 
@@ -14,9 +14,10 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageStore
+from more_cli.inputs.turns import Turn
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
-from more_cli.store.entry import ProbeEntry
+from more_cli.store.entry import ProbeEntry, shown_as, told, turns_in
 from more_cli.text import canonical_json, counted
 
 if TYPE_CHECKING:  # the stored files are read without torch
@@ -38,8 +39,8 @@ def keep_anchors(folder: Path, questions: Sequence[Probe], *, first: bool = Fals
     digest = anchors_digest(questions)
     store = ImageStore(folder / "images")
     for item in questions:
-        if item.image is not None:
-            store.put(item.image.read())
+        for image in item.images:
+            store.put(image.read())
     store.sync()
     path = folder / FILE if first else later_file(folder, digest)
     with disk_errors(path), replacing(path) as scratch:
@@ -70,9 +71,15 @@ def anchors_digest(questions: Sequence[Probe]) -> str:
 def _as_lines(questions: Sequence[Probe]) -> bytes:
     buffer = io.BytesIO()
     jsonlines.Writer(buffer, dumps=canonical_json).write_all(
-        {"question": q.question, "image": q.image.sha256 if q.image else None, "answer": q.answer} for q in questions
+        line_of(question) | {"answer": question.answer} for question in questions
     )
     return buffer.getvalue()
+
+
+def line_of(anchor: Probe) -> dict[str, Any]:
+    """Return what an anchor asks, as a line of the ledger or of a file of anchors has it."""
+    asked = {"question": anchor.question, **shown_as([image.sha256 for image in anchor.images])}
+    return asked | ({"turns": told(anchor.turns)} if anchor.turns else {})
 
 
 def load_anchors(folder: Path, digest: str) -> list[Probe]:
@@ -93,7 +100,10 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
         lines: list[ProbeEntry] = list(jsonlines.Reader(io.BytesIO(data), loads=ProbeEntry.model_validate_json))
     except jsonlines.InvalidLineError:
         raise StateError(f"`{path}` is damaged", _RESTORE) from None
-    return [Probe(line.question, store.source(line.image) if line.image else None, line.answer) for line in lines]
+    return [
+        Probe(line.question, tuple(map(store.source, line.pictures)), line.answer, turns=turns_in(line.turns))
+        for line in lines
+    ]
 
 
 def ask_anchors(
@@ -165,14 +175,15 @@ def cache_name(*facts: object) -> str:
     return f"anchors-{sha256_bytes(canonical_json(facts).encode())[:16]}.safetensors"
 
 
-def identity(probe: Probe) -> tuple[str, str]:
-    """Return a key that is equal for the same question: image, and words without case and spacing."""
-    return identity_of(probe.question, *([probe.image.sha256] if probe.image else []))
+def identity(asked: Probe | Edit) -> tuple[str, str]:
+    """Return a key that is equal for the same question: images, and words without case and spacing."""
+    return identity_of(asked.question, [image.sha256 for image in asked.images], asked.turns)
 
 
-def identity_of(question: str, image: str = "") -> tuple[str, str]:
-    """Return the `identity` of a question about the picture with this hash."""
-    return image, " ".join(question.casefold().split())
+def identity_of(question: str, images: Sequence[str] = (), turns: Sequence[Turn] = ()) -> tuple[str, str]:
+    """Return the `identity` of a question about pictures with these hashes, after these turns."""
+    texts = (*(turn.text for turn in turns), question)
+    return "+".join(images), "\n".join(" ".join(text.casefold().split()) for text in texts)
 
 
 def identities(anchors: Iterable[Probe]) -> frozenset[tuple[str, str]]:

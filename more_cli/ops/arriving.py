@@ -71,7 +71,7 @@ class Arrivals:
         """Yield the questions that the picture may be asked, those that were used least first."""
         allowed = rule(self._corrected), rule(own)
         for question in sorted(questions, key=lambda question: self._uses[question.text]):
-            probe = Probe(question.text, picture)
+            probe = Probe(question.text, (picture,))
             if identity(probe) not in held.places and all(each(question, picture) for each in allowed):
                 yield probe
 

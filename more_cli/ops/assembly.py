@@ -158,7 +158,8 @@ def _lines(plan: Plan) -> Iterator[tuple[Source, Entry]]:
 
 def _images(edit: Edit) -> Iterator[ImageSource]:
     yield from (*edit.images, *edit.image_rephrases)
-    yield from (probe.image for probe in (*edit.locality, *edit.portability) if probe.image)
+    for probe in (*edit.locality, *edit.portability):
+        yield from probe.images
 
 
 def build(

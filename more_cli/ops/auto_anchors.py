@@ -102,17 +102,19 @@ def without_corrected_answers(runtime: Runtime, candidates: Candidates) -> Candi
     """
     if not candidates.about:
         return candidates
-    pictures = {probe.image.sha256 for probe in candidates if probe.image}
+    pictures = {image.sha256 for probe in candidates for image in probe.images}
     corrected = [edit for edit in candidates.about if len(edit.images) == 1 and edit.images[0].sha256 in pictures]
-    asked = [probe for probe in candidates if probe.image]
+    asked = [probe for probe in candidates if probe.images]
     queries = [Query.of(edit) for edit in corrected]
-    queries += [Query.of(probe) for probe in asked if probe.image]
+    queries += list(map(Query.of, asked))
     # In batches, because only the choice is kept: the answer that an anchor holds is asked for again, alone.
     with runtime.base():
         answers = list(map(tuple, runtime.generate(queries, ANSWER_TOKENS)))
     wrong = {(edit.images[0].sha256, said) for edit, said in zip(corrected, answers, strict=False)}
     said = dict(zip(map(identity, asked), answers[len(corrected) :], strict=True))
-    return candidates.only(lambda probe: not probe.image or (probe.image.sha256, said[identity(probe)]) not in wrong)
+    return candidates.only(
+        lambda probe: not probe.images or (probe.images[0].sha256, said[identity(probe)]) not in wrong
+    )
 
 
 def own_questions(runtime: Runtime, recipe: Recipe, known: Iterable[Probe]) -> list[Probe]:
@@ -141,7 +143,7 @@ def with_prompts(anchors: Sequence[Probe], recipe: Recipe) -> tuple[Probe, ...]:
     Answers to questions without a picture drift where every anchor has one: 100 edits of a weak small model left them
     at 45 %, with the prompts at 85 %, and with the model's own questions too at 95 %.
     """
-    alone = sum(anchor.image is None for anchor in anchors)
+    alone = sum(not anchor.images for anchor in anchors)
     if not anchors or alone >= recipe.anchors.size:
         return tuple(anchors)
     known = set(map(identity, anchors))
@@ -212,7 +214,7 @@ def _pairs(
                 if (picture.sha256, question.text) not in pairs and allowed(question, picture)
             )
             if question := next(free, None):
-                pairs[picture.sha256, question.text] = Probe(question.text, picture)
+                pairs[picture.sha256, question.text] = Probe(question.text, (picture,))
                 uses[question.text] += 1
                 if len(pairs) == CANDIDATES:
                     return list(pairs.values())

@@ -10,7 +10,8 @@ from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.editor import Consolidated
 from more_cli.errors import DataError
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit
+from more_cli.ops.anchors import line_of
 from more_cli.ops.session import Session, Try, versions
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.store.entry import Entry, Status
@@ -32,11 +33,7 @@ def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: 
     except DataError as error:
         hint = f"; {error.hint}" if error.hint else ""
         measured = {"status": Status.REFUSED, "reason": f"{error.message}{hint}"}
-    return _append(session, started, {**kept, **measured, **attempt.fields(), "made": list(map(_as_line, made))})
-
-
-def _as_line(anchor: Probe) -> dict[str, Any]:
-    return {"question": anchor.question, "image": anchor.image.sha256 if anchor.image else None}
+    return _append(session, started, {**kept, **measured, **attempt.fields(), "made": list(map(line_of, made))})
 
 
 def commit_consolidation(session: Session, since: int, *, anew: bool = False) -> Entry:

@@ -466,6 +466,6 @@ class EditCheck:
         if refused := self.family.refuses(len(edit.images)):
             return refused
         for number, probe in enumerate(edit.locality, 1):
-            if refused := self.family.refuses(1 if probe.image else 0, alone=True):
+            if refused := self.family.refuses(len(probe.images), alone=True):
                 return f"locality {number}: {refused[0]}", refused[1]
         return None

@@ -191,8 +191,7 @@ def evaluate_probes(
         elif question.answer is None:
             probes += locality_probes(question.id, [question])
         else:
-            images = (question.image,) if question.image else ()
-            probes.append(Probe(question.id, "rel", Query(images, question.question), question.answer))
+            probes.append(Probe(question.id, "rel", Query.of(question), question.answer))
     report = _run(session, file.name, probes, progress, ask_base)
     report.reproduce["probes"] = sha256_file(file)
     report.left_out = left_out

@@ -65,7 +65,7 @@ def _unneeded(target: Target) -> Iterator[Path]:
     folder = target.folder
     ledger = Ledger(folder, lambda entry: named.update(_images(entry)))
     replay_start(state, ledger, target.sidecar)
-    named |= {anchor.image.sha256 for anchor in anchors_of(folder, state.meta) if anchor.image}
+    named |= {image.sha256 for anchor in anchors_of(folder, state.meta) for image in anchor.images}
     held = {later_file(folder, digest) for digest in ledger.anchors}
     yield from (path for path in folder.glob("anchors-*.jsonl") if path not in held)
     yield from snapshots_folder(folder).glob("*")
@@ -78,4 +78,5 @@ def _unneeded(target: Target) -> Iterator[Path]:
 def _images(entry: Entry) -> Iterator[str]:
     yield from entry.images
     yield from entry.image_rephrases
-    yield from (probe.image for probe in (*entry.locality, *entry.portability) if probe.image)
+    for probe in (*entry.locality, *entry.portability):
+        yield from probe.pictures

@@ -9,7 +9,7 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.wording import Words, words_of
 from more_cli.ops.about import Corrected, alike
 from more_cli.ops.anchors import identity, identity_of, load_anchors
-from more_cli.store.entry import Entry
+from more_cli.store.entry import Entry, turns_in
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
 
@@ -34,18 +34,18 @@ class Held:
             place = len(self.anchors)
             self.anchors.append(anchor)
             self.places[identity(anchor)] = place
-            self.pictured += anchor.image is not None
+            self.pictured += bool(anchor.images)
             if not written:
-                if anchor.image:
+                if anchor.images:
                     self.made.add(place)
-                picture = anchor.image.sha256 if anchor.image else ""
-                self._words.setdefault(picture, {})[place] = words_of(anchor.question)
+                for picture in [image.sha256 for image in anchor.images] or [""]:
+                    self._words.setdefault(picture, {})[place] = words_of(anchor.question)
 
     def may_be_corrected_by(self, entry: Entry) -> bool:
         """Return whether an edit can correct an anchor's answer, by its pictures: a long ledger has few that can."""
-        if len(entry.images) <= 1 and identity_of(entry.question, *entry.images) in self.places:
+        if identity_of(entry.question, entry.images, turns_in(entry.turns)) in self.places:
             return True
-        further = (probe.image or "" for probe in entry.portability)
+        further = (image for probe in entry.portability for image in probe.pictures or [""])
         return not self._words.keys().isdisjoint((*(entry.images or [""]), *entry.image_rephrases, *further))
 
     def corrected_by(self, edit: Edit) -> set[int]:
@@ -54,10 +54,8 @@ class Held:
         One that somebody wrote asks what the edit asks; of the others the edit is about the same picture in words that
         are alike.
         """
-        found = set[int]()
-        if len(edit.images) <= 1:  # an anchor has no more
-            place = self.places.get(identity_of(edit.question, *(image.sha256 for image in edit.images)))
-            found |= set() if place is None else {place}
+        place = self.places.get(identity(edit))
+        found = set() if place is None else {place}
         if self._words:
             for picture, about in Corrected.of([edit]).words.items():
                 for place, words in self._words.get(picture, {}).items():

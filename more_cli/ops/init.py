@@ -164,7 +164,7 @@ class Wanted:
         What is text only may differ: the base asks itself some, and an older version added none.
         """
         if self.candidates:
-            pictured = [anchor for anchor in anchors if anchor.image]
+            pictured = [anchor for anchor in anchors if anchor.images]
             return bool(anchors) == bool(self.questions) and identities(pictured) <= identities(self.candidates)
         given = len(self.questions) - self.prompts
         added = anchors[given:]
@@ -282,11 +282,11 @@ def initialise(
 def _askable(chosen: Plan, question: Probe) -> bool:
     """Return whether the model can be asked a question that was made for it; some models need a picture."""
     family = family_of(str(chosen.checkpoint.config.get("model_type")))
-    return not family.refuses(int(question.image is not None), alone=True)
+    return not family.refuses(len(question.images), alone=True)
 
 
 def _pictured(questions: Iterable[Probe]) -> int:
-    return sum(question.image is not None for question in questions)
+    return sum(bool(question.images) for question in questions)
 
 
 def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *, later: int) -> Runtime:

@@ -263,7 +263,7 @@ def _size(folder: Path) -> int:
 
 def _counted(anchors: held.Held, released: Collection[int]) -> Held:
     kept = [place for place in range(len(anchors.anchors)) if place not in released]
-    pictured = [place for place in kept if anchors.anchors[place].image is not None]
+    pictured = [place for place in kept if anchors.anchors[place].images]
     return Held(len(kept), len(pictured), len(anchors.made.intersection(kept)))
 
 

@@ -11,6 +11,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -210,9 +211,8 @@ def _state(target: Target) -> tuple[str, State]:
 def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
     def note(entry: Entry) -> None:
         probes = (*entry.locality, *entry.portability)
-        for sha256 in (*entry.images, *entry.image_rephrases, *(probe.image for probe in probes)):
-            if sha256:
-                named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
+        for sha256 in (*entry.images, *entry.image_rephrases, *chain.from_iterable(probe.pictures for probe in probes)):
+            named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
 
     ledger = Ledger(target.folder, note)
     ledger.check_contents()
@@ -265,8 +265,8 @@ def _anchors(target: Target, state: State, ledger: Ledger, named: dict[str, Name
     sets = [load_anchors(target.folder, digest) for digest in (*first, *ledger.anchors)]
     for anchors in sets:  # each holds those of the one before, so the numbers stay
         for number, anchor in enumerate(anchors, 1):
-            if anchor.image is not None:
-                named.setdefault(anchor.image.sha256, Named(f"anchor {number}"))
+            for image in anchor.images:
+                named.setdefault(image.sha256, Named(f"anchor {number}"))
     held = held_at(ledger, state.meta, len(ledger.history))
     made = f"; edits brought {len(held.made)} of them" if held.made else ""
     return f"{len(held.anchors)}, unchanged since they were added{made}" if held.anchors else "none", None

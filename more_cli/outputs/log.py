@@ -82,6 +82,7 @@ class StoredProbe(Part, like=ProbeEntry):
 
     question: str
     image: str | None
+    images: list[str]
     answer: str | None
     hop: int | None
     turns: list[StoredTurn]

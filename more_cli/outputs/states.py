@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from more_cli.outputs.base import LEFT_OUT, FilePath, Number, Part, Printed
+from more_cli.outputs.log import StoredTurn
 from more_cli.outputs.scores import Drift, FailedEdit, HubPin
 from more_cli.store.state import SiteRecord
 
@@ -314,7 +315,11 @@ class Anchor(Part):
     answer: str | None
     """its answer; `null` for the base's own"""
     image: str | None
-    """SHA-256 of its image"""
+    """SHA-256 of its image, if it has one"""
+    images: list[str]
+    """those of its images in order, if it has several"""
+    turns: list[StoredTurn]
+    """earlier turns of the conversation"""
     corrected_by: str | None
     """id of the edit that corrects its answer: the anchor is held no longer"""
 

@@ -103,9 +103,9 @@ class Draft:
         own = edit.images[len(edit.before) :]
         picture = own[0].sha256 if own else ""
         near = [
-            Nearby(probe.question, probe.image is not None, probe.answer or "")
+            Nearby(probe.question, bool(probe.images), probe.answer or "")
             for probe in edit.locality
-            if not probe.turns and (probe.image is None or probe.image.sha256 == picture)
+            if not probe.turns and {image.sha256 for image in probe.images} <= {picture} and len(probe.images) <= 1
         ]
         others = tuple(image.sha256 for image in edit.image_rephrases)
         draft = cls(edit.question, rephrases=edit.rephrases, others=others, locality=tuple(near))

@@ -73,7 +73,7 @@ def locality_questions(edits: Iterable[Edit], scored: Collection[tuple[str, str]
     """Return locality questions of edits, with and without a picture in turn, but none that is `scored`."""
     kinds = dict[tuple[str, str], Probe](), dict[tuple[str, str], Probe]()
     for probe in (probe for edit in edits for probe in edit.locality):
-        kind = kinds[probe.image is not None]
+        kind = kinds[bool(probe.images)]
         if len(kind) < LOCALITY and (key := identity(probe)) not in scored:
             kind[key] = probe
         if min(map(len, kinds)) == LOCALITY:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
+from more_cli.inputs.turns import Turn
 from more_cli.text import canonical_json, counted, shorten, verb
 
 START = "0" * 64
@@ -84,13 +85,35 @@ class ProbeEntry(_Strict):
     question: str
     """the question"""
     image: Sha256 | None = None
-    """SHA-256 of its image"""
+    """SHA-256 of its image, if it has one"""
+    images: list[Sha256] = Field([], exclude_if=lambda images: not images)
+    """those of its images in order, if it has several"""
     answer: str | None = None
     """the answer; of locality without one, the base's counts"""
     hop: int | None = None
     """portability: steps of reasoning"""
     turns: list[TurnEntry] = Field([], exclude_if=lambda turns: not turns)
     """earlier turns; a probe without any lacks the key"""
+
+    @property
+    def pictures(self) -> list[str]:
+        """SHA-256 of all of its images."""
+        return [self.image] if self.image else self.images
+
+
+def told(turns: Iterable[Turn]) -> list[dict[str, Any]]:
+    """Return earlier turns as a line has them."""
+    return [turn._asdict() for turn in turns]
+
+
+def turns_in(entries: Iterable[TurnEntry]) -> tuple[Turn, ...]:
+    """Return the earlier turns that a line has."""
+    return tuple(Turn(entry.role, entry.text, entry.images) for entry in entries)
+
+
+def shown_as(hashes: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a `ProbeEntry` for a probe with these images."""
+    return {"image": None, "images": list(hashes)} if len(hashes) > 1 else {"image": next(iter(hashes), None)}
 
 
 class Entry(_Strict):

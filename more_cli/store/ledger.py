@@ -23,7 +23,6 @@ from more_cli.errors import StateError
 from more_cli.files import append_line, cut, disk_errors, open_to_append, sha256_bytes, sync_folder
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
-from more_cli.inputs.turns import Turn
 from more_cli.store.entry import (
     FAILED,
     RIGHT,
@@ -32,11 +31,13 @@ from more_cli.store.entry import (
     FailedEdit,
     ProbeEntry,
     Status,
-    TurnEntry,
     check_line,
     damaged,
     parse_entry,
     read_entry,
+    shown_as,
+    told,
+    turns_in,
     with_checksum,
 )
 from more_cli.text import canonical_json, is_utf8
@@ -106,9 +107,9 @@ class Ledger:
             return image.sha256
 
         def probe(probe: Probe) -> dict[str, Any]:
-            image = None if probe.image is None else hash_of(probe.image)
-            asked = {"question": probe.question, "image": image, "answer": probe.answer, "hop": probe.hop}
-            return asked | ({"turns": _told(probe.turns)} if probe.turns else {})
+            asked = {"question": probe.question, "answer": probe.answer, "hop": probe.hop}
+            asked |= shown_as(list(map(hash_of, probe.images)))
+            return asked | ({"turns": told(probe.turns)} if probe.turns else {})
 
         return {
             "id": edit.id,
@@ -117,7 +118,7 @@ class Ledger:
             "images": [hash_of(image) for image in edit.images],
             "question": edit.question,
             "target": edit.target,
-            "turns": _told(edit.turns),
+            "turns": told(edit.turns),
             "rephrases": list(edit.rephrases),
             "image_rephrases": [hash_of(image) for image in edit.image_rephrases],
             "locality": [probe(item) for item in edit.locality],
@@ -261,7 +262,7 @@ class Ledger:
             tags=entry.tags,
             source=entry.source,
             line=entry.line,
-            turns=_turns(entry.turns),
+            turns=turns_in(entry.turns),
         )
 
     def made_of(self, entry: Entry) -> Sequence[Probe]:
@@ -270,8 +271,8 @@ class Ledger:
 
     def _probes(self, entry: Entry, items: Iterable[ProbeEntry]) -> tuple[Probe, ...]:
         def probe(item: ProbeEntry) -> Probe:
-            image = self._image(entry, item.image) if item.image else None
-            return Probe(item.question, image, item.answer, item.hop, turns=_turns(item.turns))
+            images = tuple(self._image(entry, sha256) for sha256 in item.pictures)
+            return Probe(item.question, images, item.answer, item.hop, turns=turns_in(item.turns))
 
         return tuple(map(probe, items))
 
@@ -523,17 +524,9 @@ class ById(Mapping[str, Entry]):
         return len(self._refs)
 
 
-def _told(turns: Iterable[Turn]) -> list[dict[str, Any]]:
-    return [turn._asdict() for turn in turns]
-
-
-def _turns(entries: Iterable[TurnEntry]) -> tuple[Turn, ...]:
-    return tuple(Turn(entry.role, entry.text, entry.images) for entry in entries)
-
-
 def _hashes(entry: Entry) -> tuple[str, str]:
     """Return the hashes of an edit's content and of what it is about, by what its line says."""
-    turns = _turns(entry.turns)
+    turns = turns_in(entry.turns)
     about = subject_hash(entry.images, entry.question, turns)
     return content_hash(entry.images, entry.question, entry.target, turns), about
 

@@ -33,7 +33,6 @@ from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, 
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
-from more_cli.inputs.edits import Probe
 from more_cli.model.batches import Batch, Query
 from more_cli.model.branches import Branch
 from more_cli.model.changes import Change
@@ -209,7 +208,7 @@ class ScopeEditor(Editor):
         found: dict[str, list[Tensor]] = {scope.branch.module: [] for scope in scopes}
         for place, probe in enumerate(probes):
             data.progress(place, len(probes), "taking locality keys")
-            runtime.score(runtime.batch([runtime.encode(_query(probe), probe.answer)]), keys=True)
+            runtime.score(runtime.batch([runtime.encode(Query.of(probe), probe.answer)]), keys=True)
             for scope in scopes:
                 if scope.branch.ran:
                     found[scope.branch.module].append(scope.branch.key(None)[: scope.private].cpu())
@@ -302,7 +301,3 @@ def _modules(runtime: Runtime, depth: float) -> list[tuple[str, str]]:
     if not text:
         raise StateError("the last text layers have no FFN that can be written", "use another --editor")
     return [(_PROJECTOR, path) for path in own_parameters(model, backbone.projector) if path in linears] + text
-
-
-def _query(probe: Probe) -> Query:
-    return Query(() if probe.image is None else (probe.image,), probe.question)

@@ -154,8 +154,8 @@ def _lines(pool: EditPool) -> Iterator[EditLine]:
 def _images(line: EditLine) -> Iterator[str]:
     yield from line.image
     yield from line.image_rephrases
-    yield from (probe.image for probe in line.locality if probe.image is not None)
-    yield from (probe.image for probe in line.portability if probe.image is not None)
+    for probe in (*line.locality, *line.portability):
+        yield from probe.image
 
 
 def _probes(pool: EditPool) -> Iterator[LocalityProbe]:
@@ -164,12 +164,12 @@ def _probes(pool: EditPool) -> Iterator[LocalityProbe]:
 
 def _text_probes(pool: EditPool) -> list[str]:
     """Return the questions of the locality probes without an image, in file order."""
-    return [probe.question for probe in _probes(pool) if probe.image is None]
+    return [probe.question for probe in _probes(pool) if not probe.image]
 
 
 def _image_probes(pool: EditPool) -> list[str]:
     """Return the images of the locality probes, in file order."""
-    return [probe.image for probe in _probes(pool) if probe.image is not None]
+    return [image for probe in _probes(pool) for image in probe.image]
 
 
 def _edit_images(pool: EditPool) -> list[str]:

@@ -78,7 +78,7 @@ def test_a_line_becomes_an_edit(root: Path) -> None:
     assert [image.spelled for image in edit.images] == ["img/1.png", "img/2.png"]
     assert edit.rephrases == ("Which vehicle?",)
     assert edit.image_rephrases[0].open().getpixel((0, 0)) == (3, 0, 0)
-    assert edit.locality[0].image is None
+    assert edit.locality[0].images == ()
     assert edit.locality[1].answer is None
     assert edit.portability[0].hop == 2
     assert edit.tags == {"day": 1, "deep": [{"er": None}]}
@@ -367,9 +367,9 @@ def test_probes(root: Path) -> None:
         root, {"question": "Q?"}, {"image": "img/1.png", "question": "Q?", "answer": "A", "id": "x"}, {"question": "Q?"}
     )
     first, second = read_probes(path)
-    assert (first.question, first.image, first.answer, len(first.id)) == ("Q?", None, None, 16)
+    assert (first.question, first.images, first.answer, len(first.id)) == ("Q?", (), None, 16)
     assert (second.id, second.answer) == ("x", "A")
-    assert second.image is not None
+    assert len(second.images) == 1
     with pytest.raises(StreamErrors) as caught:
         read_probes(
             stream(
@@ -414,7 +414,7 @@ def test_mmedit_records_are_edits(root: Path, as_array: bool) -> None:
     assert edit.rephrases == ("Which vehicle stands next to the fountain?",)
     assert [image.spelled for image in edit.image_rephrases] == ["img/2.png"]
     text, image = edit.locality
-    assert (text.question, text.image) == ("nq question: who painted the ceiling", None)
+    assert (text.question, text.images) == ("nq question: who painted the ceiling", ())
     assert (image.question, image.answer) == ("What is the bird standing on?", "fence")
     assert edit.tags == {"pred": "car"}
 
@@ -464,7 +464,7 @@ def test_real_mmedit_files_convert(name: str, count: int) -> None:
     for record, line in zip(records, lines, strict=True):
         assert line.target == record["alt"].strip()
         assert line.locality[0].question.startswith("nq question: ")
-        assert line.locality[1].image == record["m_loc"]
+        assert line.locality[1].image == [record["m_loc"]]
 
 
 # --- untrusted input ---

@@ -331,29 +331,29 @@ def test_a_long_file_gives_a_full_set_spread_over_pictures_and_questions() -> No
     subjects = [f"thing{number}" for number in range(40)]
     edits = [Edit(f"e{n}", (picture(n),), f"where is the {subjects[n % 40]} ?", "here") for n in range(2000)]
     anchors = auto_anchors(edits, load_recipe("default"))
-    pictured = [anchor for anchor in anchors if anchor.image]
+    pictured = [anchor for anchor in anchors if anchor.images]
     assert (len(anchors), len(pictured)) == (SIZE, PICTURED)
     neutral = Counter(anchor.question for anchor in pictured if "thing" not in anchor.question)
     others = Counter(anchor.question for anchor in pictured if "thing" in anchor.question)
     assert sum(neutral.values()) == NEUTRAL
     assert (len(others), max(others.values()) - min(others.values())) == (40, 1)
     assert max(neutral.values()) - min(neutral.values()) <= 1
-    assert max(Counter(anchor.image for anchor in pictured).values()) <= 2
+    assert max(Counter(anchor.images for anchor in pictured).values()) <= 2
 
 
 def test_where_all_edits_ask_the_same_neutral_questions_fill_up() -> None:
     edits = [Edit(f"e{number}", (picture(number),), "what shape is it ?", "ring") for number in range(100)]
     anchors = auto_anchors(edits, load_recipe("default"))
-    assert len([anchor for anchor in anchors if anchor.image]) == PICTURED
+    assert len([anchor for anchor in anchors if anchor.images]) == PICTURED
     few = auto_anchors(edits[:5], load_recipe("default"))
-    assert len([anchor for anchor in few if anchor.image]) == 5 * PER_PICTURE
-    assert len([anchor for anchor in few if not anchor.image]) == TEXT
+    assert len([anchor for anchor in few if anchor.images]) == 5 * PER_PICTURE
+    assert len([anchor for anchor in few if not anchor.images]) == TEXT
 
 
 def test_edits_about_several_pictures_give_pictures_and_no_question() -> None:
     edits = [Edit("e1", (picture(1), picture(2)), "which fox is older ?", "x"), Edit("e2", (picture(3),), "why ?", "y")]
     anchors = auto_anchors(edits, load_recipe("default", ["anchors.questions=[]", "anchors.prompts=[]"]))
-    assert {(anchor.image, anchor.question) for anchor in anchors} == {(picture(1), "why ?"), (picture(2), "why ?")}
+    assert {(*anchor.images, anchor.question) for anchor in anchors} == {(picture(1), "why ?"), (picture(2), "why ?")}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.inputs.edits import read_edits
@@ -113,6 +114,69 @@ def test_probes_may_have_earlier_turns(world: World) -> None:
     assert scores["metrics"]["loc_text.loc_gen_same"]["n"] == 2
 
 
+def test_probes_may_have_several_images_in_any_turn(world: World) -> None:
+    pictures = ["img/red.png", "img/green.png"]
+    probe = {"question": "which is it ?", "image": pictures, "messages": TOLD}
+    world.write([line(0, locality=[probe], portability=[{**probe, "answer": "red"}])])
+    (edit,) = read_edits(world.root / "edits.jsonl").edits
+    assert [image.spelled for image in edit.locality[0].images] == ["img/blue.png", *pictures]
+    prompter = load_prompter(open_checkpoint(world.model))
+    alike = Query(edit.locality[0].images, "which is it ?", edit.locality[0].turns)
+    assert prompter.render(Query.of(edit.locality[0])) == prompter.render(alike)
+    assert prompter.encode(Query.of(edit.locality[0])).extras["pixel_values"].shape[0] == 3
+
+    assert world.edit().code in (0, 3)
+    kept = world.entries()[0]["locality"][0]
+    assert (kept["image"], kept["images"]) == (None, [image.sha256 for image in edit.locality[0].images])
+    for path in (world.root / "img").iterdir():
+        path.unlink()  # the state has copies
+    assert run("gc", world.model).code == 0
+    assert run("verify", world.model, "--deep").code == 0
+    metrics = run("eval", world.model, "--json").json["metrics"]
+    assert (metrics["loc_image.loc_gen_same"]["n"], metrics["portability.gen_exact"]["n"]) == (1, 1)
+
+
+def test_anchors_keep_their_turns_and_images(world: World) -> None:
+    anchors = [
+        {"question": "what is it ?", "image": ["img/red.png", "img/blue.png"], "messages": TOLD[:2]},
+        {"question": "what is it ?", "messages": TOLD[2:]},
+        {"question": "what is it ?"},
+    ]
+    world.write(anchors, "anchors.jsonl")
+    assert run("init", world.model, "--anchors", world.root / "anchors.jsonl").code == 0
+    first, second, third, *_ = run("anchors", "list", world.model, "--json").json["anchors"]
+    assert (first["image"], len(first["images"]), first["turns"][0]["images"]) == (None, 3, 1)
+    assert (second["images"], [turn["text"] for turn in second["turns"]]) == ([], ["is it big ?", "yes"])
+    assert (third["image"], third["images"], third["turns"]) == (None, [], [])
+    assert "3 pictures" in run("anchors", "list", world.model).out
+
+    again = run("anchors", "add", world.model, world.root / "anchors.jsonl", "--json").json
+    assert (again["added"], again["repeated"]) == (0, 3)
+    world.write([{**anchors[1], "target": "no", "id": "told"}])
+    assert world.edit().code in (0, 3)
+    listed = run("anchors", "list", world.model, "--json").json["anchors"]
+    assert [anchor["corrected_by"] for anchor in listed[:3]] == [None, "told", None]
+    assert run("verify", world.model, "--deep").code == 0
+
+
+def test_a_probe_with_an_answer_is_asked_in_its_conversation(world: World) -> None:
+    world.write([line(0, target="yes"), line(0, id="later", target="no", messages=TOLD)])
+    assert run("init", world.model, "--set", "max_steps=30", "--set", "rehearsal.draws=30").code == 0
+    assert world.edit().code == 0
+    asked = {"question": line(0)["question"], "image": line(0)["image"]}
+    world.write([{**asked, "answer": "yes"}, {**asked, "answer": "no", "messages": TOLD}], "probes.jsonl")
+    scores = run("eval", world.model, "--probes", world.root / "probes.jsonl", "--json").json
+    assert (scores["metrics"]["rel.gen_exact"]["value"], scores["metrics"]["rel.gen_exact"]["n"]) == (1.0, 2)
+
+
+def test_a_video_of_a_probe_becomes_pictures(world: World) -> None:
+    shades = [Image.new("RGB", (28, 28), (shade, 0, 0)) for shade in (0, 120, 240)]
+    shades[0].save(world.root / "clip.webp", save_all=True, append_images=shades[1:], duration=100, lossless=True)
+    world.write([line(0, locality=[{"question": "what moves ?", "video": "clip.webp", "frames": 3}])])
+    (edit,) = read_edits(world.root / "edits.jsonl").edits
+    assert [image.open().getpixel((0, 0)) for image in edit.locality[0].images] == [(s, 0, 0) for s in (0, 120, 240)]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -122,7 +186,7 @@ def test_probes_may_have_earlier_turns(world: World) -> None:
         ({"messages": [{"role": "user", "content": " "}, SAID]}, "message 1 has no text"),
         ({"messages": [{"role": "system", "content": "x"}]}, "`messages[0].role`"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, SAID]}, "message 1 has no text"),
-        ({"locality": [{"question": "q", "messages": TOLD[:2]}]}, "an image in the `messages` of a probe"),
+        ({"locality": [{"question": "q", "messages": [SAID]}]}, "message 1 is of `assistant`, not of `user`"),
         ({"messages": [{**ASKED, "content": [{"type": "video"}]}, SAID]}, "`messages[0].content"),
     ],
 )

@@ -73,6 +73,6 @@ def an_edit(folder: Path) -> Edit:
         target="7",
         rephrases=("what is it ?", "what ?"),
         image_rephrases=(picture(folder, "blue"),),
-        portability=(Question("who is it ?", picture(folder), "x", hop=2), Question("why ?", None, "y")),
-        locality=(Question("is it a dog ?"), Question("what colour is it ?", picture(folder, "green"))),
+        portability=(Question("who is it ?", (picture(folder),), "x", hop=2), Question("why ?", (), "y")),
+        locality=(Question("is it a dog ?"), Question("what colour is it ?", (picture(folder, "green"),))),
     )

@@ -18,7 +18,7 @@ def pool(folder: Path) -> list[Edit]:
             images=(picture(folder, colour),),
             question=question,
             target=target,
-            locality=(Probe("is it a dog ?"), Probe("what colour is it ?", picture(folder, "white"))),
+            locality=(Probe("is it a dog ?"), Probe("what colour is it ?", (picture(folder, "white"),))),
         )
         for colour, question, target in (
             ("red", "what is on the table ?", "a lazy dog"),

@@ -34,7 +34,7 @@ def demonstrations_of(edit: Edit) -> Iterator[str]:
     yield demonstration(edit.question, edit.target, edit.question, edit.target)
     for asked in edit.rephrases[:1]:
         yield demonstration(edit.question, edit.target, asked, edit.target)
-    kept = [probe for probe in edit.locality if not probe.image and probe.answer]
+    kept = [probe for probe in edit.locality if not probe.images and probe.answer]
     for probe in kept[:1]:
         yield demonstration(edit.question, edit.target, probe.question, probe.answer or "")
 

@@ -88,8 +88,8 @@ def asked_of(edits: Sequence[Edit], shown: bool) -> Asked:
             asked.own.append(Query(edit.images, edit.question))
             asked.inside += [(place, Query(edit.images, question)) for question in edit.rephrases]
             asked.inside += [(place, Query((image,), edit.question)) for image in edit.image_rephrases if shown]
-            locality = [probe for probe in edit.locality if bool(probe.image) == shown]
-            asked.outside += [(place, Query((p.image,) if p.image else (), p.question)) for p in locality]
+            locality = [probe for probe in edit.locality if bool(probe.images) == shown]
+            asked.outside += [(place, Query.of(probe)) for probe in locality]
     return asked
 
 
@@ -154,5 +154,5 @@ def _share(true: Tensor) -> float:
 def text_alone(edits: Sequence[Edit], most: int) -> Iterator[Query]:
     """Yield at most `most` questions without images, of the edits and of what they must not change."""
     own = [Query((), edit.question) for edit in edits if not edit.images]
-    other = [Query((), probe.question) for edit in edits for probe in edit.locality if not probe.image]
+    other = [Query((), probe.question) for edit in edits for probe in edit.locality if not probe.images]
     yield from [*own, *other][:most]

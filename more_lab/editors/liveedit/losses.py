@@ -31,7 +31,7 @@ def inputs_of(edit: Edit) -> list[tuple[Query, str]]:
     Empty if it lacks an image, a rephrase or an answered question about another image; text alone is not used, as in
     the published code. Of several rephrases or questions the first counts.
     """
-    unrelated = [(Query((other.image,), other.question), other.answer) for other in edit.locality if other.image]
+    unrelated = [(Query.of(other), other.answer) for other in edit.locality if other.images]
     answered = [(query, answer) for query, answer in unrelated if answer is not None]
     if not (edit.images and edit.rephrases and edit.image_rephrases and answered):
         return []

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from more_cli.editors.base import FitData
 from more_cli.editors.draws import pick
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query, Span
 from more_cli.model.runtime import Runtime
 
@@ -73,7 +73,7 @@ def material(runtime: Runtime, edits: Sequence[Edit], contexts: int, neutral: in
     texts = [f"{edit.question.rstrip(' .')}. {edit.target.rstrip(' .')}." for edit in edits]
     behind = tuple(texts[place] for place in pick(len(texts), min(contexts, len(texts)), seed, _CONTEXTS))
     probes = [probe for edit in edits for probe in edit.locality]
-    without = [_query(probe) for probe in probes if probe.image is None]
+    without = [Query.of(probe) for probe in probes if not probe.images]
     shown = [Query(edit.images, edit.question) for edit in edits if edit.images]
     drawn = [without[place] for place in pick(len(without), max(0, min(neutral - 1, len(without))), seed, _TEXTS)]
     drawn += [shown[place] for place in pick(len(shown), min(neutral - len(drawn), len(shown), 1), seed, _SHOWN)]
@@ -157,14 +157,10 @@ def pool_keys(runtime: Runtime, paths: Sequence[str], data: FitData) -> tuple[Ke
     while done < len(data.edits) and (not done or time.monotonic() - started < data.seconds):
         chunk = data.edits[done : done + CHUNK]
         told = [runtime.encode(Query(edit.images, edit.question), edit.target) for edit in chunk]
-        asked = [runtime.encode(_query(probe)) for edit in chunk for probe in edit.locality]
+        asked = [runtime.encode(Query.of(probe)) for edit in chunk for probe in edit.locality]
         for samples in (told, asked):
             keys_of(runtime, paths, samples, keys)
         done += len(chunk)
         data.progress(done, len(data.edits), f"{sum(keys.tokens.values()):,} keys")
         data.save(lambda: keys.tensors() | {"done": torch.tensor(done)})  # noqa: B023 (called at once)
     return keys, done
-
-
-def _query(probe: Probe) -> Query:
-    return Query((probe.image,) if probe.image else (), probe.question)

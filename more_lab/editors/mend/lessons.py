@@ -74,8 +74,8 @@ class Lessons:
         request = encode(Query(edit.images, edit.question), edit.target)
         rephrased = [encode(Query(edit.images, question), edit.target) for question in edit.rephrases]
         shown = [encode(Query((image,), edit.question), edit.target) for image in edit.image_rephrases]
-        told = [self._answered(question) for question in edit.locality if question.image is None]
-        seen = [self._answered(question) for question in edit.locality if question.image is not None]
+        told = [self._answered(question) for question in edit.locality if not question.images]
+        seen = [self._answered(question) for question in edit.locality if question.images]
         groups = [[request]] if self._request or not (rephrased or shown) else []
         groups += [rephrased, shown]
         asked = tuple(row for group in (*groups, told, seen) for row in group)
@@ -87,7 +87,7 @@ class Lessons:
 
     def _answered(self, question: Question) -> Encoded:
         """Return a locality question with its answer or, without one, the base's."""
-        query = Query((question.image,) if question.image else (), question.question)
+        query = Query.of(question)
         if question.answer is not None:
             return self._runtime.encode(query, question.answer)
         with self._runtime.base():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from more_cli.editors.base import FitData
 from more_cli.editors.draws import noise
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
@@ -91,7 +91,7 @@ def _records(runtime: Runtime, edits: Sequence[Edit], drawn: Sequence[Sequence[S
     """Return these edits' records, with the random targets that were drawn for each."""
     asked = [(query, edit.target, ids) for edit, ids in zip(edits, drawn, strict=True) for query in _queries(edit)]
     # A question without a known answer is compared at its first token: the target is the end of the sequence.
-    probes = [(_shown(probe), probe.answer or "", ()) for edit in edits for probe in edit.locality]
+    probes = [(Query.of(probe), probe.answer or "", ()) for edit in edits for probe in edit.locality]
     near, far = iter(_questions(runtime, asked)), _questions(runtime, probes)
     kept = iter(zip(far, _base_log_probabilities(runtime, probes), strict=True))
     return [Record([next(near) for _ in _queries(edit)], [next(kept) for _ in edit.locality]) for edit in edits]
@@ -100,10 +100,6 @@ def _records(runtime: Runtime, edits: Sequence[Edit], drawn: Sequence[Sequence[S
 def _queries(edit: Edit) -> list[Query]:
     asked = [Query(edit.images, question) for question in (edit.question, *edit.rephrases)]
     return asked + [Query((image,), edit.question) for image in edit.image_rephrases]
-
-
-def _shown(probe: Probe) -> Query:
-    return Query((probe.image,) if probe.image else (), probe.question)
 
 
 def _questions(runtime: Runtime, asked: Sequence[_Asked]) -> list[Question]:

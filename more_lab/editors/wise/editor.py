@@ -146,7 +146,7 @@ class WiseEditor(RoutedEditor):
 
     def _unrelated_queries(self, edits: Sequence[Edit]) -> list[Query]:
         """Return locality questions of the pool, with and without images, or without any the pool's own questions."""
-        asked = [Query((p.image,) if p.image else (), p.question) for edit in edits for p in edit.locality]
+        asked = [Query.of(probe) for edit in edits for probe in edit.locality]
         asked = asked or [EditRequest.of(edit).query for edit in edits]
         return [asked[place] for place in pick(len(asked), min(SAMPLES, len(asked)), self.tuning.seed, 1)]
 

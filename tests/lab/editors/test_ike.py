@@ -40,8 +40,8 @@ def edits(folder: Path, count: int = 5) -> list[Edit]:
             rephrases=(f"tell me : {QUESTIONS[place]}",),
             image_rephrases=(picture(folder, COLOURS[place - 1]),),
             locality=(
-                Question(f"{QUESTIONS[place - 1]} and what ?", None, TARGETS[place - 1]),
-                Question(QUESTIONS[place - 2], picture(folder, COLOURS[place - 3]), "no"),
+                Question(f"{QUESTIONS[place - 1]} and what ?", (), TARGETS[place - 1]),
+                Question(QUESTIONS[place - 2], (picture(folder, COLOURS[place - 3]),), "no"),
             ),
         )
         for place in range(count)

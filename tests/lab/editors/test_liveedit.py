@@ -42,8 +42,8 @@ def corrections(folder: Path) -> list[Edit]:
             rephrases=(f"tell me : {question}",),
             image_rephrases=(picture(folder, f"light{colour}" if colour in ("blue", "green") else colour),),
             locality=(
-                Question("why is the sky blue ?", None, "x"),
-                Question("is it a dog ?", picture(folder, ("black", "yellow")[number]), "no"),
+                Question("why is the sky blue ?", (), "x"),
+                Question("is it a dog ?", (picture(folder, ("black", "yellow")[number]),), "no"),
             ),
         )
         for place, colour in enumerate(COLOURS)

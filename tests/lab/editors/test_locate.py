@@ -294,7 +294,7 @@ def test_second_moments_are_those_of_all_tokens(runtime: Runtime, tmp_path: Path
     editor, (edit,) = made("memit"), pool(tmp_path)[:1]
     facts = fitted(editor, runtime, tmp_path, [edit])
     samples = [runtime.encode(Query(edit.images, edit.question), edit.target)]
-    samples += [runtime.encode(Query((p.image,) if p.image else (), p.question)) for p in edit.locality]
+    samples += [runtime.encode(Query.of(p)) for p in edit.locality]
     for path in editor._keys.paths:
         found = [runtime.read([one], [(path, "input")])[0][0].double() for one in samples]
         kinds = {

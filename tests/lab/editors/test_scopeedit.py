@@ -242,7 +242,7 @@ def test_locality_keys_come_from_the_records_it_is_fitted_on(runtime: Runtime, t
     assert facts == {"locality": 2}, "two questions of the first record"
     A = bases(runtime, editor)
     inputs = runtime.read(
-        [runtime.encode(Query((probe.image,) if probe.image else (), probe.question)) for probe in edit.locality],
+        [runtime.encode(Query.of(probe)) for probe in edit.locality],
         [(path, "input") for path in TEXT],
     )
     for place, path in enumerate(TEXT):

@@ -20,7 +20,7 @@ FAR = Query((), "fox jumps over the lazy dog 0123456789")
 
 
 def pool(folder: Path) -> list[Edit]:
-    asked = (Question("is it a dog ?"), Question("what colour is it ?", picture(folder, "black")))
+    asked = (Question("is it a dog ?"), Question("what colour is it ?", (picture(folder, "black"),)))
     colours = ("yellow", "black", "orange", "pink")
     edits = [Edit(c, (picture(folder, c),), f"what is {c} ?", "7", locality=asked) for c in colours]
     return [*edits, Edit("text", (), "is it a dog ?", "a", locality=(Question("fox jumps over ?"),))]

@@ -118,7 +118,7 @@ def test_it_takes_the_place_of_a_phrasing(world: World, tmp_path: Path, family: 
 def test_keys_come_from_locality_questions_that_score_no_edit(world: World, suite: EditSuite) -> None:
     editor, scored = made(world), {identity(p) for edit in suite.pools["evaluation"] for p in edit.locality}
     questions = choose_anchors(editor, None, suite)
-    assert [question.image is None for question in questions] == [True, False, *[True] * 3], "in turn, while there are"
+    assert [not question.images for question in questions] == [True, False, *[True] * 3], "in turn, while there are"
     assert not scored & set(map(identity, questions))
     pool = {identity(p) for edit in suite.pools["calibration"] for p in edit.locality}
     assert set(map(identity, questions)) == pool - scored != pool

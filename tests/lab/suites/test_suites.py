@@ -459,7 +459,7 @@ def test_converted_questions_are_probes(tmp_path: Path) -> None:
     assert (result.json["lines"], result.json["reader"]) == (2, "more eval --probes")
     probes = read_probes(out)
     assert [(probe.id, probe.answer) for probe in probes] == [("count/1/1", "Yes"), ("count/1/2", "No")]
-    assert all(probe.image is not None and probe.image.open() for probe in probes)
+    assert all(probe.images and probe.images[0].open() for probe in probes)
 
 
 # --- yes and no ---
