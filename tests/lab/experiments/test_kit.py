@@ -79,20 +79,36 @@ def test_a_step_that_fails_stops_no_other_and_the_report_says_so(
         assert report.read("steps/edit.err") == b"HOME/secret of USER, in the annals\n"
 
 
+def published(root: Path) -> Path:
+    """Ten records of each embedded suite in the files and columns in which MMEdit was published."""
+    for suite, folder, name in (("e-vqa", "vqa", "vqa_eval"), ("e-ic", "caption", "caption_eval_edit")):
+        with zipfile.ZipFile(ROOT / "more_cli" / "demo" / "suites" / f"{suite}-mini.zip") as embedded:
+            records = json.loads(embedded.read("eval.json"))[:10]
+            for record in records:
+                for column in ("image", "image_rephrase", "m_loc"):
+                    embedded.extract(record[column], root / folder)
+                    record[column] = f"{folder}/{record[column]}"
+        (root / folder / f"{name}.json").write_text(json.dumps(records), encoding="utf-8")
+    return root
+
+
 @pytest.mark.slow
-def test_from_status_to_the_report_on_a_trained_model(kit: Path) -> None:
-    done = started(kit, demo_model_dir(), "--edits", 2)
+def test_from_status_to_the_report_on_a_trained_model(kit: Path, tmp_path: Path) -> None:
+    data = "--data-root", published(tmp_path / "editing-data")
+    done = started(kit, demo_model_dir(), "--edits", 2, *data)
     assert done.code == 0, done.out + done.err
     assert "right before                 0 of 2" in done.out
     assert "right in transformers        2 of 2" in done.out
     assert "vllm           skipped: vLLM is not installed" in done.out
     with zipfile.ZipFile(kit / "report.zip") as report:
         texts = {name: report.read(name).decode() for name in report.namelist()}
-    assert {f"steps/{step}.out" for step in STEPS[:8]} < texts.keys()
+    assert {f"steps/{step}.out" for step in STEPS if step != "vllm"} < texts.keys()
+    rows = [row for table in json.loads(texts["steps/table-1.out"])["results"] for row in table["rows"]]
+    assert {(row["editor"], row["edits"]) for row in rows} == {(e, n) for e in ("ft-m", "more:paper") for n in (1, 10)}
     assert not [name for name, text in texts.items() if str(kit) in text or str(demo_model_dir()) in text]
     assert json.loads(texts["summary.json"])["scores"]["rel.gen_exact"] == 1.0
-    again = started(kit, demo_model_dir(), "--edits", 2)
-    assert again.out.count("(earlier)") == 8
+    again = started(kit, demo_model_dir(), "--edits", 2, *data)
+    assert again.out.count("(earlier)") == 9
 
 
 @pytest.mark.slow
