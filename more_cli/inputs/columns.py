@@ -14,13 +14,14 @@ from typing import Any
 from more_cli.errors import DataError, UsageError
 from more_cli.text import check_strings, did_you_mean, shorten, strict_json
 
-_TEXTS = ("id", "question", "target")
+_TEXTS = ("id", "question", "target", "video")
+_COUNT = "frames"
 _LISTS = ("image", "rephrases", "image_rephrases")
 _PROBES = ("locality", "portability")
 _WHOLE = (*_PROBES, "messages")
 """Fields that hold lists of objects."""
 _PARTS = ("question", "answer", "image")
-FIELDS = (*_LISTS, *_TEXTS, *_WHOLE, *(f"{probe}.{part}" for probe in _PROBES for part in _PARTS), "tags")
+FIELDS = (*_LISTS, *_TEXTS, _COUNT, *_WHOLE, *(f"{probe}.{part}" for probe in _PROBES for part in _PARTS), "tags")
 """What a column can be: a field of an edit line, or a part of a single probe."""
 SHOWN = 20
 """Columns that a hint names."""
@@ -111,6 +112,9 @@ def _put(line: dict[str, Any], name: str, column: str, value: Any) -> None:
         probe[part] = _image(column, value) if part == "image" else _one(column, value)
     elif name in _TEXTS:
         line[name] = _one(column, value)
+    elif name == _COUNT:
+        text = str(_one(column, value)).strip()
+        line[name] = int(text) if text.isdecimal() else text
     elif name in _WHOLE:
         line.setdefault(name, []).extend(_listed(_parsed(column, value)))
     else:

@@ -12,12 +12,14 @@ _PROBES = ("locality", "portability")
 
 
 def respelled(line: dict[str, Any], respell: Respell) -> dict[str, Any]:
-    """Return an edit line or a probe with every image path changed, in its own probes too."""
-    images = {name: line[name] for name in ("image", "image_rephrases") if name in line}
-    changed = {
-        name: respell(found) if isinstance(found, str) else [respell(image) for image in found]
-        for name, found in images.items()
+    """Return an edit line or a probe with every path changed, in its own probes too; one image is spelled as a text."""
+    paths = {name: line[name] for name in ("image", "video", "image_rephrases") if name in line}
+    changed: dict[str, Any] = {
+        name: respell(found) if isinstance(found, str) else [respell(path) for path in found]
+        for name, found in paths.items()
     }
+    if len(shown := changed.get("image", ())) == 1:
+        (changed["image"],) = shown
     probes = {name: [respelled(probe, respell) for probe in line[name]] for name in _PROBES if name in line}
     told = {"messages": [_message(message, respell) for message in line["messages"]]} if "messages" in line else {}
     return line | changed | probes | told

@@ -104,12 +104,10 @@ def convert_into(
 
 
 def _line(record: Record, respell: Respell) -> bytes:
-    """Return a checked record as a line; one image is spelled as a text."""
+    """Return a checked record as a line."""
     line = parse_edit_line(record)
     assert isinstance(line, EditLine)
     values = respelled(line.model_dump(exclude_defaults=True), respell)
-    if len(values.get("image", ())) == 1:
-        (values["image"],) = values["image"]
     return f"{json.dumps(values, ensure_ascii=False)}\n".encode()
 
 

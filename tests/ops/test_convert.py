@@ -272,6 +272,24 @@ def test_paths_are_relative_to_the_new_file(folder: Path) -> None:
     assert len(read_edits(Path("out/edits.jsonl")).edits) == 1
 
 
+def test_a_video_and_images_of_earlier_turns_too(folder: Path) -> None:
+    shades = [Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (0, 240)]
+    shades[0].save("img/clip.webp", save_all=True, append_images=shades[1:], lossless=True)
+    asked = {"role": "user", "content": [{"type": "image", "image": "img/red.png"}, {"type": "text", "text": "Q?"}]}
+    told = [asked, {"role": "assistant", "content": "A"}]
+    probe = {"question": "P?", "image": ["img/red.png", "img/blue.png"], "messages": told}
+    write_json(
+        "a.json", [{"question": "Q?", "target": "red", "video": "img/clip.webp", "frames": 2, "locality": [probe]}]
+    )
+    (folder / "out").mkdir()
+    assert run("convert", "a.json", "-o", "out/edits.jsonl", "-q").code == 0
+    (edit,) = read_edits(Path("out/edits.jsonl")).edits
+    (line,) = map(json.loads, Path("out/edits.jsonl").read_text().splitlines())
+    assert (line["video"], line["frames"], len(edit.images)) == ("../img/clip.webp", 2, 2)
+    assert line["locality"][0]["image"] == ["../img/red.png", "../img/blue.png"]
+    assert len(edit.locality[0].images) == 3
+
+
 def test_standard_output_can_be_piped_on(folder: Path) -> None:
     (folder / "in").mkdir()
     write_csv("in/a.csv", [{"image": "../img/red.png", "question": "Wo ist \u2028 er?", "target": "dort"}])

@@ -366,7 +366,7 @@ def test_edit_takes_what_convert_wrote(tmp_path: Path, monkeypatch: pytest.Monke
 def test_images_within_a_line_stay_there(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"image": "data:image/png;base64,AAAA", "question": "q", "target": "t"}')
     assert run("suites", "convert", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl").code == 0
-    assert json.loads((tmp_path / "out.jsonl").read_text())["image"] == ["data:image/png;base64,AAAA"]
+    assert json.loads((tmp_path / "out.jsonl").read_text())["image"] == "data:image/png;base64,AAAA"
 
 
 def test_a_pool_that_is_not_there_cannot_be_converted(tmp_path: Path) -> None:
