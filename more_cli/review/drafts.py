@@ -105,7 +105,7 @@ class Draft:
         near = [
             Nearby(probe.question, bool(probe.images), probe.answer or "")
             for probe in edit.locality
-            if not probe.turns and {image.sha256 for image in probe.images} <= {picture} and len(probe.images) <= 1
+            if not probe.turns and [image.sha256 for image in probe.images] in ([], [picture])
         ]
         others = tuple(image.sha256 for image in edit.image_rephrases)
         draft = cls(edit.question, rephrases=edit.rephrases, others=others, locality=tuple(near))

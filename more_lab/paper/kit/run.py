@@ -4,6 +4,8 @@ python run.py MODEL [--device cuda] [--data-root DIR] [--edits 20]
 
 It needs `more-cli` on PATH (see README.md). Every step writes into work/; a second run does what is not done. The model
 is never changed. report.zip has numbers and messages: no weights, no pictures, and no paths of this machine.
+
+Exit codes: 0 all well, 3 a correction was not learnt, 1 a step failed, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ SCORES = (
 )
 ANSWERS = {"base": "right before", "transformers": "right in transformers", "vllm": "right in vLLM"}
 """The steps that ask every edit's question, and what their count is called."""
-RESULT = (0, 3, 6)
-"""Exit codes of `more-cli` that leave a result: all well, an edit was not learnt, a gate was missed."""
+RESULT = (0, 3)
+"""Exit codes of `more-cli` that leave a result: all well, or an edit was not learnt."""
 
 
 @dataclass(frozen=True)
@@ -211,23 +213,37 @@ def all_steps(options: argparse.Namespace) -> int:
     for step in steps(options):
         if step.skipped:
             ended[step.name] = {"skipped": step.skipped}
-            print(f"{step.name:14} skipped: {step.skipped}", flush=True)
+            say(f"{step.name:14} skipped: {step.skipped}")
             continue
         found = step.ended()
         again = " (earlier)" if found else ""
         found = found or step.run()
         ended[step.name] = {name: found[name] for name in ("code", "seconds")}
-        word = "done" if found["code"] in RESULT else f"FAILED, see work/steps/{step.name}.err"
-        print(f"{step.name:14} {word} in {found['seconds']:,.0f} s{again}", flush=True)
+        say(f"{step.name:14} {outcome(step, found['code'])} in {found['seconds']:,.0f} s{again}")
     found = summary(options, ended)
     pack(found, options.model)
     for name, value in found.get("scores", {}).items():
-        print(f"{name:28} {value}")
+        say(f"{name:28} {value}")
     for name in ANSWERS.values():
         if name in found:
-            print(f"{name:28} {found[name]} of {options.edits}")
-    print(f"wrote {REPORT}: please look through it, then send it back")
-    return int(any(step.get("code", 0) not in RESULT for step in ended.values()))
+            say(f"{name:28} {found[name]} of {options.edits}")
+    say(f"wrote {REPORT}: please look through it, then send it back")
+    codes = [step.get("code", 0) for step in ended.values()]
+    return 1 if any(code not in RESULT for code in codes) else max(codes)
+
+
+def outcome(step: Step, code: int) -> str:
+    """Return in words how a step ended."""
+    words = {0: "done", 3: "done, but a correction was NOT learnt"}
+    return words.get(code, f"FAILED, see work/steps/{step.name}.err")
+
+
+def say(text: str) -> None:
+    """Print a line; the steps go on if nobody reads it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
 
 
 def main(arguments: list[str]) -> int:
@@ -236,7 +252,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("model", type=Path, help="checkpoint folder")
     parser.add_argument("--device", help="such as cuda; by default what more-cli chooses")
     parser.add_argument("--data-root", type=Path, help="folder with the files of E-VQA and E-IC")
-    parser.add_argument("--edits", type=int, default=20)
+    most = len(lines(sys.maxsize))
+    parser.add_argument("--edits", type=int, default=most, help=f"the first so many corrections, 1 to {most}")
     parser.add_argument("--answers", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.answers is not None:
@@ -244,10 +261,16 @@ def main(arguments: list[str]) -> int:
         answers = with_vllm(options.answers, options.edits) if named == "vllm" else None
         print(json.dumps(list(answers or with_transformers(options.answers, options.edits, options.device))))
         return 0
+    if not 1 <= options.edits <= most:
+        parser.error(f"--edits {options.edits}: the kit has {most} corrections")
     if not (options.model / "config.json").is_file():
         parser.error(f"{options.model} holds no config.json: name the folder of a checkpoint")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    return all_steps(options)
+    try:
+        return all_steps(options)
+    except KeyboardInterrupt:
+        say("stopped: run the same command again, and it does what is not done")
+        return 130
 
 
 if __name__ == "__main__":

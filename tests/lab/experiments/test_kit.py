@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from more_cli.demo.files import demo_model_dir
-from support.helpers import Result, run
+from support.helpers import Result, run, wait_for
 from support.paths import ROOT
 
 STEPS = ["status", "base", "init", "edit", "eval", "merge", "verify", "transformers", "vllm", "table-1"]
@@ -33,6 +34,22 @@ def started(kit: Path, *arguments: object, path: Path | None = None) -> Result:
     command = [sys.executable, kit / "run.py", *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=kit.parent)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def stub(folder: Path, script: str) -> dict[str, str]:
+    """The environment in which `more-cli` is a shell script."""
+    folder.mkdir()
+    program = folder / "more-cli"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return os.environ | {"PATH": os.pathsep.join([str(folder), os.environ["PATH"]]), "OMP_NUM_THREADS": "1"}
+
+
+def begun(kit: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A run of the kit in a session of its own, as from a shell."""
+    command = [sys.executable, kit / "run.py", demo_model_dir(), "--edits", "1"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, start_new_session=True)
 
 
 def test_the_kit_is_complete_and_pinned(kit: Path, tmp_path: Path) -> None:
@@ -61,14 +78,10 @@ def test_a_step_that_fails_stops_no_other_and_the_report_says_so(
     kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a `more-cli` that always fails: every step is tried, and the next run tries again."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    stub = programs / "more-cli"
-    stub.write_text(f"#!/bin/sh\necho {Path.home()}/secret of ann, in the annals >&2\nexit 4\n")
-    stub.chmod(0o755)
+    stub(tmp_path / "bin", f"echo {Path.home()}/secret of ann, in the annals >&2\nexit 4")
     monkeypatch.setenv("LOGNAME", "ann")  # a user with a short name
     for _ in range(2):
-        done = started(kit, demo_model_dir(), "--edits", 1, path=programs)
+        done = started(kit, demo_model_dir(), "--edits", 1, path=tmp_path / "bin")
         assert done.code == 1
         assert [line.split()[0] for line in done.out.splitlines()[: len(STEPS)]] == STEPS
         assert "edit           FAILED, see work/steps/edit.err" in done.out
@@ -77,6 +90,34 @@ def test_a_step_that_fails_stops_no_other_and_the_report_says_so(
         found = json.loads(report.read("summary.json"))
         assert (found["steps"]["edit"]["code"], found["steps"]["table-1"]["skipped"][:4]) == (4, "give")
         assert report.read("steps/edit.err") == b"HOME/secret of USER, in the annals\n"
+
+
+def test_a_closed_pipe_loses_no_report_and_what_was_not_learnt_is_said(kit: Path, tmp_path: Path) -> None:
+    environment = stub(tmp_path / "bin", "exit 3")
+    with begun(kit, environment) as child:
+        assert child.stdout is not None
+        assert b"status         done, but a correction was NOT learnt" in child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(120) == 1, "nothing was merged, so the step `transformers` fails"
+        assert child.stderr is not None
+        assert b"Traceback" not in child.stderr.read()
+    assert zipfile.ZipFile(kit / "report.zip").testzip() is None
+
+
+def test_ctrl_c_says_how_to_go_on(kit: Path, tmp_path: Path) -> None:
+    with begun(kit, stub(tmp_path / "bin", "touch started; exec sleep 60")) as child:
+        wait_for((kit / "started").exists)
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (130, b"")
+    assert b"stopped: run the same command again" in out
+
+
+@pytest.mark.parametrize("number", [0, 21])
+def test_a_number_of_corrections_that_the_kit_lacks_is_refused(kit: Path, number: int) -> None:
+    done = started(kit, demo_model_dir(), "--edits", number)
+    assert done.code == 2
+    assert f"--edits {number}: the kit has 20 corrections" in done.err
 
 
 def published(root: Path) -> Path:
