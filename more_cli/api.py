@@ -47,7 +47,7 @@ from more_cli.options import (
 from more_cli.outputs.edits import EditResult
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.tables import Asking
-from more_cli.store.names import current_path, sidecar_path
+from more_cli.store.names import current_path, file_of, sidecar_path
 from more_cli.store.target import Target
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def open_model(
 
     Args:
         model: Checkpoint in Hugging Face layout.
-        state: State file; by default the one that `more switch` chose, else `MODEL.more`.
+        state: State file, or the name of a state beside the checkpoint; by default the one that `more switch` chose,
+            else `MODEL.more`.
         recipe: Name or TOML file, for the state that the first edit makes.
         settings: Changes of that recipe, each as `KEY=VALUE`.
         progress: Called with done, total and a text during long work.
@@ -130,7 +131,8 @@ class Model:
         machine: Machine,
         progress: Progress,
     ) -> None:
-        self.target = Target(Path(model), Path(state) if state is not None else current_path(Path(model)))
+        folder = Path(model)
+        self.target = Target(folder, current_path(folder) if state is None else file_of(folder, Path(state)))
         self.machine = machine
         self._recipe, self._settings, self._progress = recipe, tuple(settings), progress
         self._runtime: Runtime | None = None
@@ -311,22 +313,24 @@ class Model:
             StateError: bases, recipes or seeds differ, or a state is missing or damaged.
             UsageError: `out` exists with other edits.
         """
-        target, paths = Target(self.target.model, Path(out)), [self.target.sidecar, *map(Path, states)]
+        base = self.target.model
+        target = Target(base, file_of(base, Path(out)))
+        paths = [self.target.sidecar, *(file_of(base, Path(state)) for state in states)]
         options, loaded = CombineOptions(theirs, dry_run), None if dry_run else self._loaded()
         return combine(paths, target, options, self.machine, self._progress, runtime=loaded)
 
     def rebase(self, new_base: StrPath, out: StrPath | None = None, *, dry_run: bool = False) -> RebaseReport:
         """Apply the edits of this state to another version of its base, in a new state, as `more rebase` does.
 
-        `out` is the new state's file, by default the one beside `new_base`. Edits that no longer hold are in
-        `report.lost`.
+        `out` is the new state's file or name, by default the state `main` of `new_base`. Edits that no longer hold are
+        in `report.lost`.
 
         Raises:
             StateError: `new_base` has another architecture, the new state is there and is another, or an image is
                 missing.
         """
         base = Path(new_base)
-        target = Target(base, Path(out) if out is not None else sidecar_path(base))
+        target = Target(base, sidecar_path(base) if out is None else file_of(base, Path(out)))
         return rebase(self.target, target, RebaseOptions(dry_run), self.machine, self._progress)
 
     def _loaded(self) -> Runtime:

@@ -15,6 +15,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import model_and_states
 from more_cli.model.machine import Machine
 from more_cli.options import CombineOptions
+from more_cli.store.names import file_of
 from more_cli.store.target import Target
 from more_cli.text import counted
 
@@ -27,7 +28,8 @@ States = Annotated[
     list[Path],
     typer.Argument(
         metavar="[MODEL] STATE...",
-        help="State files of one base. MODEL is its checkpoint folder. [default: the folder that a state's name says]",
+        help="States of one base: files, or names beside MODEL, the checkpoint folder. "
+        "[default: the folder that a state's name says]",
     ),
 ]
 
@@ -35,7 +37,9 @@ States = Annotated[
 @command
 def combine(
     words: States,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="STATE", help="File of the new state.")] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="STATE", help="The new state: its file, or a name.")
+    ] = ...,  # type: ignore[assignment]
     *,
     options: CombineOptions,
     machine: Machine,
@@ -57,7 +61,8 @@ def combine(
 
     model, paths = model_and_states(words, USAGE)
     with output.progress() as progress:
-        target, say = Target(model or model_of(paths), out), output.note
+        base, say = model or model_of(paths), output.note
+        target = Target(base, file_of(base, out))
         report = run(paths, target, options, machine, progress, starting=lambda work: say(str(work)))
     _show(output, report)
     exit_as(report)

@@ -26,7 +26,8 @@ def diff(
         list[Path],
         typer.Argument(
             metavar="[MODEL] STATE STATE",
-            help="Two state files. MODEL is needed for --answers. [default: the folder that a state's name says]",
+            help="Two states: files, or names beside MODEL, the checkpoint folder. "
+            "[default: the folder that a state's name says]",
         ),
     ],
     answers: Annotated[

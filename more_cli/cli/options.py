@@ -30,9 +30,10 @@ StateFile = Annotated[
     Path | None,
     typer.Option(
         "--state",
-        metavar="FILE",
+        metavar="STATE",
         envvar="MORE_STATE",
-        help="State file. [default: that of more.toml, else the one that `more switch` chose, else MODEL.more]",
+        help="State file, or a state's name. "
+        "[default: that of more.toml, else the one that `more switch` chose, else MODEL.more]",
         rich_help_panel=STATE,
     ),
 ]

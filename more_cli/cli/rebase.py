@@ -14,7 +14,7 @@ from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import RebaseOptions
-from more_cli.store.names import sidecar_path
+from more_cli.store.names import file_of, sidecar_path
 from more_cli.store.target import Target, locate
 from more_cli.text import counted
 
@@ -45,7 +45,12 @@ def rebase(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="STATE", help="File of the new state. [default: NEW_BASE.more]"),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="STATE",
+            help="The new state: its file, or a name beside NEW_BASE. [default: NEW_BASE.more]",
+        ),
     ] = None,
     state: opt.StateFile = None,
     *,
@@ -70,7 +75,7 @@ def rebase(
         raise UsageError(f"one new base at a time, not {len(words) - 1}", f"type: {USAGE}")
     *models, base = words
     source = locate(models[0] if models else None, state)
-    target = Target(base, out or sidecar_path(base))
+    target = Target(base, file_of(base, out) if out else sidecar_path(base))
     with output.progress() as progress:
         report = run(source, target, options, machine, progress, starting=lambda work: output.note(str(work)))
     _show(output, report)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from more_cli.errors import UsageError
-from more_cli.store.names import sidecar_path
-from more_cli.store.target import Target, locate
+from more_cli.store.names import known_state, names_state, sidecar_path
+from more_cli.store.target import Target, locate, model_here
 
 CONFIG = "config.json"
 """The file that makes a folder a checkpoint."""
@@ -42,15 +42,19 @@ def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[
 
 
 def model_and_states(words: Sequence[Path], usage: str) -> tuple[Path | None, list[Path]]:
-    """Return the checkpoint folder and the state files among the words of a command.
+    """Return the checkpoint folder and the state files among the words of a command; a word can be a state's name.
 
     Raises:
-        UsageError: two of them are folders.
+        UsageError: two of them are folders, a name is that of no state, or it is open which checkpoint's.
     """
     folders, paths = [word for word in words if word.is_dir()], [word for word in words if not word.is_dir()]
     if len(folders) > 1:
         raise UsageError(f"`{folders[0]}` and `{folders[1]}` are both folders", f"name state files: {usage}")
-    return folders[0] if folders else None, paths
+    model = folders[0] if folders else None
+    if any(map(names_state, paths)):
+        model = model or model_here()
+        paths = [known_state(model, str(path)) if names_state(path) else path for path in paths]
+    return model, paths
 
 
 def refuse_swapped(model: object, others: Iterable[object], usage: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from more_cli.checkpoint.hub import pin_of
 from more_cli.errors import HubError
+from more_cli.store.names import file_of
 from more_cli.store.pin import read_pin
 from more_cli.store.target import Target
 
@@ -27,7 +28,8 @@ def fetch(repo: str, revision: str | None, state: Path | None) -> Target:
     Raises:
         HubError: no such model or revision, no access, no network, or the state was made from another commit.
     """
-    sidecar = state or Path(f"{repo.rpartition('/')[2]}.more")
+    name = repo.rpartition("/")[2]
+    sidecar = file_of(Path(name), state) if state else Path(f"{name}.more")
     pin = read_pin(Target(Path(), sidecar).folder) if sidecar.is_file() else None
     if pin is not None and pin.repo != repo:
         raise HubError(f"`{sidecar}` was made from {pin}, not from {repo}", f"name {pin.repo}, or another --state FILE")

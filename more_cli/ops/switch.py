@@ -20,6 +20,7 @@ from more_cli.store.names import (
     current_file,
     current_name,
     is_name,
+    known_state,
     model_of_state,
     named_path,
     sidecar_path,
@@ -28,7 +29,7 @@ from more_cli.store.names import (
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, load_meta, open_state
 from more_cli.store.target import Target
-from more_cli.text import did_you_mean, shorten
+from more_cli.text import shorten
 
 LINKED = ("images", "snapshots", "cache")
 """Folders of files that are never changed once written: a copy shares them."""
@@ -87,12 +88,12 @@ def switch(model: Path, name: str) -> SwitchReport:
         UsageError: there is none.
         StateError: the folder is not writable.
     """
-    known = states_beside(model)
-    if name != MAIN and name not in known:  # back to `main` always leads, also where it has no state yet
-        hint = f"{did_you_mean(name, known)} `more switch {model} --list` lists them".lstrip()
-        if is_name(name):
-            hint += f"; --create makes `{name}` as a copy of the one in use"
-        raise UsageError(f"`{model}` has no state `{shorten(name)}`", hint)
+    if name != MAIN:  # back to `main` always leads, also where it has no state yet
+        try:
+            known_state(model, name)
+        except UsageError as error:
+            create = f"; --create makes `{name}` as a copy of the one in use" if is_name(name) else ""
+            raise UsageError(error.message, error.hint + create) from None
     _write_current(model, name)
     return listed(model)
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
-from more_cli.errors import StateError
-from more_cli.text import shorten
+from more_cli.errors import StateError, UsageError
+from more_cli.text import did_you_mean, shorten
 
 MAIN = "main"
 """Name of the state `NAME.more`."""
@@ -37,6 +37,20 @@ def named_path(model: Path, name: str) -> Path:
 def is_name(text: str) -> bool:
     """Return whether a state can have this name: a file's name can hold it, and it does not read as a file's."""
     return bool(_NAME.fullmatch(text)) and not text.endswith((".", ".more"))
+
+
+def names_state(state: Path) -> bool:
+    """Return whether somebody typed the name of a state, not a path; a file or folder of that name comes first."""
+    return is_name(str(state)) and not state.exists()
+
+
+def file_of(model: Path, state: Path) -> Path:
+    """Return the file of a state that is typed as a name or as a path."""
+    return _from_here(named_path(model, str(state))) if names_state(state) else state
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def current_file(model: Path) -> Path:
@@ -102,6 +116,19 @@ def name_of(model: Path, state: Path) -> str | None:
     name = path.name.removeprefix(f"{main.stem}.").removesuffix(".more")
     is_ours = path.parent == main.parent and path == named_path(model, name) and name != MAIN and is_name(name)
     return name if is_ours and model_of_state(path) in (None, main.with_suffix("")) else None
+
+
+def known_state(model: Path, name: str) -> Path:
+    """Return the file of the state with this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = states_beside(model)
+    if name not in known:
+        hint = f"{did_you_mean(name, known)} `more switch {model} --list` lists them".lstrip()
+        raise UsageError(f"`{model}` has no state `{shorten(name)}`", hint)
+    return _from_here(known[name])
 
 
 def states_beside(model: Path) -> dict[str, Path]:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from more_cli.errors import MoreError, UsageError
+from more_cli.store.names import is_name
 from more_cli.text import check_strings, shorten
 
 FILE = "more.toml"
 KEYS = {
     "model": 'the path of a checkpoint folder, such as "llava"',
-    "state": 'the path of a state, such as "llava.ann.more"',
+    "state": 'the path of a state, such as "llava.ann.more", or its name',
     "recipe": 'the name of a recipe, such as "paper-llava", or the path of a .toml file',
     "gates": 'a list of gates, such as ["rel.gen_exact>=0.95"]',
     "anchors": 'the path of a file of questions, such as "anchors.jsonl"',
@@ -159,7 +160,9 @@ def _line_of(key: str, text: str) -> int:
 def _resolved(key: str, value: Any, folder: Path) -> Any:
     """Return a value as commands take it."""
     if key in _PATHS:
-        return folder / value
+        path = folder / value
+        is_named = key == "state" and is_name(value) and not path.exists()
+        return Path(value) if is_named else path
     if key == "recipe" and ("/" in value or value.endswith(".toml")):
         return str(folder / value)
     return tuple(value) if key == "gates" else value

@@ -243,7 +243,7 @@ RESTORE = (
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise StateError(f"no state at `{path}`", "run `more init MODEL` first, or name the file with --state")
+        raise StateError(f"no state at `{path}`", "`more edit MODEL EDITS` makes one; --state names another")
 
 
 @contextmanager

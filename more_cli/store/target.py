@@ -11,7 +11,7 @@ from pathlib import Path
 
 from more_cli.checkpoint.hub import snapshot_folder
 from more_cli.errors import MoreError, UsageError
-from more_cli.store.names import current_file, current_path, model_of_state, sidecar_path
+from more_cli.store.names import current_file, current_path, file_of, model_of_state, names_state, sidecar_path
 from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
 
@@ -75,20 +75,26 @@ class Draft(Target):
 def locate(model: Path | None, state: Path | None) -> Target:
     """Return the checkpoint and the sidecar that a command works on.
 
-    Without `state` it is that of `more.toml`, else the one that `more switch` chose, else the state `main`.
+    `state` is a path, or the name of a state beside the checkpoint. Without it, it is the state of `more.toml`, else
+    the one that `more switch` chose, else `main`.
 
     Raises:
         UsageError: no model was named and the states in the current folder are not those of exactly one; or `more.toml`
             is bad.
         StateError: the state that `more switch` chose is not there.
     """
+    if state is not None and names_state(state):
+        named = model or model_here()
+        target = Target(named, file_of(named, state))
+        return target if model else _with_base(target)
     model = model or (state and model_of_state(state))
     project = settings_for(model)
     if model is None and "model" in project:
         model = project["model"].value
     if model is not None:
         return Target(model, state or usual_path(model))
-    state = state or (project["state"].value if "state" in project else None)
+    if state is None and "state" in project:
+        return locate(None, project["state"].value)
     found = [state] if state else states_here()
     only = model_of_states(found)
     if state is None and (len(found) > 1 or current_file(only).exists()):
@@ -104,7 +110,7 @@ def usual_path(model: Path) -> Path:
         StateError: the state that `more switch` chose is not there.
     """
     project = settings_for(model)
-    return project["state"].value if "state" in project else current_path(model)
+    return file_of(model, project["state"].value) if "state" in project else current_path(model)
 
 
 def model_here() -> Path:
@@ -119,7 +125,7 @@ def model_here() -> Path:
 
 def states_here() -> list[Path]:
     """Return the states in the current folder."""
-    return sorted(Path.cwd().glob("*.more"))
+    return sorted(Path().glob("*.more"))
 
 
 def model_of_states(paths: Sequence[Path]) -> Path:

@@ -471,7 +471,7 @@ def tiny_png(width: int, height: int, pixels: bytes) -> bytes:
 # --- the state ---
 
 
-@case(5, "no state at", "more init MODEL")
+@case(5, "no state at", "more edit MODEL EDITS")
 def no_state(world):
     return "eval", world.model
 

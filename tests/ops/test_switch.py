@@ -136,7 +136,7 @@ def test_here_is_the_model_of_all_states_in_this_folder(world: World, monkeypatc
     assert run("status", "--json").json["state"] == str(world.sidecar)
     world.sidecar.unlink()
     (world.root / "model.more.current").unlink()
-    assert run("status", "--json").json["state"] == str(state(world, "ann")), "the only one"
+    assert run("status", "--json").json["state"] == "model.ann.more", "the only one"
 
 
 def test_python_uses_it_too(world: World) -> None:
@@ -306,3 +306,48 @@ def test_a_folder_with_another_ledger_is_kept(world: World) -> None:
     refused = switch(world, "ann", "--create")
     assert (refused.code, "holds the ledger of another state" in refused.err) == (5, True)
     assert tree(world.root) == before
+
+
+def test_a_state_is_named_wherever_one_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    more = world.write(LINES[2:], "more.jsonl")
+    run("edit", world.model, more, "--state", "ann")
+    assert state(world, "ann").is_file()
+    assert not (world.root / "ann").exists()
+    assert edits_of(world, "--state", "ann") == 1
+    assert run("status", "--state", "ann", "--json").json["state"] == "model.ann.more", "without MODEL"
+    monkeypatch.setenv("MORE_STATE", "ann")
+    assert edits_of(world) == 1
+    monkeypatch.delenv("MORE_STATE")
+    (world.root / "more.toml").write_text('state = "ann"\n')
+    assert edits_of(world) == 1
+    monkeypatch.chdir(world.model)
+    assert edits_of(world) == 1, "the file beside the model names it too"
+    with open_model(world.model, "main") as model:
+        assert model.target.sidecar == world.sidecar
+
+
+def test_diff_and_combine_take_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    switch(world, "ann", "-c")
+    world.edit(edits=world.write(LINES[2:], "more.jsonl"))
+    assert run("diff", "main", "ann").out == run("diff", "model.more", "model.ann.more").out
+    assert "2 alike, 1 only in model.ann.more" in run("diff", "main", "ann").out
+    assert run("combine", "main", "ann", "-o", "both").code == 3
+    assert edits_of(world, "--state", "both") == 3
+    wrong = run("diff", world.model, "main", "anm")
+    assert (wrong.code, wrong.err.splitlines()) == (
+        2,
+        [
+            f"error: `{world.model}` has no state `anm`",
+            f"hint: did you mean `ann`? `more switch {world.model} --list` lists them",
+        ],
+    )
+
+
+def test_a_file_of_the_name_comes_before_the_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    switch(world, "ann", "-c")
+    shutil.copyfile(world.sidecar, world.root / "ann")
+    shutil.copytree(world.folder, world.root / "ann.d")
+    assert run("status", world.model, "--state", "ann", "--json").json["state"] == "ann"
