@@ -107,22 +107,28 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
 
 
 def ask_anchors(
-    runtime: Runtime, questions: Sequence[Probe], cache: Path, progress: Progress = no_progress
+    runtime: Runtime,
+    questions: Sequence[Probe],
+    cache: Path,
+    progress: Progress = no_progress,
+    *,
+    known: Sequence[Anchor] = (),
 ) -> list[Anchor]:
     """Return anchors with the base's log-probabilities, read from the file `cache` or computed and written there.
 
-    The runtime must be attached, so that image features are kept; its branches are switched off meanwhile.
+    `known` are those of the first questions, if the base was asked them before. The runtime must be attached, so that
+    image features are kept; its branches are switched off meanwhile.
     """
     from more_cli.editors.anchors import restore_anchor
 
-    known = read_cache(cache)
-    if known.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
+    cached = read_cache(cache)
+    if cached.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
         return [
-            restore_anchor(runtime, query_of(question), known[f"{n}.tokens"], known[f"{n}.base"])
+            restore_anchor(runtime, query_of(question), cached[f"{n}.tokens"], cached[f"{n}.base"])
             for n, question in enumerate(questions)
         ]
-    anchors: list[Anchor] = []
-    for question in questions:
+    anchors = list(known)
+    for question in questions[len(known) :]:
         progress(len(anchors), len(questions), "asking the base for anchors")
         anchors.append(ask_base(runtime, question))
     keep_answers(cache, anchors)

@@ -205,7 +205,8 @@ class Session:
         """Give the editor its anchors, with their cached answers and directions."""
         meta, digest = self.state.meta, anchors_digest(self.anchors)
         answers = self.cache / anchors_cache(meta, digest, self.machine)
-        self._answers = ask_anchors(self.runtime, self.anchors, answers)
+        asked = self._answers if len(self._answers) == absorb_from else ()  # a later set begins with the one before
+        self._answers = ask_anchors(self.runtime, self.anchors, answers, known=asked)
         ranks = [site.rank for site in self.editor.records]
         facts = digest, meta.base, meta.template, meta.recipe.canonical(), ranks, versions(self.machine)
         path = self.cache / cache_name("directions", *facts)

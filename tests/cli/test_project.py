@@ -157,7 +157,7 @@ def fresh(tmp_path: Path) -> World:
 
 def test_recipe_and_anchors_are_those_of_a_new_state(tmp_path: Path, elsewhere: Path) -> None:
     world = fresh(tmp_path)
-    (world.root / "own.toml").write_text('extends = "default"\nmax_steps = 1\nlast = 1\n')
+    (world.root / "own.toml").write_text('extends = "default"\nmax_steps = 1\nlast = 1\nanchors.prompts = []\n')
     anchors = world.root / "anchors.jsonl"
     anchors.write_text(json.dumps({"question": "is it big ?", "image": "img/black.png", "answer": "x"}) + "\n")
     project(world.root, 'recipe = "own.toml"\nanchors = "anchors.jsonl"\n')

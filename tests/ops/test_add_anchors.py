@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from more_cli.editors.anchors import Anchor
+from more_cli.inputs.edits import Probe
+from more_cli.model.runtime import Runtime
+from more_cli.ops import anchors
 from support.helpers import World, line, run
 from support.refused import assert_refused
 
@@ -49,6 +53,24 @@ def test_a_line_of_the_ledger_says_so_and_later_writes_hold_them(world: World) -
         (edit["writes"] + 1) / 3 + 3 * edit["writes"], abs=0.01
     )  # itself and 2 anchors
     assert run("status", world.model, "--json").json["anchors"] == 2
+
+
+def test_the_base_is_asked_new_questions_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(world)
+    world.write([*ANCHORS, {"question": "is it old ?"}], "anchors.jsonl")
+    asked, ask = [], anchors.ask_base
+
+    def counted(runtime: Runtime, question: Probe) -> Anchor:
+        asked.append(question.question)
+        return ask(runtime, question)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(anchors, "ask_base", counted)
+        assert add(world, "--json").json["added"] == 1
+    assert asked == ["is it old ?"]
+    for file in (world.folder / "cache").iterdir():
+        file.unlink()
+    assert run("verify", world.model, "--deep").code == 0, "whoever asks all of them gets the same bytes"
 
 
 def test_replay_revert_and_verify_go_through_it(world: World) -> None:

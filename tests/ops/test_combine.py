@@ -338,7 +338,7 @@ def test_images_that_are_not_stored_stay_where_they_are(world: World) -> None:
     assert not Path(f"{state(world, 'all')}.d").exists()
 
 
-ANCHORED = (*QUICK, "--set", "anchors.size=4", "--set", "anchors.keys=true")
+ANCHORED = (*QUICK, "--set", "anchors.size=4", "--set", "anchors.keys=true", "--set", "anchors.prompts=[]")
 
 
 def anchors(world: World, name: str, *questions: str) -> Path:

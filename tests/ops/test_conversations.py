@@ -143,7 +143,8 @@ def test_anchors_keep_their_turns_and_images(world: World) -> None:
         {"question": "what is it ?"},
     ]
     world.write(anchors, "anchors.jsonl")
-    assert run("init", world.model, "--anchors", world.root / "anchors.jsonl").code == 0
+    few = "--set", "anchors.prompts=[]"
+    assert run("init", world.model, "--anchors", world.root / "anchors.jsonl", *few).code == 0
     first, second, third, *_ = run("anchors", "list", world.model, "--json").json["anchors"]
     assert (first["image"], len(first["images"]), first["turns"][0]["images"]) == (None, 3, 1)
     assert (second["images"], [turn["text"] for turn in second["turns"]]) == ([], ["is it big ?", "yes"])

@@ -10,7 +10,7 @@ import pytest
 from more_cli.evaluation.probes import run_probes
 from support.helpers import QUESTION, Result, World, line, run
 
-LOOP = ("--set", "max_steps=3", "--set", "rehearsal.size=0")
+LOOP = ("--set", "max_steps=3", "--set", "rehearsal.size=0", "--set", "anchors.prompts=[]")
 ANCHORS = [{"question": "is it a dog ?"}, {"image": "img/orange.png", "question": QUESTION, "answer": "o"}]
 SAME = ({"question": "Is it a  DOG ?"}, {"image": "img/orange.png", "question": QUESTION.upper()})
 """The anchors, in other spellings."""

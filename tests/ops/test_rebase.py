@@ -277,7 +277,8 @@ def test_a_missing_picture_is_named_before_anything_is_written(bases: Bases) -> 
 
 @pytest.mark.usefixtures("silent")
 def test_anchors_are_asked_on_the_new_base(bases: Bases) -> None:
-    anchored = (*QUICK, "--set", "anchors.size=4", "--set", "anchors.keys=true")
+    few = "--set", "anchors.size=4", "--set", "anchors.prompts=[]"
+    anchored = *QUICK, *few, "--set", "anchors.keys=true"
     for name, question in (("first", "is it big ?"), ("later", "is it old ?")):
         path = bases.world.root / f"{name}.jsonl"
         path.write_text(json.dumps({"question": question, "image": "img/black.png"}) + "\n")

@@ -145,8 +145,9 @@ def test_a_snapshot_of_lines_that_were_reverted_is_removed_and_not_used(runs: Ru
 def test_a_revert_asks_the_base_for_no_anchor_again(world: World) -> None:
     """Edits bring anchors, so the state of a snapshot holds others than the newest state."""
     other = world.root / "other.more"
-    edit(world, range(5), *SMALL, "--anchors")
-    edit(world, [0, 1, 2, 4], *SMALL, "--anchors", state=other)
+    few = *SMALL, "--set", "anchors.prompts=[]"
+    edit(world, range(5), *few, "--anchors")
+    edit(world, [0, 1, 2, 4], *few, "--anchors", state=other)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("more_cli.ops.anchors.ask_base", lambda *_: pytest.fail("the base was asked"))
         done = revert(world, "e4", "--json")

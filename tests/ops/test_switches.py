@@ -70,7 +70,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def init(world: World, sidecar: Path, settings: Sequence[str], *options: object) -> None:
-    held = ("--anchors", world.root / "asked.jsonl") if "basis=pca" in settings else ()
+    few = "--set", "anchors.prompts=[]"  # a model of random weights answers each at length
+    held = ("--anchors", world.root / "asked.jsonl", *few) if "basis=pca" in settings else ()
     chosen = [word for setting in settings for word in ("--set", setting)]
     done = run("init", world.model, "--state", sidecar, *SMALL, *chosen, *held, *options)
     assert done.code == 0, done.err
