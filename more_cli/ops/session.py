@@ -132,7 +132,9 @@ class Session:
     def editor(self) -> MoreEditor:
         """The editor with the tensors of the state; until then a file's tensors stay on the disk."""
         state = self.state
-        return MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P, state.A)
+        editor = MoreEditor(state.meta.recipe, state.meta.sites, state.B, state.P, state.A)
+        editor.progress = self.progress
+        return editor
 
     @property
     def behind(self) -> int:
@@ -273,7 +275,7 @@ class Session:
     def compact(self) -> Consolidated:
         """Write all standing edits together, as if they had come at once; keep what was if that is better."""
         context = self.memory.context(self.state.meta.edits + 1)
-        return self.editor.write_anew(list(context.past), [], context, self.progress)
+        return self.editor.write_anew(list(context.past), [], context)
 
     def consolidate(self, since: int, *, anew: bool = False) -> Consolidated:
         """Write the edits from place `since` on again where they do not hold, or all of these `anew`.
@@ -284,7 +286,7 @@ class Session:
         numbers = [number for number in context.past if number >= since]
         new = [number for number in self.unwritten if number in numbers]
         if anew:
-            return self.editor.write_anew(numbers, new, context, self.progress)
+            return self.editor.write_anew(numbers, new, context)
         if self.unwritten and since <= self.unwritten[0]:
             return self.editor.write_batch(numbers, new, context)
         return self.editor.consolidate(numbers, context)

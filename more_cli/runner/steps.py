@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from more_cli.editors.base import Editor
-from more_cli.editors.more.editor import Consolidated
+from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, References, probes_of, run_probes
 from more_cli.evaluation.streams import Stream, Writing
@@ -91,6 +91,8 @@ class Run:
         if snapshot:
             snapshot.restore(self.editor)
         known = len(self.journal.lines)
+        if isinstance(self.editor, MoreEditor):
+            self.editor.progress = self.progress
         with self.anchors.attached(self.editor, runtime, fresh=snapshot is None):
             edits = sorted(self.edits, key=lambda edit: edit.line)  # the same batches for every order of the stream
             every = [] if self.asks_earlier else [probe for edit in edits for probe in probes_of(edit)]

@@ -6,12 +6,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from more_cli import files
+from more_cli.api import open_model
 from more_cli.editors.more import loop
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
@@ -157,6 +159,16 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
 
     assert consolidate(range(1, 41), Stuck(), Joint(rounds=16, size=16)) == list(range(1, 41))
     assert written == [16, 16, 8] * 6, "six rounds"
+
+
+@pytest.mark.parametrize("together", [{"batch": True}, {"consolidate": "all"}, {"consolidate": "anew"}], ids=str)
+def test_writing_together_says_how_far_it_is(tmp_path: Path, together: dict[str, Any]) -> None:
+    world, told = World(tmp_path, text_layers=2), set[tuple[int, int | None, str]]()
+    world.edits(4)
+    settings = ("max_steps=2", "criterion=margin", "last=1")
+    with open_model(world.model, settings=settings, progress=lambda *step: told.add(step)) as model:
+        model.edit(world.root / "edits.jsonl", anchors=False, **together)
+    assert (0, 4, "writing edits together, round 1") in told
 
 
 def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

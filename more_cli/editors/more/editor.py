@@ -77,6 +77,8 @@ class MoreEditor(Editor):
         """Anchors that writes train on, by place."""
         self._watched: Watched | None = None
         self._attached: Attached | None = None
+        self.progress: Progress = no_progress
+        """Is told how far a write of many edits is."""
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.uses_anchors else ())
 
     @staticmethod
@@ -129,23 +131,17 @@ class MoreEditor(Editor):
         """Score past edits and write those that fail; see `loop.consolidate`."""
         self._drop_replaced(context)
         passes = self._passes(context)
-        return self._consolidated(consolidate(numbers, passes, self.recipe.consolidation), passes)
+        rules = self.recipe.consolidation
+        return self._consolidated(consolidate(numbers, passes, rules, progress=self.progress), passes)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `loop.JointWrites.write`."""
         joint = self._joint(numbers, new, context)
         return self._consolidated(joint.write(), joint.passes)
 
-    def write_anew(
-        self,
-        numbers: Sequence[int],
-        new: Sequence[int],
-        context: EditContext,
-        progress: Progress = no_progress,
-    ) -> Consolidated:
+    def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `loop.JointWrites.write_anew`."""
         joint, watched = self._joint(numbers, new, context), self._watched
-        joint.progress = progress
         failing, undone = joint.write_anew(self._start_over)
         if undone:
             self._watched = watched
@@ -163,7 +159,8 @@ class MoreEditor(Editor):
 
     def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
         self._drop_replaced(context)
-        return JointWrites(numbers, new, self._passes(context), self.recipe.batch, self._passes_of, self._watched)
+        passes, rules = self._passes(context), self.recipe.batch
+        return JointWrites(numbers, new, passes, rules, self._passes_of, self.progress, self._watched)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         drifts, tally = self._watched.drifts(passes) if self._watched else {}, passes.tally

@@ -132,10 +132,11 @@ def consolidate(
             failing = _unsure(found, passes)
             if watch and watch.harm():
                 break
-        progress(len(numbers) - len(failing), len(numbers), "writing edits together")
+        holding = len(numbers) - len(failing)
         if not failing or (round == EARLY and len(failing) > least):
             break
         for start in range(0, len(failing), rules.size):
+            progress(holding + start, len(numbers), f"writing edits together, round {round + 1}")
             chosen = failing[start : start + rules.size]
             passes.write(chosen, passes.steps(chosen, fresh=True))
             found, current = found | passes.scores, False
@@ -161,8 +162,8 @@ class JointWrites:
     rules: Joint
     passes_of: Callable[[EditRequest, EditContext], Passes]
     """Returns the passes of one edit."""
+    progress: Progress
     watched: Watched | None = None
-    progress: Progress = no_progress
 
     def write(self) -> list[int]:
         """Write the edits together, and return those that do not hold.
@@ -229,7 +230,8 @@ class JointWrites:
     def _absorb_new(self) -> dict[int, EditScore]:
         """Let P absorb the keys of the new edits, and return their scores."""
         sites, scores = self.passes.model.sites, dict[int, EditScore]()
-        for number in self.new:
+        for done, number in enumerate(self.new):
+            self.progress(done, len(self.new), "absorbing the keys of edits")
             scores |= self.passes.score([number], record=True)  # alone, and before any write, as in `learn`
             sites.absorb(sites.keys(self.passes.batch([number])))
         return scores
@@ -237,7 +239,8 @@ class JointWrites:
     def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
         """Write the edits that are `left` one by one, and return which of all edits do not hold."""
         context, memory = self.passes.context, dict(past.without(left))
-        for number in left:
+        for done, number in enumerate(left):
+            self.progress(done, len(left), "writing the rest one by one")
             request = context.recall(number)
             one = self.passes_of(request, replace(context, number=number, past=Past.of(memory)))
             outcome = learn(request, one, self.watched, known=known)
