@@ -21,9 +21,7 @@ from more_cli.store.names import (
     current_name,
     is_name,
     known_state,
-    model_of_state,
-    named_path,
-    sidecar_path,
+    own_path,
     states_beside,
 )
 from more_cli.store.snapshots import replay_start
@@ -129,11 +127,7 @@ def _free_path(model: Path, name: str) -> Path:
     if not is_name(name):
         hint = "a name has letters, digits, `_`, `-` and `.`, begins with a letter or digit, and does not end in .more"
         raise UsageError(f"`{shorten(name)}` cannot name a state", hint)
-    path = named_path(model, name)
-    owner = model_of_state(path)
-    if name != MAIN and owner not in (None, sidecar_path(model).with_suffix("")):
-        raise UsageError(f"`{path.name}` is the state of the checkpoint `{owner}`", "take another name")
-    return path
+    return own_path(model, name)
 
 
 def _alike(new: Target, source: Target) -> bool:

@@ -45,8 +45,25 @@ def names_state(state: Path) -> bool:
 
 
 def file_of(model: Path, state: Path) -> Path:
-    """Return the file of a state that is typed as a name or as a path."""
-    return _from_here(named_path(model, str(state))) if names_state(state) else state
+    """Return the file of a state that is typed as a name or as a path.
+
+    Raises:
+        UsageError: the name is that of another checkpoint's state.
+    """
+    return _from_here(own_path(model, str(state))) if names_state(state) else state
+
+
+def own_path(model: Path, name: str) -> Path:
+    """Return the path of the state with this name, which may not be another checkpoint's.
+
+    Raises:
+        UsageError: it is, as `llava.v2.more` beside the folders `llava` and `llava.v2`.
+    """
+    path = named_path(model, name)
+    owner = model_of_state(path)
+    if name != MAIN and owner not in (None, sidecar_path(model).with_suffix("")):
+        raise UsageError(f"`{path.name}` is the state of the checkpoint `{owner}`", "take another name")
+    return path
 
 
 def _from_here(path: Path) -> Path:

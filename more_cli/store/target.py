@@ -79,8 +79,8 @@ def locate(model: Path | None, state: Path | None) -> Target:
     the one that `more switch` chose, else `main`.
 
     Raises:
-        UsageError: no model was named and the states in the current folder are not those of exactly one; or `more.toml`
-            is bad.
+        UsageError: no model was named and the states in the current folder are not those of exactly one; the name is
+            that of another checkpoint's state; or `more.toml` is bad.
         StateError: the state that `more switch` chose is not there.
     """
     if state is not None and names_state(state):

@@ -181,6 +181,8 @@ def test_refusals(world: World, words: tuple[str, ...], code: int, said: str, hi
     assert error.startswith("error: ")
     assert "\n" not in error
     assert tree(world.root) == before
+    if words[0] == "v2":
+        assert said in run("edit", world.model, world.write(LINES), "--state", "v2").err
 
 
 def test_where_there_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
