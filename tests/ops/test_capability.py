@@ -67,10 +67,15 @@ def test_what_was_chosen_is_said_in_one_line(world: World, monkeypatch: pytest.M
     assert alone.err.splitlines()[-1] == f"note: asking `{world.model}` alone: it has no state `{world.sidecar}`"
     assert alone.json["state"] is None
     world.edit("--set", "max_steps=1")
-    for words in ((), (world.model,), ("--state", world.sidecar)):
+    typed = f"`{world.model}` and its state `{world.sidecar}`"
+    for words, said in (
+        ((), "`model` and its state `model.more`"),
+        ((world.model,), typed),
+        (("--state", world.sidecar), typed),
+    ):
         chosen = run(*suite, "--json", *words)
-        assert chosen.err.splitlines()[-1] == f"note: asking `{world.model}` and its state `{world.sidecar}`"
-        assert chosen.json["state"] == str(world.sidecar)
+        assert chosen.err.splitlines()[-1] == f"note: asking {said}"
+        assert Path(chosen.json["state"]).resolve() == world.sidecar
 
 
 @pytest.mark.parametrize(
