@@ -87,11 +87,8 @@ def switch(model: Path, name: str) -> SwitchReport:
         StateError: the folder is not writable.
     """
     if name != MAIN:  # back to `main` always leads, also where it has no state yet
-        try:
-            known_state(model, name)
-        except UsageError as error:
-            create = f"; --create makes `{name}` as a copy of the one in use" if is_name(name) else ""
-            raise UsageError(error.message, error.hint + create) from None
+        advice = f"; --create makes `{name}` as a copy of the one in use" if is_name(name) else ""
+        known_state(model, name, advice)
     _write_current(model, name)
     return listed(model)
 

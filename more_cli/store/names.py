@@ -135,8 +135,8 @@ def name_of(model: Path, state: Path) -> str | None:
     return name if is_ours and model_of_state(path) in (None, main.with_suffix("")) else None
 
 
-def known_state(model: Path, name: str) -> Path:
-    """Return the file of the state with this name.
+def known_state(model: Path, name: str, advice: str = "") -> Path:
+    """Return the file of the state with this name; `advice` ends the hint if there is none.
 
     Raises:
         UsageError: there is none.
@@ -144,7 +144,7 @@ def known_state(model: Path, name: str) -> Path:
     known = states_beside(model)
     if name not in known:
         hint = f"{did_you_mean(name, known)} `more switch {model} --list` lists them".lstrip()
-        raise UsageError(f"`{model}` has no state `{shorten(name)}`", hint)
+        raise UsageError(f"`{model}` has no state `{shorten(name)}`", hint + advice)
     return _from_here(known[name])
 
 

@@ -20,7 +20,7 @@ from faults.stream import Stream
 from faults.tally import Tally, page
 
 FUZZED = float(os.environ.get("MORE_FUZZ_SECONDS", "3"))
-"""Seconds per parser in the short form: about four minutes for all."""
+"""Seconds per parser in the short form: about a minute and a half for all."""
 PAGE = Path(__file__).with_name("RESULTS.md")
 
 

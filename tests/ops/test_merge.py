@@ -133,11 +133,9 @@ def test_without_a_state_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.M
     world = World(tmp_path)
     monkeypatch.setattr(merging, "copy_patched", lambda *_, **__: pytest.fail("copied"))
     result = merge(world, out=tmp_path / "out")
-    assert (result.code, "no state at" in result.err, "`more edit MODEL EDITS` makes one" in result.err) == (
-        5,
-        True,
-        True,
-    )
+    assert result.code == 5
+    assert "no state at" in result.err
+    assert "`more edit MODEL EDITS` makes one" in result.err
 
 
 @pytest.mark.parametrize("command", ["merge", "export", "eval", "edit"])
