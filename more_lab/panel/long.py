@@ -59,15 +59,17 @@ def page() -> Iterator[str]:
     yield "Made with `python tests/bench/long.py run`, and this page from its result with `python docs/figures.py`."
     yield f"The machine: {made['machine']}, load {made['load'][2]} at the end, {made['seconds'] / 3600:.1f} hours."
     yield ""
-    yield "| | per edit, median | change over the stream, % of the median (95 % interval) |"
+    yield f"| | per edit, median | change over edits {first + 1} to {count}, % of the median (95 % interval) |"
     yield "|---|---|---|"
     for name, values in rows.items():
-        change, low, high = (100 * value * count / len(values) / np.median(values) for value in growth(values))
-        found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})" if long else "too short to say"
+        found = "too short to say"
+        if long:
+            change, low, high = (100 * part / np.median(values) for part in growth(values, SETTLED))
+            found = f"{change:+.1f} ({low:+.1f} to {high:+.1f})"
         yield f"| {name} | {np.median(values):.2f} | {found} |"
     yield ""
-    yield f"Change is the slope of a straight line through edits {first + 1} to {count}, times {count};"
-    yield f"its interval is a bootstrap over edits. Before edit {SETTLED} there are fewer past edits to check."
+    yield f"Change is that of a straight line through these edits; its interval is a bootstrap over blocks of {SETTLED} edits"
+    yield f"in a row, since the questions come back after as many. Before edit {SETTLED} there are fewer past edits to check."
     yield "A write is its forward and backward pass, with all samples in it, and the update of B, without the checks"
     yield "before and after it. The bare loop is the very first write as plain PyTorch (`more bench --floor`), run"
     yield "after every edit: it shows how fast the machine was then. Compared with it, a sample's time is constant."

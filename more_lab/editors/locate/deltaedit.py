@@ -1,8 +1,8 @@
 """DeltaEdit: AlphaEdit whose values avoid what earlier edits put out, where these edits answer the new key loudly.
 
 Source: Cao et al. 2025, "DeltaEdit: Enhancing Sequential Editing in Large Language Models by Controlling Superimposed
-Noise" (AAAI 2026: "On the Superimposed Noise Accumulation Problem in Sequential Knowledge Editing"), and a public
-reimplementation. A write is Delta = alpha beta^T: beta says which keys it answers, alpha with what. The noise that all
+Noise" (AAAI 2026: "On the Superimposed Noise Accumulation Problem in Sequential Knowledge Editing"), and its
+authors' code. A write is Delta = alpha beta^T: beta says which keys it answers, alpha with what. The noise that all
 earlier writes give a new key k is (sum Delta) k. Where its norm leaves the usual range, alpha is sought in what is
 orthogonal to the outputs of the earlier writes.
 """

@@ -59,6 +59,15 @@ def test_growth_is_the_slope_times_the_length() -> None:
     assert growth(10 + 0.01 * np.arange(200.0)) == pytest.approx((2.0, 2.0, 2.0))
 
 
+def test_the_interval_of_growth_is_wider_where_values_come_in_runs() -> None:
+    steps = np.repeat(np.random.default_rng(0).normal(size=20), 20)
+
+    _, low, high = growth(steps)
+    _, low_by_blocks, high_by_blocks = growth(steps, block=20)
+
+    assert high_by_blocks - low_by_blocks > 2 * (high - low)
+
+
 def test_an_ablation_is_a_mean_over_the_bases_of_both() -> None:
     def trial(change: str, seed: int, values: list[float]) -> dict[str, Any]:
         named = {"sweep": "rank", "world": "A1", "suite": "mistakes", "change": change, "seed": seed}
