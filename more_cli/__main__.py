@@ -9,9 +9,10 @@ import sys
 def run() -> None:
     """Run one command and exit with its code."""
     from more_cli.cli.app import main
-    from more_cli.system.environment import set_defaults
+    from more_cli.system.environment import open_streams, set_defaults
     from more_cli.system.memory import search_late
 
+    open_streams()
     set_defaults()
     search_late()
     code = main()

@@ -23,7 +23,10 @@ from more_cli.errors import ResourceError, StateError, UsageError
 from more_cli.text import is_utf8
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Numbers of the errors of a disk or a quota without space."""
+_LONG = 60
+"""Characters of a target's name that its scratch files have."""
 
 
 class Saves:
@@ -61,7 +64,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in _NOT_WRITABLE:
             hint = "name a writable path with `--state FILE` (state) or `-o OUT` (output)"
             raise StateError(f"`{path}` is not writable: {reason}", hint) from error
-        if error.errno in _FULL:
+        if error.errno in FULL:
             hint = "free some space, then run the same command again: it continues where it stopped"
             raise ResourceError(f"cannot write `{path}`: {reason}", hint) from error
         if error.errno == errno.ENOMEM:
@@ -198,35 +201,39 @@ def _swap_in(scratch: Path, target: Path) -> None:
 
 def _beside(target: Path, kind: str) -> Path:
     # Hidden, on the same file system, and with the process id, so that a later writer recognises a leftover.
-    return target.with_name(f".{target.name[:60]}.{os.getpid()}-{secrets.token_hex(4)}.{kind}")
+    return target.with_name(f".{_stem(target)}.{os.getpid()}-{secrets.token_hex(4)}.{kind}")
+
+
+def _stem(target: Path) -> str:
+    """Return the part of a scratch file's name that says whose it is; a long name is cut, and told by its hash."""
+    name = target.name
+    return name if len(name) <= _LONG else f"{name[:_LONG]}-{sha256_bytes(os.fsencode(name))[:8]}"
 
 
 def _sweep(target: Path) -> None:
     """Remove what killed writers of ``target`` left beside it."""
-    pattern = f".{glob.escape(target.name[:60])}.*-*."
-    for leftover in target.parent.glob(pattern + "part"):
-        if _is_abandoned(leftover):
-            _remove(leftover)
-    for leftover in target.parent.glob(pattern + "old"):
-        if not _is_abandoned(leftover):
+    own = re.compile(re.escape(f".{_stem(target)}.") + r"(\d{1,9})-[0-9a-f]{8}\.(part|old)")
+    for leftover in sorted(target.parent.glob(f".{glob.escape(_stem(target))}.*")):
+        found = own.fullmatch(leftover.name)  # `.out.v2.7-….old` is not of `out`
+        if found is None or _is_running(int(found[1])):
             continue
-        if target.exists():
-            _remove(leftover)
-        else:
+        if found[2] == "old" and not target.exists():
             _rename(leftover, target)
+        else:
+            _remove(leftover)
 
 
-def _is_abandoned(leftover: Path) -> bool:
-    pid = re.search(r"\.(\d{1,9})-[0-9a-f]{8}\.(part|old)$", leftover.name)
-    if pid is None or os.name == "nt":  # os.kill would end the process there
-        return False
-    try:
-        os.kill(int(pid[1]), 0)
-    except ProcessLookupError:
+def _is_running(pid: int) -> bool:
+    """Return whether a process may be running."""
+    if os.name == "nt":  # os.kill would end the process there
         return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
     except OSError:
         pass
-    return False
+    return True
 
 
 def _remove(path: Path) -> None:

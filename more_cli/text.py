@@ -156,11 +156,14 @@ def _visible(letter: str) -> str:
     return letter if letter.isprintable() else " " if letter.isspace() or letter in _JOINERS else _escaped(letter)
 
 
-def inert(text: str) -> str:
-    """Return the same JSON with every character that could control a terminal written as an escape."""
-    if text.isprintable():
+def inert(text: str, encoding: str = "utf-8") -> str:
+    """Return the same JSON with escapes for what could control a terminal, and for what an encoding may lack."""
+    every = encoding.lower().startswith("utf")
+    if text.isprintable() and (every or text.isascii()):
         return text
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+    return "".join(
+        letter if letter.isprintable() and (every or letter.isascii()) else _escaped(letter) for letter in text
+    )
 
 
 def _escaped(letter: str) -> str:

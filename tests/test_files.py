@@ -349,3 +349,26 @@ def test_lines_are_appended_as_bytes_where_the_system_would_translate_newlines(
     os.close(descriptor)
     assert opened[0] & (1 << 28)
     assert (tmp_path / "lines").read_bytes() == b"one\n"
+
+
+def test_what_a_killed_writer_left_is_of_its_own_target_only(tmp_path: Path) -> None:
+    gone = 2**22 + 1  # no process has this number
+    names = {"out.v2": f".out.v2.{gone}-0123abcd.old", "out": f".out.{gone}-0123abcd.old"}
+    for target, left in names.items():
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "whose").write_text(target)
+
+    with replacing_directory(tmp_path / "out", force=True) as scratch:
+        (scratch / "whose").write_text("new")
+
+    assert (tmp_path / "out" / "whose").read_text() == "new"
+    assert not (tmp_path / names["out"]).exists()
+    assert (tmp_path / names["out.v2"] / "whose").read_text() == "out.v2"
+
+
+def test_long_names_that_begin_alike_have_leftovers_of_their_own(tmp_path: Path) -> None:
+    first, second = tmp_path / ("a" * 80 + "1"), tmp_path / ("a" * 80 + "2")
+    with replacing_directory(first, force=False) as scratch:
+        left = scratch.name
+    with replacing_directory(second, force=False) as scratch:
+        assert scratch.name.rpartition(".")[0].rpartition(".")[0] != left.rpartition(".")[0].rpartition(".")[0]

@@ -20,7 +20,7 @@ from more_cli.cli.output import Output, fail
 from more_cli.cli.records import command
 from more_cli.cli.suite_source import embedded_target
 from more_cli.cli.words import names_model, refuse_swapped
-from more_cli.errors import DataError, StateError, UsageError
+from more_cli.errors import DataError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import HubOptions
 from more_cli.store.target import Target, locate
@@ -77,8 +77,8 @@ def ask(
       more ask llava/ --image tram.jpg --merged llava-edited/ --json < questions.txt
     """
     target, question = _named(output, words or [], state, hub)
-    if state is not None and not state.exists():
-        raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    if state is not None:
+        target.require_state()
     about = _about(image or (), video, messages)  # before torch is imported: a mistyped name is refused at once
     from more_cli.ops.ask import asking
 

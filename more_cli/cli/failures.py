@@ -14,6 +14,7 @@ import typer
 from more_cli.cli.output import fail
 from more_cli.cli.words import names_model
 from more_cli.errors import MoreError, ResourceError, UsageError
+from more_cli.files import FULL
 from more_cli.text import did_you_mean, shorten
 
 EDITS_FAILED = 3
@@ -133,6 +134,9 @@ def as_user_error(error: Exception) -> MoreError | None:
         return ResourceError(
             "out of memory", "use --dtype bfloat16, --device-map auto or fewer sites; see `status --estimate`"
         )
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(f"disk full: {error.filename or ''}", "free some space and run the same command again")
+    if isinstance(error, OSError) and error.errno in FULL:
+        place = f"`{error.filename}`" if error.filename else "standard output"
+        return ResourceError(f"disk full: {place}", "free some space and run the same command again")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"`{shorten(str(error.filename))}`: the name is too long", "take a shorter one")
     return None

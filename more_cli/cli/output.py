@@ -50,6 +50,11 @@ def _say(text: str, stream: TextIO) -> None:
         print(styled(word, STYLES.get(word), stream) + space + rest, file=stream)
 
 
+def _fitting(text: str) -> str:
+    """Return JSON as standard output can print it."""
+    return inert(text, getattr(sys.stdout, "encoding", None) or "utf-8")
+
+
 class _Inert(logging.Formatter):
     """Escapes control characters in log lines, also in those of libraries, so that they cannot steer a terminal."""
 
@@ -94,11 +99,11 @@ class Output:
         """
         if self.as_json:
             text = json.dumps(finite(printed.values()), sort_keys=True, ensure_ascii=False, allow_nan=False)
-            print(inert(text), flush=True)  # noqa: T201
+            print(_fitting(text), flush=True)  # noqa: T201
 
     def text(self, lines: str) -> None:
         """Print lines of JSON that are a result themselves, whatever `--json` and `-q` say."""
-        print("\n".join(map(inert, lines.split("\n"))), end="", flush=True)  # noqa: T201
+        print("\n".join(map(_fitting, lines.split("\n"))), end="", flush=True)  # noqa: T201
 
     def line(self, text: str = "") -> None:
         """Print one line of a result for people."""

@@ -14,7 +14,7 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import as_user_error
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.errors import StateError, UsageError, install_hint
+from more_cli.errors import UsageError, install_hint
 from more_cli.model.machine import Machine
 from more_cli.store.target import locate
 from more_cli.text import counted
@@ -64,8 +64,8 @@ def review(
     from more_cli.review.worker import Worker
 
     target = locate(model, state)
-    if state is not None and not state.exists():
-        raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    if state is not None:
+        target.require_state()
     require_checkpoint(target.model)
     ratings = None if queue is None else _rated(output, queue)
 

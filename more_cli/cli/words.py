@@ -47,7 +47,9 @@ def model_and_states(words: Sequence[Path], usage: str) -> tuple[Path | None, li
     Raises:
         UsageError: two of them are folders, a name is that of no state, or it is open which checkpoint's.
     """
-    folders, paths = [word for word in words if word.is_dir()], [word for word in words if not word.is_dir()]
+    # Beside a checkpoint a word is a state, also where a folder happens to have its name.
+    folders = [word for word in words if (word / CONFIG).is_file()] or [word for word in words if word.is_dir()]
+    paths = [word for word in words if word not in folders]
     if len(folders) > 1:
         raise UsageError(f"`{folders[0]}` and `{folders[1]}` are both folders", f"name state files: {usage}")
     model = folders[0] if folders else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,10 +157,10 @@ def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:
 
 
 def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Keep tensors that can be computed again."""
+    """Keep tensors that can be computed again, where the folder is writable."""
     from safetensors.torch import save
 
-    with disk_errors(path):
+    with suppress(StateError), disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as scratch:
             scratch.write_bytes(save(tensors))

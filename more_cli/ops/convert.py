@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from more_cli.errors import DataError, StreamErrors, UsageError
-from more_cli.files import check_free_file, replacing
+from more_cli.files import check_free_file, disk_errors, replacing
 from more_cli.inputs.chats import chat_form, rounds_of
 from more_cli.inputs.columns import Columns
 from more_cli.inputs.edits import EditLine, iter_edits, parse_edit_line
@@ -71,7 +71,7 @@ def convert(
     if out.exists() and source.exists() and out.samefile(source):
         raise UsageError(f"`{out}` is the file that is read", "name another file with -o")
     check_free_file(out, force)
-    with replacing(out) as scratch, open(scratch, "wb") as file:
+    with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
         return convert_into(source, file, out.parent, options, progress)
 
 

@@ -322,26 +322,33 @@ class _Run:
         """Yield the edits to apply and count the others as skipped.
 
         Raises:
-            DataError: the ledger has an id with other content.
+            DataError: the ledger has an id with other content, and `on_error` is "stop".
         """
         report, statuses = self.report, session.ledger.statuses()
         for edit in edits:
-            report.ids.append(edit.id)
             known = session.ledger.by_id.get(edit.id)
-            if known is None:
-                yield edit
-            elif known.content != edit.content:
-                raise DataError(
-                    f"{edit.source}:{edit.line}: id `{edit.id}` is in the ledger with other content",
-                    "give the new correction its own id; it will supersede the old one",
-                )
-            elif self.options.reapply and edit.id in session.ledger.reverted:
+            if known is not None and known.content != edit.content:
+                self._refuse(edit)
+                continue
+            report.ids.append(edit.id)
+            if known is None or (self.options.reapply and edit.id in session.ledger.reverted):
                 yield edit
             else:
                 report.skipped += 1
                 if edit.id in session.ledger.reverted:
                     report.reverted.append(edit.id)
                 self.listener.edited(known, statuses[edit.id], new=False)
+
+    def _refuse(self, edit: Edit) -> None:
+        """Report an edit whose id the ledger has with other content."""
+        where = f"{edit.source}:{edit.line}"
+        hint = "give the new correction its own id; it will supersede the old one"
+        problem = Problem(where, f"id `{edit.id}` is in the ledger with other content", hint, edit.line)
+        if self.options.on_error == "stop":
+            raise DataError(str(problem), hint)
+        self.listener.problem(problem)
+        self.report.problems.append(str(problem))
+        self.report.total -= 1
 
     def _consolidated_from(self, session: Session) -> int | None:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -85,13 +85,14 @@ def export(
 
     Raises:
         StateError: the state does not fit its base or has no edits, or the result does not match the model.
-        UsageError: `out` exists and may not be replaced, a rank was given for deltas, which have none, or deltas of
-            quantised weights were asked for.
+        UsageError: `out` is of the base or the state, or exists and may not be replaced; a rank was given for deltas,
+            which have none; or deltas of quantised weights were asked for.
     """
     options = options or ExportOptions()
     format, rank, force = options.format, options.rank, options.force
     if rank is not None and format == "delta":
         raise UsageError("`--rank` is for adapters", "leave --rank out, or drop --format delta")
+    target.protect_from(out)
     session = open_session(target, machine, progress)
     if format == "delta" and session.checkpoint.scheme is not None:
         what = f"`{target.model}` is quantised to {session.checkpoint.scheme}: deltas cannot be added to such weights"
@@ -206,6 +207,8 @@ def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], fo
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
     if out.exists() and not force:
         raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
+    if out.exists() and not _is_delta(out):
+        raise UsageError(f"`{out}` holds no deltas of `more`, so it is not replaced", "name a new file")
     about = canonical_json(provenance(session) | of_edits(session.ledger))
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
         for block in _delta_bytes(session.state, written, about):
@@ -215,6 +218,15 @@ def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], fo
     if keys != sorted(record.disk_key for record in written):
         raise StateError(f"`{out}` does not hold what was written", "check the disk, then export again")
     return keys
+
+
+def _is_delta(path: Path) -> bool:
+    """Return whether a file was written by `_export_delta`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "more" in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return False
 
 
 def _delta_bytes(state: State, written: Sequence[SiteRecord], about: str) -> Iterator[bytes | memoryview]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,8 +94,7 @@ def merge(
     """
     options = options or MergeOptions()
     for base in filter(None, (target.model, options.into)):
-        if out.resolve() == base.resolve() or base.resolve() in out.resolve().parents:
-            raise UsageError(f"`{out}` is, or lies in, the base checkpoint", "name another folder with -o")
+        replace(target, model=base).protect_from(out)
     edited = open_checkpoint(target.model)
     refuse_misuse(edited, options.into)
     meta = load_meta(target.sidecar)  # raises before anything is copied

@@ -20,6 +20,7 @@ from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
 from more_cli.store.statement import Signed, read_signed, remove_signed
+from more_cli.store.target import Target
 from more_cli.text import canonical_json, code, counted, shorten, span, strict_json
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ def _write(path: Path, data: bytes) -> None:
     write_new(path, data)
 
 
-def state_card(meta: StateMeta, ledger: Ledger, name: str, pin: Pin | None) -> bytes:
-    """Return the model card of a state that is published without its base: `name` is the base's, `pin` its commit."""
-    facts = {"load it": f"beside its base, as {code(f'{name}.more')}: `more merge`, `more export`, `more eval`"}
+def state_card(meta: StateMeta, ledger: Ledger, target: Target, pin: Pin | None) -> bytes:
+    """Return the model card of a state that is published without its base; `pin` is the base's commit."""
+    facts = {"load it": f"beside its base, as {code(target.sidecar.name)}: `more merge`, `more export`, `more eval`"}
     above = titled(b"", "state", pin.repo if pin else None)
     what = "this state, which is used beside its base"
-    return above + b"\n" + _section(meta, ledger, what, facts, pin or name, carried=False).encode()
+    return above + b"\n" + _section(meta, ledger, what, facts, pin or target.model.name, carried=False).encode()
 
 
 def _counts(ledger: Ledger) -> dict[str, int]:

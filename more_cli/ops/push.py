@@ -125,5 +125,5 @@ def _of_state(target: Target, *, images: bool) -> dict[str, Path | bytes]:
     inside = target.sidecar.with_name(f"{target.sidecar.name}.d").name
     files: dict[str, Path | bytes] = {target.sidecar.name: target.sidecar}
     files |= {f"{inside}/{file.relative_to(target.folder).as_posix()}": file for file in found}
-    card = state_card(state.meta, ledger, target.sidecar.stem, read_pin(target.folder))
+    card = state_card(state.meta, ledger, target, read_pin(target.folder))
     return {**files, CARD: card}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -22,7 +22,6 @@ from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.errors import UsageError
-from more_cli.files import disk_errors
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.loading import load_blueprint, load_runtime
 from more_cli.model.machine import Machine
@@ -246,8 +245,8 @@ class Session:
         """Write the base's answers if edits brought anchors: once a session, since they take megabytes."""
         if self._grown:
             for path in self._stored:
-                with disk_errors(path):
-                    path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             digest = anchors_digest(self.anchors)
             answers = self.cache / anchors_cache(self.state.meta, digest, self.machine)
             keep_answers(answers, self._answers)

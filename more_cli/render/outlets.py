@@ -28,6 +28,8 @@ def check_outlets(reports: Sequence[Path], junit: Path | None = None) -> None:
             raise UsageError(
                 f"`--report {path}`: a report is {' or '.join(FORMATS)}", "name a file such as report.html"
             )
+    if junit is not None and junit.suffix.lower() != ".xml":
+        raise UsageError(f"`--junit {junit}`: JUnit's report is .xml", "name a file such as more.xml")
     seen = set()
     for path in _files(reports, junit):
         if not path.parent.is_dir():

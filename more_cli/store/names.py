@@ -17,7 +17,9 @@ from more_cli.text import did_you_mean, shorten
 
 MAIN = "main"
 """Name of the state `NAME.more`."""
-_NAME = re.compile(r"\w[\w.-]{0,99}")
+_NAME = re.compile(r"\w[\w.-]*")
+_BYTES = 100
+"""Most bytes of a name: those of files that it is a part of are at most 255 long."""
 _LIMIT = 1000
 """Most characters that are read of a file that holds a name."""
 
@@ -36,12 +38,13 @@ def named_path(model: Path, name: str) -> Path:
 
 def is_name(text: str) -> bool:
     """Return whether a state can have this name: a file's name can hold it, and it does not read as a file's."""
-    return bool(_NAME.fullmatch(text)) and not text.endswith((".", ".more"))
+    fits = len(os.fsencode(text)) <= _BYTES
+    return fits and bool(_NAME.fullmatch(text)) and not text.endswith((".", ".more"))
 
 
 def names_state(state: Path) -> bool:
-    """Return whether somebody typed the name of a state, not a path; a file or folder of that name comes first."""
-    return is_name(str(state)) and not state.exists()
+    """Return whether somebody typed the name of a state, not a path; a file of that name comes first."""
+    return is_name(str(state)) and not state.is_file()
 
 
 def file_of(model: Path, state: Path) -> Path:

@@ -161,7 +161,7 @@ def _resolved(key: str, value: Any, folder: Path) -> Any:
     """Return a value as commands take it."""
     if key in _PATHS:
         path = folder / value
-        is_named = key == "state" and is_name(value) and not path.exists()
+        is_named = key == "state" and is_name(value) and not path.is_file()
         return Path(value) if is_named else path
     if key == "recipe" and ("/" in value or value.endswith(".toml")):
         return str(folder / value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from more_cli.checkpoint.hub import snapshot_folder
-from more_cli.errors import MoreError, UsageError
+from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.store.names import current_file, current_path, file_of, model_of_state, names_state, sidecar_path
 from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
@@ -52,6 +52,28 @@ class Target:
     def lock(self) -> Path:
         """The writer's lock."""
         return self.folder / "lock"
+
+    def require_state(self) -> None:
+        """Refuse a state that is not there.
+
+        Raises:
+            StateError: it is not.
+        """
+        if not self.sidecar.exists():
+            raise StateError(f"no state at `{self.sidecar}`", "name an existing state, or leave --state out")
+
+    def protect_from(self, out: Path) -> None:
+        """Refuse an output in the place of the checkpoint, the state or a file of either.
+
+        Raises:
+            UsageError: it is there.
+        """
+        placed = out.resolve()
+        for kept, what in ((self.model, "the base checkpoint"), (self.folder, "the folder of the state")):
+            if placed.is_relative_to(kept.resolve()):
+                raise UsageError(f"`{out}` is, or lies in, {what}", "name another output")
+        if placed == self.sidecar.resolve():
+            raise UsageError(f"`{out}` is the state itself", "name another output")
 
 
 class Draft(Target):

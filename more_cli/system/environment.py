@@ -11,8 +11,10 @@ Variables that the user has set stay.
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -34,6 +36,23 @@ def set_defaults(environment: MutableMapping[str, str] = os.environ, root: Path 
     quota = cores_allowed(root)
     if math.isfinite(quota) and quota < len(os.sched_getaffinity(0)):  # only Linux has such limits
         environment.setdefault("OMP_NUM_THREADS", str(max(1, math.floor(quota))))
+
+
+def open_streams() -> None:
+    """Open standard streams that the caller closed, and let standard output print what its encoding lacks.
+
+    The first file that is opened would take the number of a closed one, and get what is printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the process ends)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def cores_allowed(root: Path = Path("/")) -> float:

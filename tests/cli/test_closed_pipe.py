@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -121,3 +124,31 @@ def test_messages_that_nobody_reads_end_no_command(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(sys, "stderr", closed)
         main(["eval", "--suite", "e-vqa", "--limit", "1", "--cache", str(tmp_path), "--report", str(report), *QUICK])
     assert report.stat().st_size > 100
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_command_runs_without_its_standard_streams(world: World, tmp_path: Path, closed: str) -> None:
+    more = f"{sys.executable} -m more_cli"
+    kept = tmp_path / "status.json"
+    shown = f"> {kept} {closed}" if closed == "2>&-" else closed
+
+    done = subprocess.run(
+        ["sh", "-c", f"{more} status {world.model} --json {shown} && {more} log {world.model} {closed}"],
+        capture_output=True,
+    )
+
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert not kept.exists() or json.loads(kept.read_text())["edits"]
+
+
+def test_what_the_encoding_of_standard_output_lacks_is_escaped(world: World, tmp_path: Path) -> None:
+    def printed(*words: object) -> bytes:
+        environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+        argv = [sys.executable, "-m", "more_cli", *map(str, words)]
+        return subprocess.run(argv, env=environment, check=True, capture_output=True).stdout
+
+    named = world.root / "字.more"
+    named.write_bytes(world.sidecar.read_bytes())
+    shutil.copytree(world.folder, world.root / "字.more.d")
+    assert b"\\u5b57.more" in printed("status", world.model, "--state", named)
+    assert json.loads(printed("status", world.model, "--state", named, "--json"))["state"].endswith("字.more")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -157,3 +160,22 @@ def test_a_crash_before_the_ledger_line_leaves_nothing_that_counts(world: World)
     assert run("anchors", "list", world.model, "--json").json["anchors"] == []
     assert run("verify", world.model).code == 0
     assert "anchors-0123456789abcdef.jsonl" in run("gc", world.model, "--json").json["files"]
+
+
+def test_a_folder_that_is_not_writable_costs_time_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = world.sidecar.read_bytes()
+    add(world)
+    newer = world.sidecar.read_bytes()
+    world.sidecar.write_bytes(older)  # behind its ledger, as after a kill
+    shutil.rmtree(world.folder / "cache")
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(anchors, "replacing", refused)
+    assert run("ask", world.model, "is it a dog ?", "--max-tokens", 2).code == 0
+    assert run("merge", world.model, "-o", world.root / "out").code == 0
+    assert (world.sidecar.read_bytes(), (world.folder / "cache").exists()) == (older, True)
+    monkeypatch.undo()
+    assert run("edit", world.model, world.root / "edits.jsonl").code in (0, 3)
+    assert world.sidecar.read_bytes() == newer

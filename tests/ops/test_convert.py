@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -413,3 +415,14 @@ def test_without_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     Path("a.parquet").write_bytes(b"PAR1")
     assert_refused(run("convert", "a.parquet", "-o", "b.jsonl"), 2, 'hint: pip install "more-vlm[tables]"')
+
+
+def test_a_disk_without_room_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    (folder / "fixes.csv").write_text("question,target\nwhat ?,x\n")
+    monkeypatch.setattr("more_cli.ops.convert.convert_into", full)
+    refused = run("convert", "fixes.csv", "-o", "edits.jsonl")
+    assert (refused.code, refused.err.splitlines()[0]) == (7, "error: cannot write `edits.jsonl`: file too large")
+    assert not (folder / "edits.jsonl").exists()

@@ -463,3 +463,26 @@ def test_a_watched_file_is_applied_until_a_signal(world: World, undisturbed: byt
         "more.edit.end/1",
     ]
     assert sidecar.read_bytes() == undisturbed
+
+
+@pytest.mark.parametrize("form", ["file", "pipe"])
+def test_an_id_that_the_ledger_has_with_other_content_is_a_line_that_can_be_skipped(
+    world: World, tmp_path: Path, form: str
+) -> None:
+    state = tmp_path / "s.more"
+    streamed(world, state, FIVE[0])
+    clash, good = FIVE[0] | {"target": "x"}, FIVE[1]
+    source = tmp_path / "again.jsonl"
+    source.write_bytes(lines_of(clash, good))
+    options = (*QUICK, "--state", state, "--image-root", world.root, "--json-lines")
+    words = (source,) if form == "file" else ("-",)
+    sent = None if form == "file" else lines_of(clash, good)
+
+    refused = run("edit", world.model, *words, *options, stdin=sent)
+    assert (refused.code, "id `e1` is in the ledger with other content" in refused.err) == (4, True)
+
+    result = run("edit", world.model, *words, *options, "--on-error", "skip", stdin=sent)
+    end = json.loads(result.out.splitlines()[-1])
+    assert (result.code, end["applied"], end["total"]) == (3, 1, 1)
+    assert "id `e1` is in the ledger with other content" in result.out, "a record of the problem"
+    assert "e1" not in end["counts"]

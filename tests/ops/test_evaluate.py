@@ -118,8 +118,9 @@ def test_gates_that_are_met_are_exit_code_0_also_with_probes(world: World) -> No
         (["--gate", "rel.gen_exact>=95"], "`95` is outside 0 to 1", "write 0.95 for 95 %"),
         (["--report", "report.pdf"], "a report is .html or .md", "report.html"),
         (["--report", "nowhere/report.md"], "there is no folder", "create it"),
-        (["--junit", "."], "is not a file", "another"),
-        (["--junit", "a.html", "--report", "a.html"], "is named twice", "its own name"),
+        (["--junit", "."], "JUnit's report is .xml", "more.xml"),
+        (["--junit", "model/config.json"], "JUnit's report is .xml", "more.xml"),
+        (["--report", "a.html", "--report", "a.html"], "is named twice", "its own name"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_model_is_loaded(

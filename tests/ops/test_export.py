@@ -16,7 +16,7 @@ from more_cli.ops.calibrate import CANDIDATES, GAIN
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.store.state import load_state, save_state
-from support.helpers import QUESTION, World, at_call, die, forks, in_child, line, run
+from support.helpers import QUESTION, World, at_call, die, forks, in_child, line, run, tree
 
 LOOP = ("--set", "criterion=margin", "--set", "rehearsal.size=4", "--set", "max_steps=6", "--set", "anchors.prompts=[]")
 ANCHORS = [
@@ -277,3 +277,29 @@ def test_a_past_image_that_is_gone_ends_the_run_and_refuses_nothing(world: World
     (world.root / "elsewhere.png").rename(gone)
     assert world.edit("--no-store-images").code in (0, 3)
     assert "refused" not in {entry["status"] for entry in world.entries()}
+
+
+def test_nothing_is_exported_over_the_base_or_the_state(world: World) -> None:
+    world.edit(edits=world.edits(1))
+    before = tree(world.root)
+    for out in (
+        world.model / "model.safetensors",
+        world.model / "adapter",
+        world.sidecar,
+        world.folder / "ledger.jsonl",
+    ):
+        for form in ("delta", "peft"):
+            refused = run("export", world.model, "-o", out, "--force", "--format", form)
+            assert refused.code == 2, refused.err
+    assert tree(world.root) == before
+
+
+def test_a_delta_replaces_a_delta_only(world: World, tmp_path: Path) -> None:
+    world.edit(edits=world.edits(1))
+    out = tmp_path / "out.safetensors"
+    out.write_bytes((world.model / "model.safetensors").read_bytes())
+    refused = run("export", world.model, "-o", out, "--force", "--format", "delta")
+    assert (refused.code, "holds no deltas of `more`" in refused.err) == (2, True)
+    out.unlink()
+    assert run("export", world.model, "-o", out, "--format", "delta").code == 0
+    assert run("export", world.model, "-o", out, "--format", "delta", "--force").code == 0

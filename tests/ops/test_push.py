@@ -53,6 +53,7 @@ def test_a_state_goes_with_its_ledger_and_pictures_only_if_asked(edited: World, 
     card = files["README.md"].decode()
     assert "library_name: more-vlm" in card
     assert "1 correction was written into this state" in card
+    assert "| base | `model`, headers" in card
     assert (hub.created[0]["visibility"], hub.branches) == ("private", ["v1"])
     assert run("push", edited.sidecar, "me/state", "--yes", "--images").code == 0
     pictures = {name for name in sent(hub, "me/state") if name.startswith("model.more.d/images/")}
@@ -64,6 +65,15 @@ def test_a_state_goes_with_its_ledger_and_pictures_only_if_asked(edited: World, 
     again = run("verify", edited.model, "--state", tmp_path / "model.more")
     assert again.code == 0, again.err
     assert run("merge", edited.model, "--state", tmp_path / "model.more", "-o", tmp_path / "out").code == 0
+
+
+def test_the_card_of_a_named_state_names_its_base(edited: World, hub: Hub, tmp_path: Path) -> None:
+    world = edited.copy(tmp_path / "copy")
+    run("switch", world.model, "ann", "--create")
+    assert run("push", world.root / "model.ann.more", "me/state", "--yes").code == 0
+    card = sent(hub, "me/state")["README.md"].decode()
+    assert "| base | `model`, headers" in card
+    assert "beside its base, as `model.ann.more`" in card
 
 
 def test_a_dry_run_contacts_nobody(edited: World, hub: Hub) -> None:

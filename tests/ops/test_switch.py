@@ -353,3 +353,37 @@ def test_a_file_of_the_name_comes_before_the_state(world: World, monkeypatch: py
     shutil.copyfile(world.sidecar, world.root / "ann")
     shutil.copytree(world.folder, world.root / "ann.d")
     assert run("status", world.model, "--state", "ann", "--json").json["state"] == "ann"
+
+
+def test_ask_and_review_take_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    switch(world, "ann", "-c")
+    asked = run("ask", world.model, "is it a dog ?", "--state", "ann", "--max-tokens", 2)
+    assert asked.code == 0, asked.err
+    monkeypatch.setenv("MORE_STATE", "main")
+    assert run("ask", world.model, "is it a dog ?", "--max-tokens", 2).code == 0
+    monkeypatch.delenv("MORE_STATE")
+    for command in (("ask", world.model, "is it a dog ?"), ("review", world.model)):
+        refused = run(*command, "--state", "bob")
+        assert (refused.code, refused.err.splitlines()[0]) == (5, "error: no state at `model.bob.more`")
+
+
+def test_a_folder_of_the_name_hides_no_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.root)
+    assert (world.root / "img").is_dir()
+    switch(world, "img", "-c")
+    assert run("status", world.model, "--state", "img", "--json").json["state"] == "model.img.more"
+    assert run("diff", world.model, "main", "img").code == 0
+    (world.root / "more.toml").write_text('state = "img"\n')
+    assert run("status", world.model, "--json").json["state"] == "model.img.more"
+
+
+@pytest.mark.parametrize("name", ["字" * 34, "a" * 101])
+def test_a_name_of_more_than_a_hundred_bytes_is_refused(world: World, name: str) -> None:
+    assert switch(world, name, "--create").code == 2
+    assert switch(world, name[:33], "--create").code == 0
+
+
+def test_a_name_that_no_disk_can_hold_is_no_bug(world: World) -> None:
+    refused = run("status", world.model, "--state", "a" * 300)
+    assert (refused.code, "the name is too long" in refused.err or "no state" in refused.err) in ((2, True), (5, True))
