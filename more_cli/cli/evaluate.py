@@ -51,9 +51,9 @@ def evaluate(
 ) -> None:
     """Score all edits and their probes.
 
-    Probes are an edit's other questions: in other words, about other pictures, and what must not change. Every edit
-    that was asked for counts, a refused one as failed; reverted and superseded ones do not count. With --suite, M-ORE
-    runs on a suite of edits instead, from the untouched base, and no state is changed.
+    Probes of an edit are its question in other words, about other pictures, and questions whose answers must not
+    change. Every edit that was asked for counts, a refused one as failed; reverted and superseded ones do not count.
+    With --suite, M-ORE runs on a suite of edits instead, from the untouched base, and no state is changed.
 
     \b
     Examples:

@@ -80,8 +80,9 @@ def damped(P: Tensor, M: Tensor, damping: float, trace: float) -> Tensor:
 
     Not in the paper, where only past edits limit the use of a direction. The keys of one write are nearly alike, so a
     plain gradient changes all its tokens in the same way and can hardly change one token alone.
-    M is the input factor of the Fisher information (K-FAC, Martens and Grosse 2015), mu its damping. The sum is what P
-    would be had it absorbed the write's own keys, weighted by their gradients; it is used once and not kept.
+    M is K-FAC's input factor (Martens and Grosse 2015) with each key weighted by its squared gradient; mu is its
+    damping. The sum is what P would be had it absorbed the write's own keys with these weights; it is used once and not
+    kept.
     """
     M = M.to(P)
     if not 0.0 < trace < math.inf:  # nothing to write; of what is not finite, a step says so

@@ -74,7 +74,8 @@ class Gradient:
         return self.scale * (self.D.T @ (self.Z @ P.to(self.Z)))
 
     def inner(self, other: Tensor) -> Tensor:
-        """Return <G, M>, () float64, for M (d_out, r): with M = G P the first-order decrease of the loss a unit step.
+        """Return <G, X>, () float64, for X = `other` (d_out, r): with X = G P the decrease of the loss a unit step,
+        to first order.
 
         It is a tensor, as the norms below: for a number Python would wait for the GPU at each site. `read` fetches the
         numbers of all sites at once.
@@ -122,9 +123,9 @@ def polyak_step(loss: float, decrease: float, rho: float = 1.0) -> float:
 def conjugacy(slope: float, before: float, after: float, part: float) -> float:
     """Return beta of the direction G P - beta s, conjugate to the last step s of the same edit.
 
-    `slope` is <G, G P>; `before` and `after` are <G, s> at the start and at the end of s. beta is the smaller of two
-    weights: slope / (after - before) of Dai and Yuan (1999), and `part`, in (0, 1], of slope / -before of Fletcher and
-    Reeves (1964). The second bounds the first where the loss hardly bends along s, so the direction always descends.
+    `slope` is <G, G P>; `before` and `after` are <G, s> at the start and at the end of s.
+    beta = slope / max(after - before, -before / part): the weight of Dai and Yuan (1999), at most `part`, in (0, 1], of
+    that of Fletcher and Reeves (1964). So the direction always descends.
 
     Deviation from the paper, where every write is along G P. The tokens of an answer have nearly the same key: a write
     along G P makes one token more likely and another one less, and the next write undoes that.

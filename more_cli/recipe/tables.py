@@ -109,9 +109,9 @@ class Joint(BaseModel):
 
     margin: Positive = 4.0
     """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
-    the `margin` of single edits, because edits written together generalise better."""
+    the `margin` of single edits."""
     rounds: int = Field(default=6, ge=1)
-    """Largest number of rounds, from 1. Every round scores all edits once."""
+    """Largest number of rounds, from 1. A round writes the edits that failed when each was scored last."""
     size: int = Field(default=16, ge=1)
     """Number of edits in one write, from 1."""
 
@@ -142,7 +142,7 @@ class AnchorUse(BaseModel):
     """Anchors file (JSON Lines), relative to the recipe's file; used if `init --anchors` is not given. The state keeps
     the anchors themselves, not this name."""
     questions: tuple[str, ...] = Field(default=(), exclude=True)
-    """Neutral questions that `init --anchors auto` asks pictures. The state keeps the anchors that were made."""
+    """Neutral questions that made anchors ask pictures. The state keeps the anchors that were made."""
     prompts: tuple[str, ...] = Field(default=(), exclude=True)
     """Questions without a picture that made anchors begin with; questions that the base asks itself follow. Both join
     anchors of a file that has fewer than `size` without a picture. Empty: neither. The state keeps what was made."""

@@ -195,7 +195,7 @@ def test_it_is_undone_where_fewer_edits_hold(world: World, monkeypatch: pytest.M
     wrong = iter([0, 1])
     monkeypatch.setattr(loop.JointWrites, "_wrong", lambda joint: next(wrong))
     done = edit(world, "--limit", 2)
-    assert "undone: fewer edits held than before" in done.out
+    assert "undone: fewer edits are right than before" in done.out
     assert ranks(world) == before
     monkeypatch.undo()
     fresh = world.root / "fresh.more"

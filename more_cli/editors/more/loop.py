@@ -10,8 +10,8 @@ Pass k of edit t; the recipe switches every part:
 5. Score the watched anchors nearest to t's key. If t moved one too far, write t again with shorter steps.
 6. At the end P absorbs t's key (Eq. sm-update), once; by default a key of each of its tokens.
 
-Without rehearsal and anchors this is the paper's loop. Not in the paper: the check before a write, shorter steps, past
-edits, anchors.
+The recipe `paper` switches the loop off: one write of length eta, then P absorbs the mean key. Not in the paper: the
+check before a write, several writes, Polyak and conjugate steps, damping, past edits, anchors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EARLY, MOST = 6, 0.9
 """Joint writes of more edits than one write takes end after this many rounds if more than this share still fails. On a
 weak small model all failed after 6 rounds and 79 % after 16; on two models where at most 15 % failed in the end, 77 and
 70 % did after 6."""
-TOO_FEW = "fewer edits held than before"
+TOO_FEW = "fewer edits are right than before"
 HARM = "it moved a watched anchor too far"
 
 
@@ -189,9 +189,9 @@ class JointWrites:
     def write_anew(self, start_over: Callable[[], Watched | None]) -> tuple[list[int], str]:
         """Write the edits together from B = 0, as if all had come at once; undo that if it does harm.
 
-        That is, if fewer edits hold than before, or a watched anchor was moved too far. `start_over` takes out what was
-        written, leaves only the anchors' keys in P, and returns the watched anchors. O(T). Returns the edits that do
-        not hold, and why it was undone, or "".
+        That is, if fewer edits are right than before, or more watched anchors are beyond the budget. `start_over` takes
+        out what was written, leaves only the anchors' keys in P, and returns the watched anchors. O(T). Returns the
+        edits that do not hold, and why it was undone, or "".
         """
         passes = self.passes
         self._absorb_new()

@@ -367,6 +367,9 @@ class Sites:
     def steps(self, loss: float, recipe: Recipe, last: Mapping[str, Step] | None = None) -> dict[str, Step]:
         """Return Delta B = -eta G P (Eq. closedform) of the last recorded backward pass, by site name.
 
+        With `damping` P is `recursion.damped` at text sites.
+
+
         `recipe` is the state's, or one that differs in how a single edit is written. `last` is the write before, of the
         same edits: where the recipe says so, this one is conjugate to it.
         """
