@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.errors import UsageError
@@ -43,6 +43,7 @@ from more_cli.options import (
     MergeOptions,
     RebaseOptions,
     RevertOptions,
+    typed_fields,
 )
 from more_cli.outputs.edits import EditResult
 from more_cli.progress import Progress, no_progress
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 StrPath = str | os.PathLike[str]
 Report = TypeVar("Report")
+_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Model:
             StreamErrors: lines have problems, and `on_error` is `stop`.
             StateError: model, state or ledger do not fit, or another process holds the lock.
         """
-        chosen = EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options))
+        chosen = _checked(EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options)))
         loaded = None if chosen.dry_run else self._loaded()
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
         report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
@@ -267,7 +269,7 @@ class Model:
             FailedEditsError: with `require_all`, an edit does not stand; nothing is written.
             UsageError: `out` exists and may not be replaced.
         """
-        return merge(self.target, Path(out), self.machine, MergeOptions(**_paths(options)), self._progress)
+        return merge(self.target, Path(out), self.machine, _checked(MergeOptions(**_paths(options))), self._progress)
 
     def export(self, out: StrPath, format: Literal["peft", "delta"] = "peft", **options: Any) -> ExportReport:
         """Write the edits as a PEFT adapter folder, or as one safetensors file of weight differences (`delta`).
@@ -279,7 +281,7 @@ class Model:
             StateError: nothing is written yet, or the state does not fit its base.
             UsageError: `out` exists and may not be replaced.
         """
-        chosen = ExportOptions(format=format, **options)
+        chosen = _checked(ExportOptions(format=format, **options))
         return export(self.target, Path(out), self.machine, chosen, self._progress)
 
     def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
@@ -349,6 +351,20 @@ def _results(report: EditReport) -> Table[EditReport]:
 
 def _path(given: StrPath | None) -> Path | None:
     return None if given is None else Path(given)
+
+
+def _checked(record: _Options) -> _Options:
+    """Return a record of options whose choices are checked: Typer checks those of the command line itself.
+
+    Raises:
+        UsageError: a value is none of its option's choices.
+    """
+    kinds = get_type_hints(type(record))
+    for each in typed_fields(record):
+        choices, value = get_args(kinds[each.name]), getattr(record, each.name)
+        if get_origin(kinds[each.name]) is Literal and value not in choices:
+            raise UsageError(f"`{each.name}` is {value!r}", f"choose one of {', '.join(map(repr, choices))}")
+    return record
 
 
 def _paths(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,3 +162,15 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_every_method_is_documented() -> None:
     methods = [getattr(Model, name) for name in dir(Model) if not name.startswith("_")]
     assert all(method.__doc__ for method in methods)
+
+
+def test_a_choice_that_does_not_exist_is_refused(world: World) -> None:
+    with open_model(world.model) as model:
+        for call in (
+            lambda: model.edit([line(0)], on_error="Stop"),
+            lambda: model.edit([line(0)], consolidate="annew"),
+            lambda: model.export("out", format="bogus"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(errors.UsageError, match="is '"):
+                call()
+    assert not world.sidecar.exists()

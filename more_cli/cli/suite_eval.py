@@ -11,6 +11,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.scores import cell, estimate_cells
 from more_cli.cli.tracked import track_suite, tracked
 from more_cli.errors import UsageError
+from more_cli.options import given as set_options
 from more_cli.text import counted
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def evaluate_suite(
     if isinstance(suite, YesNoSuite):
         if tracker.track is not None:
             raise UsageError(f"`--track` needs a suite of edits, and {suite.name} has questions", "leave it out")
+        # A recipe or anchors may be those of more.toml.
+        kept = "--suite", "--data-root", "--recipe", "--anchors"
+        if other := [name for name in set_options(given) if name not in kept]:
+            raise UsageError(f"`{other[0]}` needs a suite of edits, and {suite.name} has questions", "leave it out")
         evaluate_capability(output, suite, target, machine, files)
         return
     options = RunOptions(

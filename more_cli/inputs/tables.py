@@ -139,6 +139,8 @@ def _check_columns(where: str, count: int) -> None:
 
 
 def _parquet_rows(path: Path) -> Iterator[Record]:
+    # pyarrow's own pool reserves a gigabyte of addresses when a file is opened, which the limit below counts.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:

@@ -80,6 +80,18 @@ def calibrate(
     return recipe, {"rule": RULE, "edits": stream_digest(edits), "n": len(edits), "tried": tried}
 
 
+def with_calibrated(recipe: Recipe, calibrated: Recipe) -> Recipe:
+    """Return a recipe with the calibrated constants of another."""
+    values, theirs = recipe.canonical(), calibrated.canonical()
+    for key in CANDIDATES:
+        *parents, leaf = key.split(".")
+        table, chosen = values, theirs
+        for parent in parents:
+            table, chosen = table[parent], chosen[parent]
+        table[leaf] = chosen[leaf]
+    return parse_recipe(values, f"recipe {recipe.name}")
+
+
 def stream_digest(edits: Sequence[Edit]) -> str:
     """Return a hash that identifies a calibration stream."""
     return sha256_bytes(canonical_json([edit.content for edit in edits]).encode())

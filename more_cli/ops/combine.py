@@ -17,6 +17,7 @@ from typing import Any
 from more_cli.errors import StreamErrors, UsageError
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
+from more_cli.ops.anchors import identities
 from more_cli.ops.assembly import AssemblyReport, Plan, Step, build, check_images, further_anchors
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import Work
@@ -179,4 +180,13 @@ def _is_there(target: Target, plan: Plan) -> bool:
     held = [(edit.id, edit.content) for edit in there.holdings.values() if edit.in_force]
     if sorted(held) != sorted((edit.id, edit.content) for edit in plan.union.edits):
         raise UsageError(f"`{target.sidecar}` already exists, with other edits", "name a new file with -o")
+    made, asked = (there.meta.base, there.meta.recipe), (plan.start.meta.base, plan.start.meta.recipe)
+    if made != asked or _added(there) != _added(*plan.sources):
+        what = f"`{target.sidecar}` already exists, with another base, recipe or set of anchors"
+        raise UsageError(what, "name a new file with -o")
     return True
+
+
+def _added(*sources: Source) -> frozenset[tuple[str, str]]:
+    """Return what the anchors of states ask, of those that no edit brought."""
+    return identities(anchor for source in sources for _, anchors in source.added_anchors() for anchor in anchors)

@@ -42,7 +42,7 @@ from more_cli.ops.auto_anchors import (
     with_prompts,
     without_corrected_answers,
 )
-from more_cli.ops.calibrate import calibrate, stream_digest
+from more_cli.ops.calibrate import calibrate, stream_digest, with_calibrated
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
 from more_cli.options import FileOptions
@@ -362,9 +362,10 @@ def _existing(
     existing = load_state(target.sidecar)
     calibrated = (existing.meta.calibration or {}).get("edits")
     anchors = load_anchors(target.folder, existing.meta.anchors) if existing.meta.anchors else []
+    wanted_recipe = with_calibrated(meta.recipe, existing.meta.recipe) if calibrated else meta.recipe
     differs = {
         "base": existing.meta.base != meta.base,
-        "recipe": not calibrated and existing.meta.recipe.canonical() != meta.recipe.canonical(),
+        "recipe": existing.meta.recipe.canonical() != wanted_recipe.canonical(),
         "set of anchors": not wanted.fits(anchors) or existing.meta.arriving != meta.arriving,
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }

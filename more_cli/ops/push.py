@@ -80,6 +80,7 @@ def push(path: Path, repo: str, options: PushOptions, progress: Progress = no_pr
 
     Raises:
         UsageError, StateError: as `plan`, or another process writes to the state.
+        UsageError: a private repository was asked for, and there is a public one.
         HubError: the hub refuses it, or is not reached.
     """
     with ExitStack() as stack:
@@ -92,6 +93,8 @@ def push(path: Path, repo: str, options: PushOptions, progress: Progress = no_pr
         progress(0, None, f"uploading to {repo}")
         with hub_errors(repo, options.revision):
             api.create_repo(repo, private=options.private or None, exist_ok=True)
+            if options.private and not api.repo_info(repo).private:  # it was there before
+                raise UsageError(f"`{repo}` exists and is public", "name another one, or leave --private out")
             if options.revision:
                 api.create_branch(repo, branch=options.revision, exist_ok=True)
             adds = [CommitOperationAdd(name, content) for name, content in report.files.items()]

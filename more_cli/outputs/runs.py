@@ -24,6 +24,8 @@ class ReproduceRun(Machine):
     """SHA-256 of the suite's file"""
     edits: str
     """SHA-256 of the edits and their probes"""
+    generation: str = LEFT_OUT
+    """with a `generation_config.json` beside the weights: its SHA-256"""
     order: int = LEFT_OUT
     """with `--order`: seed of the order of the edits"""
     writing: str = LEFT_OUT

@@ -44,8 +44,11 @@ class Queue:
         self._path = done_file(target)
         self._lock = threading.Lock()
         self.done: dict[str, What] = {}
+        self._torn = False
         with disk_errors(self._path), suppress(FileNotFoundError):
-            for line in self._path.read_text(encoding="utf-8").splitlines():
+            text = self._path.read_text(encoding="utf-8", errors="replace")
+            self._torn = not text.endswith("\n")
+            for line in text.splitlines():
                 with suppress(ValueError):  # a line that a crash cut off: its mistake comes again
                     self._note(json.loads(line))
 
@@ -69,11 +72,12 @@ class Queue:
         Raises:
             StateError, ResourceError: the file cannot be written.
         """
-        line = {"key": key, "what": what}
+        line, start = {"key": key, "what": what}, "\n" if self._torn else ""
         with self._lock, disk_errors(self._path):
             descriptor = open_to_append(self._path)
             try:
-                append_line(descriptor, f"{canonical_json(line)}\n".encode())
+                append_line(descriptor, f"{start}{canonical_json(line)}\n".encode())
+                self._torn = False
             finally:
                 os.close(descriptor)
             self._note(line)

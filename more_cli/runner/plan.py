@@ -17,7 +17,7 @@ from more_cli.evaluation.names import METRICS, Yardstick
 from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import probes_of
 from more_cli.evaluation.streams import Writing, writes_together
-from more_cli.files import default_cache, sha256_bytes
+from more_cli.files import default_cache, sha256_bytes, sha256_file
 from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
 from more_cli.ops.anchors import identities, leave_out
@@ -118,6 +118,12 @@ class Base:
         return fingerprint(self.checkpoint, self.checkpoint.tensors)
 
     @cached_property
+    def generation(self) -> str | None:
+        """Hash of its settings of generation, which greedy answers follow; they are no part of what an edit is."""
+        path = self.model / "generation_config.json"
+        return sha256_file(path) if path.is_file() else None
+
+    @cached_property
     def template(self) -> str:
         """Chat template of its prompts."""
         return load_prompter(self.checkpoint).template
@@ -163,6 +169,7 @@ def plan_run(base: Base, suite: EditSuite, options: RunOptions, versions: Mappin
         "edits": edits_hash(edits),
         "versions": {**versions, **package_of(options.editor)},
         "seed": editor.constants().get("seed"),
+        **({"generation": base.generation} if base.generation else {}),
         **({"order": options.order} if options.order else {}),  # without, the keys of older runs stay
         **({"writing": options.writing} if options.writing != "online" else {}),
     }
@@ -183,12 +190,16 @@ def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
     """Return what is scored after which edit; it is known before anything runs.
 
     Raises:
-        UsageError: edits that are written together are to be scored before.
+        UsageError: edits that are written together are to be scored before, or no edit would be scored.
     """
     available, scored = len(suite.pools["evaluation"]), options.scored
     edits = min(available, options.limit or available)
     if options.writing == "online":
-        return Schedule(edits, options.protocols, scored.checkpoints, scored.lags)
+        schedule = Schedule(edits, options.protocols, scored.checkpoints, scored.lags)
+        if not any(schedule.readouts()):
+            what = f"no edit of {edits} has as many after it as `--lags` says"
+            raise UsageError(what, "name a smaller lag, or more edits")
+        return schedule
     if early := [protocol for protocol in options.protocols if protocol != "final"]:
         hint = "leave --metrics out" if options.preset else "leave --protocol out, or name `final` alone"
         raise UsageError(f"edits are written together, after the last one: there is no protocol `{early[0]}`", hint)
@@ -210,7 +221,8 @@ def run_key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardsti
 
 def base_key(reproduce: Mapping[str, Any]) -> str:
     """Return the key of the base's answers, 32 hex digits."""
-    facts = [reproduce["base"], reproduce["template"], asking_of(reproduce["constants"]), reproduce["versions"]]
+    names = "base", "template", "generation"
+    facts = [*(reproduce.get(name) for name in names), asking_of(reproduce["constants"]), reproduce["versions"]]
     return sha256_bytes(canonical_json(facts).encode())[:32]
 
 

@@ -216,8 +216,10 @@ def read_runs(folders: Sequence[Path]) -> list[KeptRun]:
         DataError: a folder holds no run, or a damaged or unfinished one.
     """
     runs = [KeptRun(folder) for folder in folders]
-    names = [run.label for run in runs]
-    for run in runs:
-        if names.count(run.label) > 1:
-            run.label = f"{run.label} ({run.folder.name})"
+    editors = [run.label for run in runs]
+    for told in (lambda run: run.folder.name, lambda run: str(run.folder)):
+        names = [run.label for run in runs]
+        for run, editor in zip(runs, editors, strict=True):
+            if names.count(run.label) > 1:
+                run.label = f"{editor} ({told(run)})"
     return runs

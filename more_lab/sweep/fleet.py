@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from more_cli.errors import MoreError
+from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.files import disk_errors, sha256_bytes
 from more_cli.inputs.edits import read_edits
@@ -55,6 +55,7 @@ class Member:
         with disk_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
         target, machine = Target(self.model, self.out / f"{self.label}.more"), self.place.machine
+        self._claim(target)
         edited = edit_file(target, self.stream, self.options, machine, progress)
         if edited.interrupted:
             raise KeyboardInterrupt
@@ -73,6 +74,20 @@ class Member:
             "metrics": {name: asdict(value) for name, value in scored.listed.items()},
         }
         return values, not edited.skipped
+
+    def _claim(self, target: Target) -> None:
+        """Note whose state this is, before it is made.
+
+        Raises:
+            UsageError: it is there, and of other edits, settings or weights.
+        """
+        note = self.out / "key"
+        with disk_errors(note):
+            owner = note.read_text(encoding="utf-8") if note.exists() else ""
+            if target.sidecar.exists() and owner != self.key:
+                what = f"`{target.sidecar}` was made of other edits, settings or weights"
+                raise UsageError(what, f"name another folder with -o, or remove `{self.out}`")
+            note.write_text(self.key, encoding="utf-8")
 
 
 def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
@@ -108,11 +123,12 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
 
 def _labelled(models: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     """Yield every folder with its name, and a number if an earlier one has the same."""
-    known = Counter[str]()
+    taken = set[str]()
     for model in models:
         name = model.resolve().name
-        known[name] += 1
-        yield f"{name}-{known[name]}" if known[name] > 1 else name, model
+        free = (label for number in count(1) if (label := f"{name}-{number}" if number > 1 else name) not in taken)
+        taken.add(label := next(free))
+        yield label, model
 
 
 @dataclass(frozen=True)

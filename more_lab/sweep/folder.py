@@ -23,6 +23,8 @@ from more_cli.text import canonical_json, finite
 from more_lab.sweep.jobs import Job, Outcome, Runner
 
 PARTS, RESULTS, TIMINGS = "parts", "results.jsonl", "timings.jsonl"
+WRITTEN = ("state", "written")
+"""Values of a part that name what its job left in the folder."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,11 @@ class SweepFolder:
     path: Path
 
     def part(self, key: str) -> dict[str, Any] | None:
-        """Return the values of a finished job; None if there are none."""
+        """Return the values of a finished job; None if there are none, or what it wrote is gone."""
         with suppress(OSError, ValueError):
             values = json.loads((self.path / PARTS / f"{key}.json").read_bytes())
-            return values if isinstance(values, dict) else None
+            if isinstance(values, dict) and all((self.path / values.get(name, "")).exists() for name in WRITTEN):
+                return values
         return None
 
     def keep(self, job: Job, outcome: Outcome) -> None:

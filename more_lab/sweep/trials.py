@@ -186,7 +186,7 @@ class _Maker:
             about = [plan.reproduce[name] for name in ("base", "template", "versions")]
             fit = Fits(trial.options.folder, suite, about).digest(plan.editor)
         # The editor as the file names it: what its recipe says is in the constants, and where it lies does not matter.
-        facts = plan.reproduce | {"editor": names.editor, "fit": fit}
+        facts = plan.reproduce | {"editor": names.editor, "fit": fit, "metrics": self.grid.metrics}
         return replace(trial, key=run_key(facts, schedule, trial.options.yardstick))
 
     def _unplanned(self, names: Combination) -> Trial:

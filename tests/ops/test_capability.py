@@ -90,6 +90,8 @@ def test_what_was_chosen_is_said_in_one_line(world: World, monkeypatch: pytest.M
         ),
         ((), 2, "several `*.more` files are here: a.more, b.more", "more eval MODEL --suite NAME"),
         (("model", "--gate", "mme.accuracy_change>=0"), 2, "needs a state", "more edit MODEL EDITS"),
+        (("model", "--limit", "1"), 2, "`--limit` needs a suite of edits", "leave it out"),
+        (("model", "--set", "nonsense=3"), 2, "`--set` needs a suite of edits", "leave it out"),
         (("model", "--gate", "mme.accuracy_change>=-5"), 2, "`-5` is outside -1 to 1", "write -0.05 for -5 %"),
     ],
 )

@@ -373,3 +373,16 @@ def asked(world: World, name: str) -> list[str]:
     """The questions of a state's anchors that have a picture."""
     held = run("anchors", "list", world.model, "--state", state(world, name), "--json").json["anchors"]
     return [each["question"] for each in held if each["image"]]
+
+
+def test_a_state_that_was_made_with_another_recipe_is_another(world: World) -> None:
+    edit(world, "a", [0], *QUICK)
+    edit(world, "b", [1], *QUICK)
+    assert combine(world, "ab").code == 3
+    assert combine(world, "ab").code == 3, "the same command finds it"
+    for name, number in (("a", 0), ("b", 1)):
+        state(world, name).unlink()
+        shutil.rmtree(state(world, name).with_name(f"{name}.more.d"))
+        edit(world, name, [number], *QUICK, "--set", "scale=1.5")
+    refused = combine(world, "ab")
+    assert (refused.code, "already exists, with another base, recipe or set of anchors" in refused.err) == (2, True)

@@ -8,6 +8,8 @@ import datetime
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -426,3 +428,15 @@ def test_a_disk_without_room_is_one_error(folder: Path, monkeypatch: pytest.Monk
     refused = run("convert", "fixes.csv", "-o", "edits.jsonl")
     assert (refused.code, refused.err.splitlines()[0]) == (7, "error: cannot write `edits.jsonl`: file too large")
     assert not (folder / "edits.jsonl").exists()
+
+
+def test_a_parquet_file_is_read_in_a_new_process(folder: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pyarrow.table({"question": ["what ?", "who ?"], "target": ["x", "y"]}), folder / "fixes.parquet"
+    )
+    command = [sys.executable, "-m", "more_cli", "convert", "fixes.parquet", "-o", "edits.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len((folder / "edits.jsonl").read_text().splitlines()) == 2

@@ -245,6 +245,7 @@ def test_init_with_calibration(world: World) -> None:
     assert "already exists, unchanged" in again.out
     assert "mean score" in again.out
     assert "another calibration" in run("init", world.model, *LOOP).err
+    assert "another recipe" in run("init", world.model, "--calibrate", stream, *LOOP, "--set", "rank=3").err
     assert world.edit().code in (0, 3)
 
 

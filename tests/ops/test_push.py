@@ -67,6 +67,15 @@ def test_a_state_goes_with_its_ledger_and_pictures_only_if_asked(edited: World, 
     assert run("merge", edited.model, "--state", tmp_path / "model.more", "-o", tmp_path / "out").code == 0
 
 
+def test_private_is_not_published_into_a_public_repository(edited: World, hub: Hub) -> None:
+    hub.add("me/state", edited.model, "1" * 40)
+    hub.public.add("me/state")
+    refused = run("push", edited.sidecar, "me/state", "--yes", "--private")
+    assert (refused.code, "`me/state` exists and is public" in refused.err) == (2, True)
+    assert list(hub.repos["me/state"]) == ["1" * 40]
+    assert run("push", edited.sidecar, "me/state", "--yes").code == 0
+
+
 def test_the_card_of_a_named_state_names_its_base(edited: World, hub: Hub, tmp_path: Path) -> None:
     world = edited.copy(tmp_path / "copy")
     run("switch", world.model, "ann", "--create")

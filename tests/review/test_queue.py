@@ -159,3 +159,12 @@ def test_the_log_of_done_mistakes_holds_keys_alone(opened: Callable[[], Page], w
     page.post("/queue", queued=fields(page.get("/queue").text)["queued"])
     (line,) = map(json.loads, done_file(locate(world.model, None)).read_text().splitlines())
     assert (set(line), line["what"], len(line["key"])) == ({"key", "what"}, "skipped", 64)
+
+
+def test_a_line_that_a_crash_cut_off_costs_that_line_alone(opened: Callable[[], Page], world: World) -> None:
+    done = done_file(locate(world.model, None))
+    done.write_bytes(b'{"key":"abc","wh\xff')
+    page = opened()
+    assert page.post("/queue", queued=fields(page.get("/queue").text)["queued"]).status_code == 303
+    assert "Queue (2)" in page.get("/queue").text
+    assert "Queue (2)" in opened().get("/queue").text, "what was acknowledged is on disk"

@@ -27,6 +27,7 @@ class Hub:
     """Files by name, of each commit of each repository; the last commit is `main`."""
     gated: set[str] = field(default_factory=set)
     read_only: set[str] = field(default_factory=set)
+    public: set[str] = field(default_factory=set)
     created: list[dict[str, Any]] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -75,8 +76,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST":
             return {}, json.dumps(self._written(path, body)).encode()
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
-            commit, _ = self._files(found[1], found[2] or "main")
-            return {}, json.dumps({"id": found[1], "sha": commit, "siblings": []}).encode()
+            new = any(f"{made['organization']}/{made['name']}" == found[1] for made in self.hub.created)
+            known = found[1] in self.hub.repos or not new
+            sha = self._files(found[1], found[2] or "main")[0] if known else None
+            private = found[1] not in self.hub.public
+            return {}, json.dumps({"id": found[1], "sha": sha, "siblings": [], "private": private}).encode()
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path):
             _, files = self._files(found[1], found[2])
             rows = [{"type": "file", "path": n, "size": len(d), "oid": _sha1(d)} for n, d in files.items()]

@@ -186,6 +186,22 @@ def test_lags_are_scored_on_the_same_stream(world: World) -> None:
     }
 
 
+def test_a_lag_that_no_edit_reaches_is_refused_before_the_model_is_loaded(world: World) -> None:
+    refused = run("run", world.model, "--suite", world.root / "edits.jsonl", "--protocol", "lag", "--lags", "10")
+    assert (refused.code, "no edit of 4 has as many after it" in refused.err) == (2, True)
+
+
+def test_what_greedy_answers_follow_is_part_of_a_run(world: World, tmp_path: Path) -> None:
+    copied = world.copy(tmp_path / "copy")
+    first = evaluate(copied, "--editor", "none")
+    config = copied.model / "generation_config.json"
+    values = json.loads(config.read_text()) if config.exists() else {}
+    config.write_text(json.dumps(values | {"min_new_tokens": 2}))
+    second = evaluate(copied, "--editor", "none")
+    assert second["resumed"] == 0
+    assert first["reproduce"]["generation"] != second["reproduce"]["generation"]
+
+
 def test_retention_by_lag_follows_from_the_matrix(world: World) -> None:
     settings = ("--editor", "ft-l", "--set", "rate=0.01", "--set", "steps=40")
     lagged = ("--protocol", "online", "--protocol", "lag", "--lags", "1,3", *settings)

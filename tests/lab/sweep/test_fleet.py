@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from more_lab.sweep.fleet import _labelled as fleet_labels
 from support.helpers import LEARNING, REFUSING, Result, World, run, tree
 from support.tiny import tiny_llava
 
@@ -92,3 +93,23 @@ def test_a_dry_run_writes_nothing_and_names_what_cannot_be_run(world: World, tmp
     assert "2 of 2 to run: time unknown; nothing written" in planned.out
     assert "cannot run: broken: " in planned.out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_state_of_other_edits_is_not_taken_for_this_stream_s(world: World) -> None:
+    world.edits(1)
+    refused = fleet(world, "merge", "merged")
+    world.edits(2)
+    assert refused.code == 3
+    assert "was made of other edits, settings or weights" in refused.out
+
+
+def test_a_state_that_is_gone_is_made_again(world: World) -> None:
+    fleet(world, "none", "again")
+    shutil.rmtree(world.root / "again" / "model")
+    fleet(world, "none", "again")
+    assert (world.root / "again" / "model" / "model.more").exists()
+
+
+def test_no_two_checkpoints_share_a_label() -> None:
+    folders = [Path(name) for name in ("x/a", "y/a", "x/a-2", "z/a")]
+    assert [label for label, _ in fleet_labels(folders)] == ["a", "a-2", "a-2-2", "a-3"]
