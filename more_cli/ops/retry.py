@@ -26,9 +26,6 @@ from more_cli.store.lock import writer_lock
 from more_cli.store.target import Target
 from more_cli.text import did_you_mean, verb
 
-SAVE_EVERY = 10
-"""Edits between two saves of the state."""
-
 
 def retry(
     target: Target,
@@ -56,7 +53,7 @@ def retry(
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress, runtime)
         recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
-        ledger, due = session.ledger, Every(SAVE_EVERY, SAVE_SECONDS)
+        ledger, due = session.ledger, Every(options.save_every, SAVE_SECONDS)
         report.ids = _chosen(ledger, words, options, report.notes)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:

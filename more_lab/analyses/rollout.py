@@ -18,10 +18,10 @@ from torch import Tensor
 
 from more_cli.errors import StateError
 from more_cli.evaluation.metrics import change
-from more_cli.model.attention import attentions
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress
+from more_lab.analyses.attention import attentions
 from more_lab.analyses.figures import Floats
 from more_lab.analyses.flips import cosine
 from more_lab.analyses.kept import KeptRun, NotKept

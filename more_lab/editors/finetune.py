@@ -6,7 +6,7 @@ from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import last_ffn_out, own_parameters, visual_adapter
-from more_cli.model.trained import Copy, Trained
+from more_lab.editors.trained import Copy, Trained
 from more_lab.editors.training import TrainedEditor
 
 

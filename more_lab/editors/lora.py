@@ -15,7 +15,7 @@ from more_cli.editors.registry import editor, tries
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import find_backbone, linears_of
-from more_cli.model.trained import Adapter, Trained
+from more_lab.editors.trained import Adapter, Trained
 from more_lab.editors.training import TrainedEditor, Tuning, descend
 
 

@@ -28,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from more_cli.core import basis, recursion
-from more_cli.core.scope import Gate, gate
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest, FitData
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
@@ -38,6 +37,7 @@ from more_cli.model.branches import Branch
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import own_parameters, text_layers
+from more_lab.editors.scope import Gate, gate
 
 
 class ScopeTuning(BaseModel):

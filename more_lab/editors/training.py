@@ -22,8 +22,8 @@ from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
-from more_cli.model.trained import Trained
 from more_lab.editors.joint import JointEditor, joint_loss
+from more_lab.editors.trained import Trained
 from more_lab.editors.work import Work
 
 

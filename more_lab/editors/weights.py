@@ -15,8 +15,8 @@ from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
-from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
+from more_lab.editors.deltas import Delta
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.work import Work
 

@@ -20,9 +20,9 @@ from more_cli.editors.draws import pick
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
-from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_linears, text_layers
+from more_lab.editors.deltas import Delta
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.joint import joint_loss
 from more_lab.editors.mend.lessons import CACHED, Lessons

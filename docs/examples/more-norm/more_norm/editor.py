@@ -7,7 +7,7 @@ from pydantic import Field
 from more_cli.editors.registry import editor, tries
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import text_layers
-from more_cli.model.trained import Copy, Trained
+from more_lab.editors.trained import Copy, Trained
 from more_lab.editors.training import TrainedEditor, Tuning
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.model.deltas import Delta
 from more_cli.model.runtime import Runtime
+from more_lab.editors.deltas import Delta
 from support.editing import requests
 
 LAST = "model.language_model.layers.3.mlp.down_proj"

@@ -19,7 +19,7 @@ class Kernels(types.ModuleType):
         raise AttributeError(name)
 sys.modules["kernels"] = Kernels("kernels")
 sys.modules["kernels"].__spec__ = ModuleSpec("kernels", None)
-from more_cli.model.trained import Adapter
+from more_lab.editors.trained import Adapter
 Adapter("a", nn.ModuleDict({"a": nn.Linear(4, 4)}), 2, 4.0)
 assert "bitsandbytes" in sys.modules and "peft" in sys.modules
 assert isinstance(sys.modules["kernels"], Kernels), "left as it was"

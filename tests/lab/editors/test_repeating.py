@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from more_cli.model.deltas import Delta
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
+from more_lab.editors.deltas import Delta
 from support.editing import requests
 from support.tiny import make_model, make_processor
 

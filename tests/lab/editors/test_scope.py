@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from more_cli.core.scope import gate
+from more_lab.editors.scope import gate
 
 
 def test_the_gate_follows_its_formulas() -> None:
