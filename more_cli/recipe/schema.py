@@ -158,8 +158,8 @@ class Recipe(BaseModel):
     and then at each doubling (compaction). P is made anew too, with a rank of up to all of a site's inputs. Default:
     never, as in the paper."""
     visual_share: Share | Unset = None
-    """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove. Default: all sites
-    have one step length."""
+    """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove; where the projector
+    has more inputs than the text model's layers, less in that proportion. Default: all sites have one step length."""
     halvings: int = Field(default=5, ge=0, le=20)
     """Largest number of times that the step of a write is halved until it decreases `loss`; 0 accepts every step."""
     conjugate: float = Field(default=0.0, ge=0.0, le=1.0)

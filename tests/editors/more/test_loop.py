@@ -13,6 +13,7 @@ from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
+from more_cli.editors.more.sites import narrow
 from more_cli.editors.past import LastScore, Past
 from more_cli.model import activations
 from more_cli.model.batches import Query
@@ -172,6 +173,15 @@ def test_visual_share_splits_the_predicted_decrease(runtime, sites, tmp_path) ->
                 removed[site.record.modality] -= gradients[name].inner(steps[name].B)
         assert removed["visual"] == pytest.approx(share * loss, rel=1e-4)
         assert removed["text"] == pytest.approx((1 - share) * loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(("projector", "factor"), [((96, 96), 1.0), ((32, 96), 1.0), ((384, 384), 0.25), ((), 1.0)])
+def test_a_projector_that_is_wider_than_the_text_model_gets_less_of_the_loss(projector, factor, sites) -> None:
+    editor = MoreEditor.fresh(recipe(), sites)
+    text, visual = ([r for r in editor.records if r.modality == modality] for modality in ("text", "visual"))
+    text = [record.model_copy(update={"shape": (384, width)}) for record, width in zip(text, (96, 384), strict=False)]
+    wide = [visual[0].model_copy(update={"shape": (96, width)}) for width in projector]
+    assert narrow([*text, *wide]) == factor
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
