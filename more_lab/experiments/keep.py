@@ -24,7 +24,7 @@ from torch import Tensor
 from more_cli.editors.base import Editor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import BATCH
-from more_cli.files import disk_errors, replacing
+from more_cli.files import disk_errors, replacing, sha256_file
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
@@ -52,8 +52,16 @@ class Keep:
     @property
     def facts(self) -> list[object]:
         """What decides the files, for the key of the run."""
-        suite = self.questions
-        return [self.updates, self.states, [suite.name, suite.source, list(suite.categories)] if suite else None]
+        return [self.updates, self.states, _asked(self.questions) if self.questions else None]
+
+
+def _asked(suite: YesNoSuite) -> list[object]:
+    """Return what a suite asks, whatever the folder is called."""
+    facts: list[object] = [suite.name]
+    for image in (image for category in suite.categories.values() for image in category):
+        seen = sha256_file(image.path) if image.path.is_file() else ""  # a missing one is refused when it is opened
+        facts.append([image.category, seen, [[asked.question, asked.answer] for asked in image.questions]])
+    return facts
 
 
 def numbered(folder: Path, kind: str, t: int, suffix: str = ".safetensors") -> Path:
