@@ -10,7 +10,7 @@ from typing import Any
 
 from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
-from more_cli.files import disk_errors, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import read_edits
 from more_cli.ops.edit import edit_file
 from more_cli.ops.evaluate import evaluate_state
@@ -79,15 +79,16 @@ class Member:
         """Note whose state this is, before it is made.
 
         Raises:
-            UsageError: it is there, and of other edits, settings or weights.
+            UsageError: it is there, and of other edits, settings, weights or versions.
         """
         note = self.out / "key"
         with disk_errors(note):
             owner = note.read_text(encoding="utf-8") if note.exists() else ""
             if target.sidecar.exists() and owner != self.key:
-                what = f"`{target.sidecar}` was made of other edits, settings or weights"
+                what = f"`{target.sidecar}` was made of other edits, settings, weights or versions"
                 raise UsageError(what, f"name another folder with -o, or remove `{self.out}`")
-            note.write_text(self.key, encoding="utf-8")
+        with replacing(note) as scratch, disk_errors(note):
+            scratch.write_text(self.key, encoding="utf-8")
 
 
 def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:

@@ -23,8 +23,6 @@ class Place(Machine):
         """Return what decides the bytes of a job, but the processor: which one a cluster gives is known afterwards."""
         from more_cli.ops.session import versions
 
-        known = versions(Machine(dtype=self.dtype, attention=self.attention)) | {
-            "device": self.device,
-            "threads": str(threads),
-        }
+        known = versions(Machine(dtype=self.dtype, attention=self.attention))
+        known |= {"device": self.device, "threads": str(threads)}
         return {name: version for name, version in known.items() if name != "cpu"}

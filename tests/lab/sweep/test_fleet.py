@@ -100,7 +100,7 @@ def test_a_state_of_other_edits_is_not_taken_for_this_stream_s(world: World) -> 
     refused = fleet(world, "merge", "merged")
     world.edits(2)
     assert refused.code == 3
-    assert "was made of other edits, settings or weights" in refused.out
+    assert "was made of other edits, settings, weights or versions" in refused.out
 
 
 def test_a_state_that_is_gone_is_made_again(world: World) -> None:

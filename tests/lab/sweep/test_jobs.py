@@ -13,6 +13,7 @@ import pytest
 from more_cli.progress import no_progress
 from more_lab.sweep.folder import SweepFolder, run_jobs
 from more_lab.sweep.jobs import LOST, TRIES, Runner, here, on_ray, processes
+from more_lab.sweep.place import Place
 from support.helpers import wait_for
 from support.sweeps import Note
 
@@ -105,3 +106,7 @@ def test_ray_starts_a_job_again_whose_worker_was_killed(tmp_path: Path, monkeypa
     assert set(values) == {"a", "once", "z"}
     assert problems == {"note ever": LOST}
     assert jobs[2].starts == TRIES
+
+
+def test_the_attention_kernel_is_among_what_decides_a_job() -> None:
+    assert Place(attention="eager").versions(1) != Place().versions(1)
