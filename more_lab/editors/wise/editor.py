@@ -78,7 +78,7 @@ SAMPLES, PILOTS = 16, 5
 """Unrelated prompts of the pool that a fit keeps, and edits of it that it makes to measure the unit of the margins."""
 
 
-@editor("wise", tries=tries(rate=(0.3, 3.0), mask=(0.2, 0.5), block=(5, 10), ratio=(0.5, 0.9)))
+@editor("wise", tries=tries(rate=(0.3, 3.0), mask=(0.2, 0.5), depth=(0.6, 0.9), ratio=(0.5, 0.9)))
 class WiseEditor(RoutedEditor):
     """WISE. A memory's effect is that W' takes the place of W for a whole routed row, in every step of an answer."""
 
