@@ -79,8 +79,8 @@ def push(path: Path, repo: str, options: PushOptions, progress: Progress = no_pr
     """Publish what `plan` returns, all of it or nothing; the repository is created if there is none.
 
     Raises:
-        UsageError, StateError: as `plan`, or another process writes to the state.
-        UsageError: a private repository was asked for, and there is a public one.
+        UsageError: as `plan`, or a private repository was asked for and there is a public one.
+        StateError: as `plan`, or another process writes to the state.
         HubError: the hub refuses it, or is not reached.
     """
     with ExitStack() as stack:

@@ -511,9 +511,9 @@ class Sites:
 def narrow(records: Sequence[SiteRecord]) -> float:
     """Return what `visual_share` is multiplied by: text width / projector width, at most 1.
 
-    Not in the paper. In a wide projector the keys of two pictures hardly meet, so what it learns about a picture holds
-    for that picture alone. On a small Qwen2-VL, whose projector is three times as wide as its text model, less of the
-    loss left to it carries 6 more of 100 edits to other pictures.
+    Not in the paper. On a small Qwen2-VL, whose projector is three times as wide as its text model, the edits hold on
+    more of the other pictures the less of the loss is left to it; on a Qwen3-VL of that shape nothing changes. That in
+    a wide projector two pictures share few keys is the likely reason, and was not measured.
     """
     text = [record.shape[1] for record in records if record.modality == "text"]
     projector = [record.shape[1] for record in records if record.group == "projector"]
