@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from more_cli.text import canonical_json, shorten, strict_json
+from more_cli.text import canonical_json, listed, shorten, strict_json
 
 
 def test_canonical_json_has_one_spelling() -> None:
@@ -52,3 +52,8 @@ def test_strict_json_takes_what_can_be_stored_again(text: str) -> None:
 def test_shorten_is_one_printable_line() -> None:
     assert shorten("a\nb\x1b[31m") == "a�b�[31m"
     assert shorten("x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_a_list_is_cut_where_it_has_too_many_items() -> None:
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(range(1002), 2, "; ") == "0; 1 and 1,000 more"

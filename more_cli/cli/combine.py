@@ -90,7 +90,7 @@ def _show(output: Output, report: CombineReport) -> None:
         output.line(str(plan.work))
         return
     rows = [(id, *statuses) for id, statuses in list(report.changed.items())[:ROWS]]
-    output.table(("edit", "before", "now"), rows)
+    output.table(("edit", "before", "now"), rows, left_out=len(report.changed) - ROWS)
     found = Counter(report.statuses.values())
     statuses = ", ".join(f"{found[status]:,} {status}" for status in sorted(found))
     holds = f"already holds {_edits(report)}" if report.existed else f"holds {_what(report)}"
@@ -113,6 +113,4 @@ def _list(output: Output, edits: Sequence[Holding]) -> None:
     columns = "edit", "state", "status", "question", "target"
     shown = [(edit, edit.entry) for edit in edits[:ROWS]]
     rows = [(edit.id, edit.source.path, edit.status, entry.question, entry.target) for edit, entry in shown]
-    output.table(columns, rows, cut=("question",))
-    if len(edits) > ROWS:
-        output.line(f"and {len(edits) - ROWS:,} more")
+    output.table(columns, rows, cut=("question",), left_out=len(edits) - ROWS)

@@ -81,9 +81,7 @@ def _show_edits(output: Output, report: DiffReport) -> None:
          entry.target if each.what != "with another target" else _targets(each.first, each.second))
         for each, entry in shown
     ]  # fmt: skip
-    output.table(columns, rows, cut=("question",))
-    if len(report.edits) > ROWS:
-        output.line(f"and {len(report.edits) - ROWS:,} more")
+    output.table(columns, rows, cut=("question",), left_out=len(report.edits) - ROWS)
     for contradiction in report.contradictions:
         output.line(f"contradiction: {contradiction}")
     text = ", ".join(f"{number:,} {what}" for what, number in report.counts.items())
@@ -104,7 +102,5 @@ def _show_answers(output: Output, report: DiffReport) -> None:
         (each.edit.id, each.edit.entry.question, each.edit.entry.target, each.first, each.second)
         for each in report.answers[:ROWS]
     ]
-    output.table(columns, rows, cut=("question",))
-    if len(report.answers) > ROWS:
-        output.line(f"and {len(report.answers) - ROWS:,} more")
+    output.table(columns, rows, cut=("question",), left_out=len(report.answers) - ROWS)
     output.line(f"{len(report.answers):,} of {counted(report.asked or 0, 'answer')} differ")

@@ -26,7 +26,7 @@ from more_cli.model.machine import Machine
 from more_cli.options import EditOptions, FeedOptions, HubOptions, TrackOptions, given
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, listed
 
 if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
@@ -211,8 +211,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry:
     if report.run.drift:
         output.line(f"drift of {report.run.drift.sentence}")
     if report.failed:
-        rest = f" and {len(report.failed) - ROWS} more" if len(report.failed) > ROWS else ""
-        output.note(f"failed edits: {', '.join(report.failed[:ROWS])}{rest}")
+        output.note(f"failed edits: {listed(report.failed, ROWS)}")
     if report.interrupted:
         output.note("interrupted, state saved; run the same command again to continue")
     elif report.failed:
@@ -230,7 +229,7 @@ def _show_failed(output: Output, report: EditReport) -> None:
         rows.append((e.id, report.statuses[e.id], e.question, e.target, e.greedy_base, e.greedy_after))
         rows += [("", e.reason)] if e.reason else []
     answers = ("question", "target", "base", "after")
-    output.table(("edit", "status", *answers), rows, cut=answers)
+    output.table(("edit", "status", *answers), rows, cut=answers, left_out=len(entries) - ROWS)
 
 
 def _summary(report: EditReport) -> str:

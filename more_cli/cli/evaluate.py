@@ -165,8 +165,6 @@ def _told(score: ProbeScore) -> tuple[object, ...]:
     return score.probe.query.question, score.expected, score.answer
 
 
-def _show_some(output: Output, second: str, rows: Sequence[Sequence[object]], more: int) -> None:
+def _show_some(output: Output, second: str, rows: Sequence[Sequence[object]], left_out: int) -> None:
     columns = ("edit", second, "question", "expected", "answer")
-    output.table(columns, rows, cut=("question", "expected", "answer"))
-    if more > 0:
-        output.line(f"and {more:,} more: --json has all")
+    output.table(columns, rows, cut=("question", "expected", "answer"), left_out=left_out)

@@ -117,12 +117,13 @@ class Output:
         *,
         numbers: Sequence[str] = (),
         cut: Sequence[str] = (),
+        left_out: int = 0,
     ) -> None:
         """Print a table for people, as wide as the terminal, else `COLUMNS`, else 140 characters.
 
         Columns in `numbers` are aligned to the right. Texts of the columns in `cut` end in an ellipsis where they do
         not fit; other texts go on in the next line. The last cell of a row that is too short takes the rest of the
-        line.
+        line. If further rows are `left_out`, a line under the table says how many.
         """
         if self.as_json or self.quiet or not rows:
             return
@@ -134,6 +135,8 @@ class Output:
 
         for line in laid_out(columns, texts, self.width, right, short, shown):
             print(line)  # noqa: T201
+        if left_out > 0:
+            self.line(f"and {left_out:,} more: --json has all")
 
     def fields(self, rows: Mapping[str, str | Sequence[str]]) -> None:
         """Print names and values for people, without empty values.

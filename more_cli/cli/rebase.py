@@ -16,7 +16,7 @@ from more_cli.model.machine import Machine
 from more_cli.options import RebaseOptions
 from more_cli.store.names import file_of, sidecar_path
 from more_cli.store.target import Target, locate
-from more_cli.text import counted
+from more_cli.text import counted, listed
 
 if TYPE_CHECKING:
     from more_cli.ops.rebase import RebaseReport
@@ -97,16 +97,13 @@ def _show(output: Output, report: RebaseReport) -> None:
     what = f"{out} for {target.model}"
     if report.dry_run and not report.existed:
         rows = [(edit.id, edit.status, edit.entry.question, edit.entry.target) for edit in edits[:ROWS]]
-        output.table(("edit", "status", "question", "target"), rows, cut=("question",))
-        if len(edits) > ROWS:
-            output.line(f"and {len(edits) - ROWS:,} more")
+        output.table(("edit", "status", "question", "target"), rows, cut=("question",), left_out=len(edits) - ROWS)
         output.line(f"would make {what} of {counted(len(edits), 'edit')}")
         output.line(str(report.plan.work))
         return
     for name, ids in report.groups.items():
         if ids:
-            more = f" and {len(ids) - ROWS:,} more" if len(ids) > ROWS else ""
-            output.line(f"{WORDS[name]}: {', '.join(ids[:ROWS])}{more}")
+            output.line(f"{WORDS[name]}: {listed(ids, ROWS)}")
     for id in [*report.lost, *report.still_failed][:ROWS]:
         if reason := report.reasons.get(id):
             output.line(f"{id}: {reason}")

@@ -14,7 +14,7 @@ from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
 from more_cli.model.machine import Machine
 from more_cli.options import RevertOptions
-from more_cli.text import counted
+from more_cli.text import counted, listed
 
 if TYPE_CHECKING:
     from more_cli.ops.revert import RevertReport
@@ -84,6 +84,7 @@ def _show_revert(output: Output, report: RevertReport) -> None:
     output.table(
         ("edit", "before", "now"),
         [(id, *statuses) for id, statuses in list(report.changed.items())[:ROWS]],
+        left_out=len(report.changed) - ROWS,
     )
     again = f", {len(report.again):,} applied again" if report.again else ""
     others = counted(len(report.changed), "other edit")
@@ -91,10 +92,9 @@ def _show_revert(output: Output, report: RevertReport) -> None:
     if report.snapshot is not None:
         output.line(f"the previous state is kept in {report.snapshot} until `more gc`")
     if report.failed:
-        output.note(f"failed edits: {', '.join(report.failed[:ROWS])}")
+        output.note(f"failed edits: {listed(report.failed, ROWS)}")
 
 
 def _list(output: Output, title: str, ids: list[str]) -> None:
     if ids:
-        more = f" and {len(ids) - ROWS} more" if len(ids) > ROWS else ""
-        output.line(f"{title}: {', '.join(ids[:ROWS])}{more}")
+        output.line(f"{title}: {listed(ids, ROWS)}")

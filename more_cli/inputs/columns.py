@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from more_cli.errors import DataError, UsageError
-from more_cli.text import check_strings, did_you_mean, shorten, strict_json
+from more_cli.text import check_strings, did_you_mean, listed, shorten, strict_json
 
 _TEXTS = ("id", "question", "target", "video")
 _COUNT = "frames"
@@ -90,7 +90,7 @@ class Columns:
         for name in ("question", "target"):
             if name not in line:
                 unnamed = [f"`{shorten(column)}`" for column in row if self._field(column) != name]
-                others = ", ".join(unnamed[:SHOWN]) + f" and {len(unnamed) - SHOWN:,} more" * (len(unnamed) > SHOWN)
+                others = listed(unnamed, SHOWN)
                 raise DataError(f"`{name}` is missing", f"--column {name}=COLUMN names its column; there are {others}")
         line |= {"tags": tags} if tags else {}
         try:

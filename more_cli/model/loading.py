@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 
@@ -12,9 +12,10 @@ from more_cli.model.families import family_of
 from more_cli.model.keymap import auto_class, meta_model, quiet
 from more_cli.model.machine import Machine
 from more_cli.model.processors import load_processor, require_fit
-from more_cli.model.prompts import OWN, SEQUENCE, Prompter
+from more_cli.model.prompts import Prompter
 from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right, unpacked
 from more_cli.model.runtime import Runtime
+from more_cli.recipe.tables import Asking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,21 +29,14 @@ class Blueprint(NamedTuple):
     prompter: Prompter
 
 
-def load_blueprint(
-    checkpoint: Checkpoint,
-    model: PreTrainedModel | None = None,
-    *,
-    system: str = "",
-    prompts: str = OWN,
-    labels: str = SEQUENCE,
-) -> Blueprint:
+def load_blueprint(checkpoint: Checkpoint, model: PreTrainedModel | None = None, **asking: Unpack[Asking]) -> Blueprint:
     """Load all of a checkpoint but its weights; `model` is the one without weights, if the caller has it.
 
     Raises:
         StateError: processor or chat template are missing or do not load.
     """
     model = model or meta_model(checkpoint)
-    return Blueprint(model, load_prompter(checkpoint, model, system=system, prompts=prompts, labels=labels))
+    return Blueprint(model, load_prompter(checkpoint, model, **asking))
 
 
 def load_runtime(
@@ -50,14 +44,12 @@ def load_runtime(
     machine: Machine | None = None,
     *,
     blueprint: Blueprint | None = None,
-    system: str = "",
-    prompts: str = OWN,
-    labels: str = SEQUENCE,
     reserve: int = 0,
+    **asking: Unpack[Asking],
 ) -> Runtime:
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
-    `blueprint` is what `load_blueprint` gave for the same system prompt, prompts and labels, if the caller has it.
+    `blueprint` is what `load_blueprint` gave for the same `asking`, if the caller has it.
 
     Raises:
         StateError: the files do not make a model, the processor does not fit it, or a library is missing.
@@ -69,7 +61,7 @@ def load_runtime(
     machine = machine or Machine()
     import_library(checkpoint)
     require_right(checkpoint, machine)
-    blueprint = blueprint or load_blueprint(checkpoint, system=system, prompts=prompts, labels=labels)
+    blueprint = blueprint or load_blueprint(checkpoint, **asking)
     require_fit(checkpoint.path, *blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = machine.kernel(getattr(blueprint.model, "_supports_sdpa", False))
@@ -99,12 +91,7 @@ def load_runtime(
 
 
 def load_fitting_prompter(
-    checkpoint: Checkpoint,
-    model: PreTrainedModel | None = None,
-    *,
-    system: str = "",
-    prompts: str = OWN,
-    labels: str = SEQUENCE,
+    checkpoint: Checkpoint, model: PreTrainedModel | None = None, **asking: Unpack[Asking]
 ) -> Prompter:
     """Load what turns questions into tokens, and check that the model can take what it makes of an image.
 
@@ -113,19 +100,12 @@ def load_fitting_prompter(
     Raises:
         StateError: processor or chat template are missing, do not load, or do not fit the model.
     """
-    blueprint = load_blueprint(checkpoint, model, system=system, prompts=prompts, labels=labels)
+    blueprint = load_blueprint(checkpoint, model, **asking)
     require_fit(checkpoint.path, *blueprint)
     return blueprint.prompter
 
 
-def load_prompter(
-    checkpoint: Checkpoint,
-    model: PreTrainedModel | None = None,
-    *,
-    system: str = "",
-    prompts: str = OWN,
-    labels: str = SEQUENCE,
-) -> Prompter:
+def load_prompter(checkpoint: Checkpoint, model: PreTrainedModel | None = None, **asking: Unpack[Asking]) -> Prompter:
     """Load what turns questions into tokens, without weights.
 
     Raises:
@@ -138,11 +118,9 @@ def load_prompter(
     return Prompter(
         processor,
         family_of(config.model_type),
-        system=system,
-        prompts=prompts,
-        labels=labels,
         max_length=getattr(text, "max_position_embeddings", None),
         decoder_start=decoder_start(text),
+        **asking,
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from more_cli.ops.held import corrected, held_at
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import StateMeta
-from more_cli.text import counted, nats, shorten
+from more_cli.text import counted, listed, nats, shorten
 
 NAMED = 2
 """Largest number of anchors that a sentence names."""
@@ -66,9 +66,8 @@ class Drift:
         """The drift in numbers, and the questions of some anchors above the limit, on one line."""
         if not self.above:
             return self.summary
-        names = ", ".join(f"`{shorten(self.questions[at])}`" for at in self.above[:NAMED])
-        rest = f" and {len(self.above) - NAMED:,} more" if len(self.above) > NAMED else ""
-        return f"{self.summary}, {len(self.above):,} above {self.max_drift:g}: {names}{rest}"
+        names = listed([f"`{shorten(self.questions[at])}`" for at in self.above], NAMED)
+        return f"{self.summary}, {len(self.above):,} above {self.max_drift:g}: {names}"
 
 
 def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:

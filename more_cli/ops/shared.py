@@ -21,7 +21,7 @@ from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import StateMeta, load_meta, open_state
 from more_cli.store.target import Target
-from more_cli.text import shorten
+from more_cli.text import listed, shorten
 
 Moment = tuple[datetime, int, int]
 """When an edit was made: time, number of its state, number of its ledger line."""
@@ -245,9 +245,8 @@ def require_same_setup(sources: Sequence[Source]) -> None:
         found = differing(first.meta, other.meta)
         if not found:
             continue
-        names = ", ".join(_difference(name, *values) for name, values in list(found.items())[:5])
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        text = f"`{other.path}` differs from `{first.path}`: {names}{more}"
+        names = listed([_difference(name, *values) for name, values in found.items()], 5)
+        text = f"`{other.path}` differs from `{first.path}`: {names}"
         if any(name.startswith("base ") for name in found):
             raise StateError(text, "states of different bases cannot be combined")
         raise StateError(text, f"apply the edits of one of them with the other's setup: {_ANEW}")

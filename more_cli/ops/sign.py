@@ -36,7 +36,7 @@ from more_cli.store.statement import (
 from more_cli.store.target import Target
 from more_cli.system import ssh
 from more_cli.system.ssh import Signer
-from more_cli.text import counted, shorten
+from more_cli.text import counted, listed, shorten
 
 SHOWN = 5
 """Most files that one error names."""
@@ -221,11 +221,10 @@ def folder_signature(folder: Path, signers: Path | None, *, deep: bool, progress
         actual = _hashes(folder, [name for name in said if name in there], progress)
         flaws += [f"`{shorten(name)}` has changed" for name, sha256 in actual.items() if said[name] != sha256]
     if flaws:
-        rest = f", and {len(flaws) - SHOWN} more" if len(flaws) > SHOWN else ""
         hint = (
             f"copy the folder again or, if it is sound, sign it again: more sign {shlex.quote(str(folder))} --key KEY"
         )
-        raise StateError(f"since {signer} signed: {'; '.join(flaws[:SHOWN])}{rest}", hint)
+        raise StateError(f"since {signer} signed: {listed(flaws, SHOWN, '; ')}", hint)
     return signer
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -48,7 +48,7 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
 from more_cli.system import ssh
-from more_cli.text import counted, shorten, verb
+from more_cli.text import counted, listed, shorten, verb
 
 SHOWN = 5
 """Largest number of problems that the line of one check lists."""
@@ -354,10 +354,8 @@ def _shards(base: Checkpoint, progress: Progress) -> tuple[str, dict[str, str]]:
 
 
 def _raise_all(flaws: Iterable[str]) -> None:
-    listed: Sequence[str] = list(flaws)
-    if listed:
-        rest = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-        raise StateError("; ".join(listed[:SHOWN]) + rest, _RESTORE)
+    if every := list(flaws):
+        raise StateError(listed(every, SHOWN, "; "), _RESTORE)
 
 
 TOLERANCE = 0.1

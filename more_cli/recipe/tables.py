@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -17,12 +17,12 @@ Step = Literal["polyak"] | Positive
 Statistics = Literal["site", "modality", "shared"]
 
 
-class Asking(TypedDict):
-    """How questions are asked, and which tokens a target has."""
+class Asking(TypedDict, total=False):
+    """How questions are asked, and which tokens a target has; a `Prompter`'s defaults where a key is absent."""
 
     system: str
     prompts: str
-    labels: NotRequired[str]
+    labels: str
     """Absent where it is the default, so that what was cached before this key stays."""
 
 

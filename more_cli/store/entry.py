@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.turns import Turn
-from more_cli.text import canonical_json, counted, shorten, verb
+from more_cli.text import canonical_json, counted, listed, shorten, verb
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
@@ -54,10 +54,9 @@ class FailedEdit(NamedTuple):
 
 def failed_sentence(failed: Sequence[FailedEdit], asked: int) -> str:
     """Return which of the edits that were `asked` for do not stand, on one line."""
-    named = [f"{edit.id} ({edit.status})" for edit in failed[:SHOWN]]
-    rest = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+    named = listed([f"{edit.id} ({edit.status})" for edit in failed], SHOWN)
     do = verb(len(failed), "does", "do")
-    return f"{len(failed)} of {counted(asked, 'edit')} {do} not stand: {', '.join(named)}{rest}"
+    return f"{len(failed)} of {counted(asked, 'edit')} {do} not stand: {named}"
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

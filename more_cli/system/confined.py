@@ -94,8 +94,10 @@ def _in_child(work: Callable[[], str], writing: int, memory: int, seconds: int) 
 
 def _limit(memory: int, seconds: int) -> None:
     """Limit this process from now on."""
+    import faulthandler
     import resource
 
+    faulthandler.disable()  # the parent says in one line that the child crashed
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     sizes = Path("/proc/self/statm")

@@ -309,3 +309,10 @@ def test_log_lines_have_no_count_before_there_is_one(
 def test_a_missing_value_is_a_blank_cell(capsys: pytest.CaptureFixture[str]) -> None:
     Output().table(("edit", "answer"), [("e1", None)])
     assert capsys.readouterr().out == "edit  answer\ne1\n"
+
+
+def test_a_table_says_how_many_rows_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table(("edit",), [("e1",)], left_out=1200)
+    Output().table(("edit",), [("e1",)], left_out=-3)
+    Output(as_json=True).table(("edit",), [("e1",)], left_out=1200)
+    assert capsys.readouterr().out == "edit\ne1\nand 1,200 more: --json has all\nedit\ne1\n"
