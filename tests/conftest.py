@@ -4,6 +4,7 @@ A tiny LLaVA with its sites, for the tests of editors. And a check of every JSON
 """
 
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,8 @@ from support.tiers import pytest_collection_modifyitems, pytest_ignore_collect  
 from support.tiny import make_model, make_processor, tiny_llava
 
 torch.set_num_threads(1)
+# A shell starts its background jobs deaf to Ctrl-C, and what they start is deaf too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -248,7 +248,8 @@ def _apply(draft: Session, plan: Plan, step: Step) -> None:
     if step.edit is None:
         held = set(map(identity, draft.anchors))
         anchors = [*draft.anchors, *(anchor for anchor in step.anchors if identity(anchor) not in held)]
-        commit_anchors(draft, keep_anchors(draft.target.folder, anchors), len(anchors))
+        digest, time = keep_anchors(draft.target.folder, anchors), step.moment[0].isoformat(timespec="milliseconds")
+        commit_anchors(draft, digest, len(anchors), at=time)
         return
     entry = step.edit.entry
     attempt = Try(retry=entry.id in draft.ledger.by_id, settings=tuple(entry.settings))
@@ -267,7 +268,7 @@ def _has_joint_writing(plan: Plan) -> bool:
 def _publish(target: Target, draft: Draft) -> None:
     """Put a finished draft in the new state's place; its file comes last."""
     own, final = draft.folder / draft.ledger_name, target.folder / target.ledger_name
-    if not final.exists():
+    if own.exists() and not final.exists():  # none where there was nothing to apply
         move(own, final)
     for number, path in taken_snapshots(draft).items():
         snapshot = target.snapshot(f"{number:06}")

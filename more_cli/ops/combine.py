@@ -162,7 +162,8 @@ def _taken_over(source: Source, shared: int, steps: Sequence[Step]) -> tuple[int
 def _is_step(line: Entry, step: Step, source: Source) -> bool:
     if step.edit is None:
         return line.kind == "anchors" and step.source is source and step.moment[2] == line.seq
-    plain = line.kind == "edit" and Try.of(line) == Try() and not step.edit.entry.settings
+    last = step.edit.entry
+    plain = line.kind == "edit" and Try.of(line) == Try() and not (last.settings or last.retry)
     return plain and (line.id, line.content) == (step.edit.id, step.edit.content)
 
 

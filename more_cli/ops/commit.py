@@ -76,8 +76,11 @@ def _together(session: Session, name: str, done: Consolidated) -> dict[str, Any]
     }
 
 
-def commit_anchors(session: Session, digest: str, size: int) -> Entry:
-    """Append a line that says which `size` anchors are held from now on, and hold them; their file is written."""
+def commit_anchors(session: Session, digest: str, size: int, at: str | None = None) -> Entry:
+    """Append a line that says which `size` anchors are held from now on, and hold them; their file is written.
+
+    `at` is the time of the line that this one repeats, if it does.
+    """
     started = time.monotonic()
     line = {
         "kind": "anchors",
@@ -86,6 +89,8 @@ def commit_anchors(session: Session, digest: str, size: int) -> Entry:
         "content": digest,
         "anchors": size,
     }
+    if at is not None:
+        line["time"] = at
     session.take_anchors(digest)
     return _append(session, started, line)
 

@@ -41,6 +41,7 @@ from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
 from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.ledger import Entries
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
@@ -230,7 +231,7 @@ class _Run:
             with arriving, session.ledger:
                 pending = arriving if isinstance(source, list) else pending
                 first = next(stop.before_each(pending), None)
-                unfinished = self.options.consolidate in EVERY or (self.options.batch and session.unwritten)
+                unfinished = self._consolidated_from(session) is not None
                 unsaved = session.behind or session.outdated
                 if first is not None or unsaved or unfinished or session.compaction_due:
                     total, start = report.total if isinstance(source, list) else None, len(session.ledger.entries)
@@ -355,9 +356,22 @@ class _Run:
         if self.options.consolidate in EVERY:
             return 1
         starts = session.unwritten[:1] if self.options.batch else []
-        if self.options.consolidate == "run" and self.report.applied:
-            starts.append(session.state.meta.edits - self.report.applied + 1)
+        if self.options.consolidate == "run":
+            starts += self._new_to_consolidation(session.ledger.history)
         return min(starts, default=None)
+
+    def _new_to_consolidation(self, history: Entries) -> list[int]:
+        """Return the places of this stream's edits that came after the last consolidation.
+
+        Those that an interrupted run has written are among them, so that the next one ends with the same bytes.
+        """
+        places, ids = list[int](), set(self.report.ids)
+        for place, (kind, id) in enumerate(history.kinds(), 1):
+            if kind == "consolidate":
+                places = []
+            elif kind == "edit" and id in ids:
+                places.append(place)
+        return places
 
     def _dry_run(self, edits: Iterable[Edit]) -> None:
         """Check everything that can be checked without writing."""

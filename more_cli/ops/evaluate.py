@@ -214,8 +214,7 @@ def _run(
 ) -> EvalReport:
     drift = known_drift(session.ledger, session.state.meta)
     report = EvalReport(session.target, source, drift=drift, reproduce=_reproduce(session))
-    if session.ledger.entries:
-        report.changed = session.ledger.entries[-1].time
+    report.changed = session.ledger.changed()
     if not probes:
         return report
     started = time.monotonic()

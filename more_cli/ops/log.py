@@ -131,12 +131,11 @@ def show(target: Target, id: str) -> EditRecord:
         raise UsageError(f"no edit `{id}` in `{ledger.path}`", hint)
     entry = ledger.by_id.get(id) or ledger.entries[numbers[-1] - 1]
     now = ledger.statuses().get(id, entry.status)
-    rivals = [other.id for other in ledger.standing() if other.subject == entry.subject]
     return EditRecord(
         target=target,
         line=Line(entry, now),
         numbers=numbers,
-        superseded_by=rivals[-1] if now is Status.SUPERSEDED else "",
+        superseded_by=ledger.superseding(id) if now is Status.SUPERSEDED else "",
         stored={image: image in ledger.images for image in (*entry.images, *entry.image_rephrases)},
         moved=_moved(target, entry) if entry.drifts else "",
     )

@@ -31,7 +31,7 @@ from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, Entry, Status
-from more_cli.store.ledger import Ledger
+from more_cli.store.ledger import Entries, Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import (
     draft_path,
@@ -165,7 +165,7 @@ def work_of_revert(target: Target, ids: Sequence[str]) -> Work:
 
 def _plan(ledger: Ledger, meta: StateMeta, ids: Sequence[str], options: RevertOptions) -> Plan:
     gone = _gone(ledger, ids, options)
-    remaining = _remaining(ledger.history.kinds(), set(gone))
+    remaining = _remaining(ledger.history, set(gone))
     kept = next((index for index, old in enumerate(remaining) if old != index + 1), len(remaining))
     draft = draft_path(ledger.folder, ledger.head, gone)
     start = load_meta(draft).edits if draft.exists() else nearest_place(meta, ledger, kept)
@@ -194,27 +194,29 @@ def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[st
     return [id for id in edits if id in named]
 
 
-def _remaining(lines: Iterable[tuple[str, str]], gone: set[str]) -> list[int]:
+def _remaining(history: Entries, gone: set[str]) -> list[int]:
     """Return the places of the history that a run without these edits would have.
 
-    A consolidation ends a run; it goes if all edits of that run go. Anchors stay. A compaction after a reverted edit
-    goes: it comes again where there are enough edits.
+    A consolidation ends a run; it goes if all edits of that run go, or all that it looked at. Anchors stay. A
+    compaction after a reverted edit goes: it comes again where there are enough edits.
     """
     places: list[int] = []
     some_go = some_stay = fewer = False
-    for place, (kind, id) in enumerate(lines, 1):
+    last = 0  # place of the last edit that stays
+    for place, (kind, id) in enumerate(history.kinds(), 1):
         if kind == "edit":
             some_stay |= id not in gone
             some_go |= id in gone
             fewer |= id in gone
             if id in gone:
                 continue
+            last = place
         elif kind == "compact":
             if fewer:
                 continue
         elif kind == "anchors":
             pass
-        elif some_go and not some_stay:
+        elif some_go and (not some_stay or last < history[place - 1].since):
             continue
         else:
             some_go = some_stay = False
@@ -264,7 +266,8 @@ def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> No
     elif old.kind == "anchors":
         _add_anchors(draft, session, place)
     else:
-        commit_edit(draft, draft.ledger.edit_of(old), old.description(), Try.of(old))
+        kept = old.description() | {"time": old.time}
+        commit_edit(draft, draft.ledger.edit_of(old), kept, Try.of(old))
 
 
 def _share_answers(session: Session, draft: Session) -> None:
@@ -285,7 +288,8 @@ def _add_anchors(draft: Session, session: Session, place: int) -> None:
     known = len(held_at(ledger, meta, place - 1).anchors)
     # Without the edits that are reverted, the set before can be smaller: these may have brought anchors.
     anchors = [*draft.anchors, *held_at(ledger, meta, place).anchors[known:]]
-    commit_anchors(draft, keep_anchors(draft.target.folder, anchors), len(anchors))
+    digest, time = keep_anchors(draft.target.folder, anchors), ledger.history[place - 1].time
+    commit_anchors(draft, digest, len(anchors), at=time)
 
 
 def _commit(session: Session, draft: Session, report: RevertReport) -> None:

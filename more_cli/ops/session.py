@@ -371,7 +371,8 @@ class Session:
     def contradicted(self, edit: Edit) -> list[str]:
         """Return the ids of the edits that an edit supersedes if it is not refused."""
         places = self.memory.contradicted(edit.subject, edit.content)
-        return [self.ledger.history[place - 1].id for place in places] + self._refused_about(edit)
+        written = (self.ledger.history[place - 1].id for place in places)
+        return list(dict.fromkeys([*written, *self._refused_about(edit)]))  # a refused retry is among both
 
     def _refused_about(self, edit: Edit | Entry) -> list[str]:
         """Return the ids of the refused edits about the same images and question with another target."""

@@ -27,6 +27,10 @@ Moment = tuple[datetime, int, int]
 """When an edit was made: time, number of its state, number of its ledger line."""
 
 
+START = datetime.min.replace(tzinfo=UTC)
+"""Before every edit."""
+
+
 class Source:
     """One of several states: its metadata and its ledger.
 
@@ -37,35 +41,44 @@ class Source:
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
         self.meta: StateMeta = load_meta(path)
-        self._latest = datetime.min.replace(tzinfo=UTC)
-        self._moments: dict[str, Moment] = {}
+        self._times: dict[int, datetime] = {}
+        """Of the lines that have a valid time, by number."""
         self.ledger = Ledger(Target(path, path).folder, self._note)
         replay_start(open_state(path), self.ledger, path)  # raises if they do not belong together
+        self._moments = self._ordered()
         statuses = self.ledger.statuses()
         self.holdings = {id: self._holding(id, status) for id, status in statuses.items()}
         """Every edit that the ledger ever had, by id."""
 
     def _note(self, entry: Entry) -> None:
-        # A clock that went back changes no order within a state. What a revert made again keeps its first time.
-        self._latest = max(self._latest, entry.moment or self._latest)
-        if entry.kind == "edit" and (entry.retry or entry.id not in self._moments):
-            self._moments[entry.id] = (self._latest, self.number, entry.seq)
+        if entry.moment:
+            self._times[entry.seq] = entry.moment
+
+    def _ordered(self) -> dict[int, Moment]:
+        """Return the moments of edits and anchors in force, by line; a clock that went back changes no order."""
+        moments, latest = dict[int, Moment](), START
+        history = self.ledger.history
+        for number, (kind, _) in zip(history.numbers(), history.kinds(), strict=True):
+            if kind in ("edit", "anchors"):
+                latest = max(latest, self._times.get(number, latest))
+                moments[number] = (latest, self.number, number)
+        return moments
 
     def _holding(self, id: str, status: Status) -> Holding:
         entry = self.ledger.by_id[id]
-        return Holding(self, id, entry.seq, entry.content, entry.subject, status, self._moments[id])
+        reverted = self._times.get(entry.seq, START), self.number, entry.seq
+        moment = self._moments.get(entry.seq, reverted)
+        return Holding(self, id, entry.seq, entry.content, entry.subject, status, moment)
 
     def added_anchors(self) -> Iterator[tuple[Moment, Sequence[Probe]]]:
         """Yield the sets of anchors that somebody wrote or that the state began with, and when."""
-        start = datetime.min.replace(tzinfo=UTC)
         if self.meta.anchors:
-            yield (start, self.number, 0), load_anchors(self.ledger.folder, self.meta.anchors)
+            yield (START, self.number, 0), load_anchors(self.ledger.folder, self.meta.anchors)
         for place, (kind, _) in enumerate(self.ledger.history.kinds(), 1):
             if kind == "anchors":
                 entry = self.ledger.history[place - 1]
                 known = len(held_at(self.ledger, self.meta, place - 1).anchors)
-                moment = (entry.moment or start, self.number, entry.seq)
-                yield moment, held_at(self.ledger, self.meta, place).anchors[known:]
+                yield self._moments[entry.seq], held_at(self.ledger, self.meta, place).anchors[known:]
 
 
 class Holding(NamedTuple):

@@ -225,9 +225,23 @@ class Ledger:
             found |= right
         return statuses_of(self._history, self._by_id, found)
 
+    def changed(self) -> str:
+        """Return when edits last changed, as text; empty without a line. What a revert makes again keeps its time."""
+        lines = [*self._refs[-1:], *(revert.line for revert in self._reverts[-1:])]
+        return max((entry.time for entry in Entries(self.path, lines)), default="")
+
     def standing(self) -> Sequence[Entry]:
         """Return the edits that are neither refused, reverted nor superseded, in the order they were made."""
         return self._latest({Status.REFUSED, Status.SUPERSEDED})
+
+    def superseding(self, id: str) -> str:
+        """Return the last edit in force after this one that gives its question another answer; empty without one."""
+        edit = self._by_id[id]
+        later = (
+            ref for ref in self._history if ref.kind == "edit" and ref.seq > edit.seq and ref.subject == edit.subject
+        )
+        rivals = [ref.id for ref in later if ref.content != edit.content and ref.status is not Status.REFUSED]
+        return rivals[-1] if rivals else ""
 
     def asked(self) -> Sequence[Entry]:
         """Return the edits that are neither reverted nor superseded: those that count, whether they stand or not."""
@@ -537,16 +551,19 @@ def statuses_of(history: Sequence[LineRef], ids: Iterable[str], found: Mapping[i
     See `Ledger.statuses`.
     """
     statuses = dict.fromkeys(ids, Status.REVERTED)
+    counting, written = list[LineRef](), set[str]()
     for place, ref in enumerate(history, 1):
-        if ref.kind == "edit":
-            statuses[ref.id] = ref.status
-            if ref.status is not Status.REFUSED and place in found and found[place] != (ref.status in RIGHT):
+        if ref.kind != "edit" or (ref.status is Status.REFUSED and ref.id in written):
+            continue  # a further try that is refused leaves what an earlier one wrote
+        counting.append(ref)
+        statuses[ref.id] = ref.status
+        if ref.status is not Status.REFUSED:
+            written.add(ref.id)
+            if place in found and found[place] != (ref.status in RIGHT):
                 statuses[ref.id] = Status.LEARNT if found[place] else Status.NOT_LEARNT
     later: dict[bytes, set[bytes]] = {}
     judged = set[str]()  # the last line of an edit that was tried again counts
-    for ref in reversed(history):
-        if ref.kind != "edit":
-            continue
+    for ref in reversed(counting):
         contents = later.setdefault(ref.subject, set())
         if ref.id not in judged and contents - {ref.content}:
             statuses[ref.id] = Status.SUPERSEDED

@@ -386,3 +386,46 @@ def test_a_state_that_was_made_with_another_recipe_is_another(world: World) -> N
         edit(world, name, [number], *QUICK, "--set", "scale=1.5")
     refused = combine(world, "ab")
     assert (refused.code, "already exists, with another base, recipe or set of anchors" in refused.err) == (2, True)
+
+
+def test_time_decides_in_a_state_that_was_combined_too(world: World) -> None:
+    """What was reverted, made again or compacted meanwhile makes no edit later than it is."""
+    options = (*JOINT, "--set", "compact=1")
+    edit(world, "a", [1, 0], *options)
+    edit(world, "a", [2])
+    edit(world, "d", [0], *options, id="later", target="g")
+    edit(world, "b", [3], *options)
+    for id in ("e2", "e3"):
+        assert run("revert", world.model, id, "--state", state(world, "a")).code in (0, 3)
+    combine(world, "ab", out="c")
+    for names in ("ad", "cd"):
+        assert combine(world, names, "--theirs", out=f"{names}-all").code in (0, 3)
+        now = statuses(world, f"{names}-all")
+        assert now["e1"] == "superseded" != now["later"], names
+
+
+def test_what_was_decided_by_applying_it_again_stays(world: World) -> None:
+    edit(world, "a", [0], *CALM)
+    edit(world, "a", [0], id="other", target="g")
+    assert run("revert", world.model, "e1", "--state", state(world, "a")).code == 0
+    edit(world, "a", [0], "--reapply")
+    assert statuses(world, "a") == {"e1": "learnt", "other": "superseded"}
+    edit(world, "b", [3], *CALM)
+    assert combine(world, "ab").code == 0
+    assert statuses(world) == {"e1": "learnt", "other": "superseded", "e4": "learnt"}
+
+
+def test_states_without_edits_are_one_without_edits(world: World) -> None:
+    for name in "ab":
+        run("init", world.model, *SMALL, "--state", state(world, name))
+    assert combine(world, "ab").code == 0
+    assert_same_state(state(world, "all"), state(world, "a"))
+    assert combine(world, "ab").code == 0
+
+
+def test_a_first_try_is_not_taken_over_without_the_second(world: World) -> None:
+    edit(world, "a", [0], *QUICK)
+    assert run("edit", world.model, "--retry", "--state", state(world, "a")).code in (0, 3)
+    assert [entry["retry"] for entry in world.entries(state(world, "a"))] == [False, True]
+    edit(world, "b", [1], *QUICK)
+    assert combine(world, "ab", "--json").json["kept"] == 0

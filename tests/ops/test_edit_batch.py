@@ -14,7 +14,7 @@ from more_cli.editors.more import loop
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
-from support.helpers import World, at_call, die, forks, in_child, line, run
+from support.helpers import Result, World, at_call, die, forks, in_child, line, run, tree
 
 JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
 
@@ -137,3 +137,27 @@ def test_a_recipe_names_its_anchors(world: World) -> None:
     gone = run("init", world.model, "--recipe", folder / "own.toml", "--state", world.root / "none.more")
     assert gone.code == 4
     assert "held.jsonl" in gone.err
+
+
+@forks
+@pytest.mark.parametrize("options", [JOINT, (*JOINT, "--set", "compact=2")])
+def test_a_consolidation_of_a_stream_is_the_same_after_a_break(world: World, options: tuple[str, ...]) -> None:
+    """A call that ended before it leaves all of the stream to the next, not only what that one applies."""
+
+    def edit(name: str) -> Result:
+        return world.edit("--state", world.root / f"{name}.more", "--consolidate", "run", *options)
+
+    edit("whole")
+    for name, step, moment in (("edits", 3, (Session, "count")), ("consolidation", 1, (Session, "consolidate"))):
+
+        def killed(name: str = name, step: int = step, moment: tuple[type, str] = moment) -> None:
+            at_call(step, [moment], die)
+            edit(name)
+
+        assert in_child(killed) < 0
+        assert edit(name).code == 0
+        state = world.root / f"{name}.more"
+        assert state.read_bytes() == (world.root / "whole.more").read_bytes(), name
+        before = tree(world.root)
+        assert edit(name).code == 0
+        assert tree(world.root) == before, "a further call has nothing to consolidate"

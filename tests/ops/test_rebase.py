@@ -315,3 +315,20 @@ def test_from_python(bases: Bases) -> None:
         report = model.rebase(bases.new.model)
     assert (report.still_failed, report.lost) == (["e1", "e2"], [])
     assert_same_state(bases.new.sidecar, bases.once(line(0), line(1)))
+
+
+def test_the_last_of_two_answers_stays_the_last(bases: Bases) -> None:
+    bases.edit(0, options=CALM)
+    bases.edit(0, id="other", target="g")
+    assert run("revert", bases.world.model, "e1").code == 0
+    bases.edit(0, options=("--reapply",))
+    assert bases.rebase("--json").json["superseded"] == ["other"]
+
+
+def test_a_retry_that_a_revert_made_again_stays_before_what_came_later(bases: Bases) -> None:
+    bases.edit(3, options=QUICK)
+    bases.edit(0)
+    run("edit", bases.world.model, "--retry", "e1")
+    bases.edit(0, id="other", target="g")
+    run("revert", bases.world.model, "e4")
+    assert bases.rebase("--json").json["superseded"] == ["e1"]

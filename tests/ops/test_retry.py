@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -270,3 +271,28 @@ def test_a_try_that_supersedes_an_edit_names_it(refused: World) -> None:
     assert done.code == 0, done.err
     assert "other supersedes e1: same picture and question, another answer" in done.err
     assert run("status", refused.model, "--json").json["statuses"]["superseded"] == 1
+
+
+def test_a_refused_retry_leaves_what_was_written(world: World) -> None:
+    world.write([line(0)])
+    world.edit("--set", "max_steps=1", "--set", "last=1")
+    assert run("edit", world.model, "--retry", *REFUSING, "--json").json["counts"] == {"not-learnt": 1}
+    assert run("edit", world.model, "--consolidate", "anew").code == 0
+    assert run("status", world.model, "--json").json["statuses"]["learnt"] == 1
+    (checked,) = run("eval", world.model, "--json").json["per_edit"]
+    assert checked["verdict"] == "holds"
+    world.write([line(0, id="other", target="g")])
+    assert world.edit("--json").json["superseded"] == {"other": ["e1"]}
+
+
+def test_a_retry_whose_steps_are_taken_back_records_no_margin_of_them(world: World) -> None:
+    """Each of the four edits is rehearsed by a step too long, which leaves no number finite."""
+    words = ("a photo of", "what colour is it ?", "a dog", "a cat", "the fox")
+    anchors = world.write([{"question": each} for each in words], "anchors.jsonl")
+    settings = ("anchors.size=2", "max_steps=1", "last=1", "criterion=margin")
+    run("init", world.model, "--anchors", anchors, *(word for each in settings for word in ("--set", each)))
+    questions = ("what colour is it ?", "who is it ?")
+    world.write([line(number, question=questions[number % 2], target="b") for number in range(4)])
+    world.edit()
+    assert run("edit", world.model, "--retry", *REFUSING).code in (0, 3)
+    assert all(math.isfinite(margin) for entry in world.entries() for _, margin in entry["looks"])

@@ -313,3 +313,23 @@ def test_an_image_that_was_not_stored_is_read_from_its_path(runs: Runs, world: W
 def test_a_missing_state(world: World) -> None:
     refused = revert(world, "e1")
     assert (refused.code, tree(world.root).keys() & {"s.more", "s.more.d"}) == (5, set())
+
+
+@pytest.mark.parametrize("options", [("--consolidate", "run"), ("--batch",)])
+def test_what_was_written_together_goes_with_its_edits_also_after_an_earlier_run(
+    runs: Runs, world: World, options: tuple[str, ...]
+) -> None:
+    edit(world, [0], *JOINT)
+    edit(world, [1, 2], *options)
+    assert revert(world, "--last", 2).code == 0
+    assert_same_state(world.sidecar, runs.of([0], *JOINT).sidecar)
+    assert run("verify", world.model, "--deep", "--state", world.sidecar).code == 0
+
+
+def test_what_is_made_again_keeps_its_time(world: World) -> None:
+    edit(world, range(3), *SMALL)
+    revert(world, "e1")
+    times: dict[str, set[str]] = {}
+    for entry in world.entries():
+        times.setdefault(entry["id"], set()).add(entry["time"])
+    assert len(times["e2"]) == len(times["e3"]) == 1

@@ -271,6 +271,7 @@ class Passes:
         """
         sites, attempt, last, tally = self.model.sites, self.attempt, self.last, self.tally
         before, scores, loss = sites.snapshot(), self.scores, self.loss(chosen)
+        margins = dict(tally.margins)
         last.forget_steps()
         again = [*chosen, *(number for number in also if number not in chosen)]
         tally.writes += 1
@@ -287,7 +288,7 @@ class Passes:
                 last.worsened = [number for number in past if self.scores[number].nll > scores[number].nll]
                 return ""
         sites.restore(before)
-        self.scores, tally.writes = scores, tally.writes - 1
+        self.scores, tally.margins, tally.writes = scores, margins, tally.writes - 1
         return NO_STEP if finite else NOT_FINITE
 
 
