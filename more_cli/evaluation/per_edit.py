@@ -157,4 +157,6 @@ def probes_hash(probes: Iterable[Probe]) -> str:
 
 
 def _content(probe: Probe) -> list[object]:
-    return [probe.kind, [image.sha256 for image in probe.query.images], probe.query.question, probe.target]
+    query, turns = probe.query, list(map(list, probe.query.turns))
+    asked = probe.kind, [image.sha256 for image in query.images], query.question, probe.target
+    return [*asked, turns] if turns else [*asked]

@@ -16,6 +16,7 @@ from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
 from more_cli.model.batches import Encoded, Query, Span
+from more_cli.model.families import Family
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 
@@ -95,6 +96,16 @@ References = Callable[[Sequence[Probe]], Sequence[Reference]]
 """Source of the baseline's answers: asked now, or cached."""
 
 
+LONG_TEXT = 256
+"""Bytes of question and target below which a probe is taken to fit the model's context."""
+
+
+def may_not_fit(probe: Probe, family: Family) -> bool:
+    """Return whether a model of this family might not take a probe, so that it must be encoded to know."""
+    text = probe.query.question + (probe.target or "")
+    return len(text.encode()) >= LONG_TEXT or family.refuses(len(probe.query.images), alone=True) is not None
+
+
 def probes_of(edit: Edit) -> Iterator[Probe]:
     """Yield every probe of an edit: the edit itself, its variants, its portability and its locality questions."""
     query = Query.of(edit)
@@ -162,6 +173,8 @@ def _targets(runtime: Runtime, editor: Editor, probes: Sequence[Probe], generate
     if generate:
         longest = max(len(sequence.target) for sequence in encoded)
         tokens = _greedy(runtime, queries, encoded, parts, longest + SPARE_TOKENS)
+        # Not what a longer target of the batch left room for: an edit's score is not its neighbours'.
+        tokens = [ids[: len(one.target) + SPARE_TOKENS] for ids, one in zip(tokens, encoded, strict=True)]
         answers = [runtime.prompter.text(ids) for ids in tokens]
         for row, probe, answer, ids in zip(values, probes, answers, tokens, strict=True):
             stops = bool(ids) and ids[-1] in runtime.prompter.stops

@@ -78,7 +78,7 @@ class Columns:
         line, tags = dict[str, Any](), dict[str, Any]()
         for column, value in row.items():
             name = self._field(column)
-            if _is_empty(value):
+            if _is_empty(value) or (name and name != "tags" and _is_nan(value)):
                 continue
             if name == "tags":
                 tags |= _tags(column, value)
@@ -108,7 +108,10 @@ class Columns:
 def _put(line: dict[str, Any], name: str, column: str, value: Any) -> None:
     outer, _, part = name.partition(".")
     if part:
-        (probe,) = line.setdefault(outer, [{}])
+        probes = line.setdefault(outer, [{}])
+        if len(probes) != 1 or not isinstance(probes[0], dict):
+            raise DataError(f"`{outer}` and `{shorten(column)}` both give probes", "leave one of the columns out")
+        (probe,) = probes
         probe[part] = _image(column, value) if part == "image" else _one(column, value)
     elif name in _TEXTS:
         line[name] = _one(column, value)
@@ -142,7 +145,7 @@ def _one(column: str, value: Any) -> Any:
         if len(value) != 1:
             raise DataError(f"`{shorten(column)}` has {len(value)} values", "keep the one that is right")
         return _one(column, value[0])
-    return str(value) if isinstance(value, int | float) else value
+    return value if isinstance(value, str | bytes | Mapping) else str(value)
 
 
 def _image(column: str, value: Any) -> Any:
@@ -172,6 +175,11 @@ def _json_value(column: str, value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _is_nan(value: Any) -> bool:
+    """Return whether a cell is what tables of numbers have in place of a missing one."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _is_empty(value: Any) -> bool:

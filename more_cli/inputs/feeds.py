@@ -22,6 +22,9 @@ from more_cli.inputs.records import Record, lines, opened
 POLL = 0.1
 """Seconds between two checks whether the file has grown or the feed was closed."""
 
+_TAIL = 256
+"""Bytes of a watched file that are compared before more of it is read."""
+
 
 class Feed(ABC):
     """A source of records that ends by itself or is closed."""
@@ -118,12 +121,9 @@ class Watch(Feed):
         self._grown = time.monotonic()
 
     def change(self, file: BinaryIO) -> str:
-        """Return `was cut` or `was replaced` if that happened to the open file, else nothing."""
-        now = os.fstat(file.fileno())
-        if now.st_size < file.tell():
-            return "was cut"
+        """Return `was replaced` if the path names another file than the open one, else nothing."""
         try:
-            return "" if os.path.samestat(now, os.stat(self.path)) else "was replaced"
+            return "" if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)) else "was replaced"
         except OSError:  # deleted: the open file is read until there is a new one
             return ""
 
@@ -157,14 +157,19 @@ class _Growing:
         self._file = file
         self._change = ""
         self._ended = False
+        self._tail = b""
+        """What was read last: a file that was rewritten in place has something else there."""
 
     def readline(self, limit: int) -> bytes:
         """Return the next line, at most `limit` bytes of it; empty at the end of the file."""
         held = b""
         while not self._ended:
-            piece = self._file.readline(limit - len(held))
+            self._change = self._change or self._lost()
+            gone = self._change in ("was cut", "was rewritten")
+            piece = b"" if gone else self._file.readline(limit - len(held))
             held += piece
             if piece:
+                self._tail = piece[-_TAIL:]
                 self._watch.note_growth()
                 if held.endswith(b"\n") or len(held) >= limit:
                     return held
@@ -172,7 +177,7 @@ class _Growing:
                 # Everything written before the replacement has been read: an unfinished line stays unfinished.
                 self._watch.report_restart(self._change)
                 self._ended = True
-                return held
+                return b"" if gone else held
             else:
                 self._change = self._watch.change(self._file)
                 if not self._change and self._watch.wait():
@@ -180,3 +185,12 @@ class _Growing:
                     if held:
                         self._watch.report_unfinished_line()
         return b""
+
+    def _lost(self) -> str:
+        """Return `was cut` or `was rewritten` if what was read is no longer in the open file, else nothing."""
+        descriptor, read = self._file.fileno(), self._file.tell()
+        if os.fstat(descriptor).st_size < read:
+            return "was cut"
+        if not hasattr(os, "pread"):  # Windows
+            return ""
+        return "" if os.pread(descriptor, len(self._tail), read - len(self._tail)) == self._tail else "was rewritten"

@@ -234,15 +234,23 @@ class Repeats:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int]] = {}
         self._latest: dict[str, str] = {}  # subject -> content of the last edit about it
+        self._read: set[str] = set()  # ids since the stream began; a watched file can begin anew
+        self._line = 0
 
     def admit(self, record: Record, id: str, content: str, subject: str) -> bool | Problem:
         """Return whether the record is new (a plain repeat is not), or why it cannot be accepted."""
         if clash := id_conflict(record, self._seen, id, content):
             return clash
-        if id not in self._seen:
-            self._seen[id] = content, record.line
+        if record.line <= self._line:
+            self._read.clear()
+            self._latest.clear()
+        self._line = record.line
+        if id not in self._read:
+            is_new = id not in self._seen
+            self._seen.setdefault(id, (content, record.line))
+            self._read.add(id)
             self._latest[subject] = content
-            return True
+            return is_new
         if self._latest[subject] != content:
             first = f"repeats line {self._seen[id][1]}, which a later line corrected"
             return record.wrong(first, "to make it again, give this line an `id` of its own")

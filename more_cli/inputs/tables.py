@@ -139,12 +139,13 @@ def _check_columns(where: str, count: int) -> None:
 
 
 def _parquet_rows(path: Path) -> Iterator[Record]:
-    # pyarrow's own pool reserves a gigabyte of addresses when a file is opened, which the limit below counts.
+    # pyarrow's own pool reserves a gigabyte of addresses when it is first used, which the limit below must not count.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
-        import pyarrow.parquet  # noqa: F401
+        import pyarrow.parquet
     except ImportError:
         raise UsageError("a Parquet file needs pyarrow", install_hint("tables")) from None
+    pyarrow.allocate_buffer(1)  # where somebody imported it before, the reserve is made now
     with opened(path) as file:
         seconds = _SECONDS + os.fstat(file.fileno()).st_size // _PER_SECOND
     try:  # a few bytes can become any number of them, and what the file says of itself may be wrong

@@ -49,7 +49,7 @@ def load_runtime(
 ) -> Runtime:
     """Load a checkpoint's weights and processor; a device map leaves `reserve` bytes of each device free.
 
-    `blueprint` is what `load_blueprint` gave for the same `asking`, if the caller has it.
+    `asking` is that of a recipe; `blueprint` is what `load_blueprint` gave for the same, if the caller has it.
 
     Raises:
         StateError: the files do not make a model, the processor does not fit it, or a library is missing.

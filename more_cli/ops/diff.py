@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from more_cli.editors.base import EditRequest
-from more_cli.errors import UsageError
+from more_cli.errors import DataError, UsageError
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity
@@ -167,6 +167,10 @@ def _answers(
         for number, edit in enumerate(edits):
             progress(number, len(edits), f"asking {source.path.name}: {edit.id}")
             query = EditRequest.of(edit.source.ledger.edit_of(edit.entry)).query
-            (tokens,) = session.runtime.generate([query], ANSWER_TOKENS)
+            try:
+                (tokens,) = session.runtime.generate([query], ANSWER_TOKENS)
+            except DataError:  # an edit that was refused because it makes no prompt
+                said.append("")
+                continue
             said.append(session.runtime.prompter.spoken(tokens))
     return said, session.runtime

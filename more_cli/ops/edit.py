@@ -19,10 +19,10 @@ from typing import Any
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import EditRequest
 from more_cli.errors import DataError, StateError, StreamErrors
+from more_cli.evaluation.probes import may_not_fit, probes_of
 from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.records import Problem, given
-from more_cli.model.batches import Query
 from more_cli.model.families import Family, family_of
 from more_cli.model.loading import load_fitting_prompter, load_prompter
 from more_cli.model.machine import Machine
@@ -425,8 +425,11 @@ def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
     yield from rest
 
 
-LONG_TEXT = 256
-"""Bytes of question and target below which the context is not checked: the editor refuses an edit that does not fit."""
+FIELDS = {
+    "gen_text": "rephrases", "gen_image": "image_rephrases", "portability": "portability",
+    "loc_text": "locality", "loc_image": "locality",
+}  # fmt: skip
+"""Field of an edit line that has the probes of a kind."""
 
 
 class EditCheck:
@@ -468,12 +471,14 @@ class EditCheck:
             return Problem(f"{edit.source}:{edit.line}", *refused, edit.line)
         self._probes += len(edit.locality)
         self._anchors_too += sum(identity(probe) in self.anchors for probe in edit.locality)
-        if len((edit.question + edit.target).encode()) < LONG_TEXT:
-            return None
-        try:
-            self.prompter.encode(Query.of(edit), edit.target)
-        except DataError as error:
-            return Problem(f"{edit.source}:{edit.line}", error.message, error.hint, edit.line)
+        for probe in probes_of(edit):
+            if not may_not_fit(probe, self.family):
+                continue
+            try:
+                self.prompter.encode(probe.query, probe.target)
+            except DataError as error:
+                field = "" if probe.kind == "rel" else f"`{FIELDS[probe.kind]}`: "
+                return Problem(f"{edit.source}:{edit.line}", f"{field}{error.message}", error.hint, edit.line)
         return None
 
     def notes(self) -> list[str]:

@@ -18,7 +18,7 @@ from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
 from more_cli.evaluation.names import METRICS, SUCCESS_METRICS, all_groups, metric_of
 from more_cli.evaluation.per_edit import EditScores, by_edit, headline
-from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, probes_of, run_probes
+from more_cli.evaluation.probes import Probe, ProbeScore, locality_probes, may_not_fit, probes_of, run_probes
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_probes
 from more_cli.model.batches import Query
@@ -220,7 +220,11 @@ def _run(
     started = time.monotonic()
     with session.attached() as replayed:
         report.replayed = replayed
-        asked = [probe for probe in probes if probe.edit not in refused or _is_prompt(session, probe)]
+        family = session.runtime.prompter.family
+        doubtful = (probe.edit in refused or may_not_fit(probe, family) for probe in probes)
+        asked = [
+            probe for probe, doubt in zip(probes, doubtful, strict=True) if not doubt or _is_prompt(session, probe)
+        ]
         scored = {id(score.probe): score for score in _scored(session, asked, progress, "scoring probes")}
         report.scores = [scored.get(id(probe)) or ProbeScore(probe, answer=None) for probe in probes]
         if ask_base:
@@ -229,8 +233,8 @@ def _run(
                 answers = _scored(session, edits, progress, "asking the base")
             report.base_answers = {score.probe.edit: score.answer or "" for score in answers}
     for score in report.scores:
-        if score.probe.edit in refused and not score.probe.is_locality:
-            # It was not written: what the model says by itself is no success of the edit.
+        if (score.probe.edit in refused or score.answer is None) and not score.probe.is_locality:
+            # What the model says by itself is no success of an edit that was not written, nor is what cannot be asked.
             score.values |= dict.fromkeys(SUCCESS_METRICS, 0.0)
     report.seconds = time.monotonic() - started
     return report
@@ -243,7 +247,7 @@ def _scored(session: Session, probes: Sequence[Probe], progress: Progress, what:
 
 
 def _is_prompt(session: Session, probe: Probe) -> bool:
-    """Return whether a probe can be turned into a prompt; that is why some edits were refused."""
+    """Return whether a probe can be turned into a prompt."""
     with suppress(DataError):
         session.runtime.encode(probe.query, probe.target)
         return True

@@ -382,7 +382,7 @@ def _existing(
     other = next(name for name in differs if differs[name])
     add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
-        f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'edit')})",
+        f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'ledger line')})",
         f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
 

@@ -25,8 +25,6 @@ from more_cli.text import listed, shorten
 
 Moment = tuple[datetime, int, int]
 """When an edit was made: time, number of its state, number of its ledger line."""
-
-
 START = datetime.min.replace(tzinfo=UTC)
 """Before every edit."""
 

@@ -152,7 +152,7 @@ def _of_folder(folder: Path, progress: Progress) -> bytes:
 def _files(folder: Path) -> list[str]:
     """Return the names of the files that a signature of a folder covers: all but hidden ones, and itself."""
     with disk_errors(folder):
-        found = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+        found = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() or path.is_symlink()]
     shown = (file.as_posix() for file in found if not any(part.startswith(".") for part in file.parts))
     return [name for name in shown if name not in (NAME, SIGNATURE)]
 

@@ -88,7 +88,7 @@ class WholeStream(Stream):
     """What became of a stream, and of each edit."""
 
     edits: list[EditResult]
-    """one per edit of the stream"""
+    """one per edit that this command applied or, as a dry `--retry`, would try again"""
     problems: list[str]
     """bad lines left out with `--on-error skip`, one sentence each"""
 

@@ -80,7 +80,7 @@ class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"
     created: bool
     """whether this command wrote the state"""
     edits: int
-    """edits in the state"""
+    """ledger lines in the state: edits, further tries, consolidations, sets of anchors"""
     anchors: int
     """anchors in the state"""
     pictured: int
@@ -174,7 +174,7 @@ class StatusOutput(Printed, schema="more.status/1", command="more status [MODEL]
     hub: HubPin | None
     """the commit on the hub that the base is; `null` for any other folder"""
     edits: int
-    """edits in the state"""
+    """ledger lines in the state: edits, further tries, consolidations, sets of anchors"""
     behind: int
     """ledger lines that the state does not have yet"""
     statuses: dict[str, int]

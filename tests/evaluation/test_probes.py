@@ -9,8 +9,9 @@ import torch
 from more_cli.editors.base import EditContext
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.evaluation.names import Yardstick
-from more_cli.evaluation.per_edit import by_edit
+from more_cli.evaluation.per_edit import by_edit, probes_hash
 from more_cli.evaluation.probes import Probe, ProbeScore, ask, probes_of, run_probes
+from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
 from more_cli.ops.evaluate import by_age, summarise
 from support.editing import an_edit, picture, recipe, requests
@@ -55,6 +56,23 @@ def test_a_learnt_edit_scores_as_learnt_and_locality_sees_the_change(runtime, si
     with editor.attach(runtime), runtime.base():
         (base,) = run_probes(runtime, editor, [Probe("e", "rel", edit.query, edit.target)])
     assert base.values["tf_exact"] == 0.0
+
+
+def test_a_score_does_not_depend_on_the_other_probes(runtime, sites, tmp_path) -> None:
+    editor = MoreEditor.fresh(recipe(), sites)
+    query = requests(tmp_path, 1)[0].query
+    short, long = Probe("e", "rel", query, "r"), Probe("e", "rel", query, "r g b " * 30)
+    with editor.attach(runtime):
+        (alone,) = run_probes(runtime, editor, [short])
+        beside, _ = run_probes(runtime, editor, [short, long])
+    assert (beside.answer, beside.values) == (alone.answer, pytest.approx(alone.values))
+
+
+def test_the_earlier_turns_are_part_of_what_was_asked(tmp_path: Path) -> None:
+    query = requests(tmp_path, 1)[0].query
+    probe = Probe("e", "rel", query, "r")
+    talked = replace(probe, query=replace(query, turns=(Turn("user", "Hello."), Turn("assistant", "Hello."))))
+    assert probes_hash([probe]) != probes_hash([talked])
 
 
 def test_the_summary_names_metrics_in_full(runtime, sites, tmp_path) -> None:

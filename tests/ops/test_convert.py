@@ -116,6 +116,11 @@ def test_parquet_with_pictures_and_times(folder: Path) -> None:
     (line,) = converted("a.parquet")
     assert base64.b64decode(line["image"].partition(",")[2]) == data
     assert (line["target"], line["tags"]) == ("3", {"at": "2026-01-02 03:04:05", "score": None})
+    dated, missing = row | {"target": datetime.date(2026, 1, 2)}, row | {"target": float("nan")}
+    parquet.write_table(pa.Table.from_pylist([dated]), "b.parquet")
+    assert converted("b.parquet")[0]["target"] == "2026-01-02"
+    parquet.write_table(pa.Table.from_pylist([missing]), "c.parquet")
+    assert_refused(run("convert", "c.parquet", "-o", "c.jsonl"), 4, "c.parquet:1: `target` is missing")
 
 
 def test_columns_of_other_names(folder: Path) -> None:
@@ -338,6 +343,8 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.csv", b"question,target\n\xe9,b\n", 4, "not UTF-8"),
         ("a.csv", "question,target\n".encode("utf-16"), 4, "is UTF-16"),
         ("a.csv", b'question,target,rephrases\na,b,"[1,"\n', 4, "a.csv:2: `rephrases` is not JSON"),
+        ("a.csv", b"question,target,locality,locality.question\na,b,c,d\n", 4,
+         "a.csv:2: `locality` and `locality.question` both give probes"),
         ("a.parquet", b"PAR1" + bytes(100), 4, "`a.parquet` is not a readable Parquet file"),
         ("a.json", b"[{}]", 4, "a.json:1: `question` is missing"),
         ("a.json", b'["a"]', 4, "a.json:1: must be a JSON object"),

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from more_cli.errors import DataError
 from more_cli.inputs import records
+from more_cli.inputs.edits import Edit, iter_edits
 from more_cli.inputs.feeds import Pipe, Watch
 from more_cli.inputs.records import Problem, Record
 from more_cli.model.machine import Machine
@@ -422,6 +424,37 @@ def test_a_file_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path: Pat
     assert torn.problem.text.endswith("was it cut off?")
     begins = "reading it from its beginning"
     assert followed.said == [f"`{path}` was cut: {begins}", f"`{path}` was replaced: {begins}"]
+
+
+def test_a_file_that_is_rewritten_in_place_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "grows.jsonl"
+    path.write_bytes(b"1\n2\n")
+    with Followed(path) as followed:
+        followed.wait_for(1, 2)
+        path.write_bytes(b"0\n1\n2\n")
+        followed.wait_for(1, 2, 0, 1, 2)
+        with open(path, "ab", buffering=0) as file:
+            file.write(b'{"half')
+            time.sleep(0.3)
+            file.truncate(2)
+            followed.wait_for(1, 2, 0, 1, 2, 0)
+    begins = "reading it from its beginning"
+    assert followed.said == [f"`{path}` was rewritten: {begins}", f"`{path}` was cut: {begins}"]
+
+
+def test_a_file_that_is_read_again_may_hold_a_correction(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "p.png")
+
+    def record(number: int, id: str, target: str) -> Record:
+        value = {"id": id, "image": "p.png", "question": "What?", "target": target}
+        return Record("s.jsonl", number, value)
+
+    once = [record(1, "a", "x"), record(2, "b", "y")]
+    again = [*once, *once, record(3, "c", "z"), record(4, "a", "x")]
+    *edits, wrong = iter_edits(again, tmp_path)
+    assert [edit.id for edit in edits if isinstance(edit, Edit)] == ["a", "b", "c"]
+    assert isinstance(wrong, Problem)
+    assert "repeats line 1, which a later line corrected" in wrong.text
 
 
 def test_a_watch_ends_when_nothing_comes_any_more(tmp_path: Path) -> None:

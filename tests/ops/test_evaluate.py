@@ -552,3 +552,26 @@ def test_a_folder_that_is_not_writable_is_refused_at_once(world: World, monkeypa
     monkeypatch.setattr("os.access", lambda _path, mode, **_: mode != os.W_OK)
     refused = run("eval", world.model, "--report", world.root / "a.md")
     assert (refused.code, "is not writable" in refused.err) == (5, True)
+
+
+# --- questions that the model cannot be asked ---
+
+
+def test_a_probe_that_does_not_fit_the_model_is_refused_with_its_edit(tmp_path: Path) -> None:
+    world = World(tmp_path, text_layers=1)
+    world.write([line(0), line(1, rephrases=["short ?", "what colour is it ? " * 300])])
+    refused = world.edit(*QUICK)
+    assert refused.code == 4
+    assert re.search(r"edits\.jsonl:2: `rephrases`: question and target take [\d,]+ tokens", refused.err)
+    assert not world.sidecar.exists()
+
+
+def test_a_state_that_has_such_a_probe_is_scored_and_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, text_layers=1)
+    world.write([line(0, rephrases=["what colour is it ? " * 300])])
+    with monkeypatch.context() as patch:
+        patch.setattr("more_cli.ops.edit.may_not_fit", lambda *_: False)
+        assert world.edit(*QUICK).code == 3
+    scored = run("eval", world.model, "--json")
+    assert scored.code == 0, scored.err
+    assert scored.json["metrics"]["gen_text.gen_exact"]["value"] == 0.0

@@ -304,3 +304,13 @@ def test_a_delta_replaces_a_delta_only(world: World, tmp_path: Path) -> None:
     out.unlink()
     assert run("export", world.model, "-o", out, "--format", "delta").code == 0
     assert run("export", world.model, "-o", out, "--format", "delta", "--force").code == 0
+
+
+def test_an_adapter_of_somebody_else_is_not_replaced(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "theirs"
+    (out / "checkpoint-500").mkdir(parents=True)
+    (out / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
+    before = tree(out)
+    assert world.edit("--limit", 1).code == 0
+    assert run("export", world.model, "-o", out, "--force").code == 2
+    assert tree(out) == before

@@ -332,6 +332,7 @@ def test_a_merged_folder_is_signed_whole(world: World, merged: Path) -> None:
         (lambda folder: (folder / "model.safetensors").open("ab").write(b"x"), "`model.safetensors` has changed"),
         (lambda folder: (folder / "README.md").unlink(), "`README.md` is missing"),
         (lambda folder: (folder / "a\nb.py").write_text("x"), "b.py` is not signed"),
+        (lambda folder: (folder / "elsewhere").symlink_to(folder.parent), "`elsewhere` is not signed"),
     ],
 )
 def test_a_signed_folder_that_was_changed(
