@@ -6,14 +6,14 @@ An edit that was refused is scored like the others, so that its answers are know
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from more_cli.errors import DataError
+from more_cli.errors import DataError, StreamErrors
 from more_cli.evaluation.gates import Judgement
 from more_cli.evaluation.metrics import RESAMPLES, SEED, Estimate, estimate
 from more_cli.evaluation.names import METRICS, SUCCESS_METRICS, all_groups, metric_of
@@ -33,7 +33,7 @@ from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, Status, failed_sentence
 from more_cli.store.target import Target
-from more_cli.text import counted
+from more_cli.text import counted, shorten
 
 STATE = "state"
 """Source of the probes when no file is given."""
@@ -181,7 +181,7 @@ def evaluate_probes(
     answers the questions that have an answer as well.
 
     Raises:
-        StreamErrors: the file has problems.
+        StreamErrors: the file has problems, or questions that the model cannot be asked.
     """
     session, probes, left_out = open_session(target, machine, progress, runtime), list[Probe](), 0
     anchors = _anchors(session)
@@ -192,6 +192,7 @@ def evaluate_probes(
             probes += locality_probes(question.id, [question])
         else:
             probes.append(Probe(question.id, "rel", Query.of(question), question.answer))
+    _require_prompts(session, probes, file.name)
     report = _run(session, file.name, probes, progress, ask_base)
     report.reproduce["probes"] = sha256_file(file)
     report.left_out = left_out
@@ -244,6 +245,24 @@ def _scored(session: Session, probes: Sequence[Probe], progress: Progress, what:
     return run_probes(
         session.runtime, session.editor, probes, on_progress=lambda done, total: progress(done, total, what)
     )
+
+
+def _require_prompts(session: Session, probes: Iterable[Probe], name: str) -> None:
+    """Refuse a file with questions that the model cannot be asked.
+
+    Raises:
+        StreamErrors: there are some; each is named by its id.
+    """
+    prompter, problems, hint = session.runtime.prompter, list[str](), ""
+    for probe in probes:
+        if may_not_fit(probe, prompter.family):
+            try:
+                prompter.encode(probe.query, probe.target)
+            except DataError as error:
+                problems.append(f"{name}: `{shorten(probe.edit)}`: {error.message}")
+                hint = hint or error.hint
+    if problems:
+        raise StreamErrors(problems, hint)
 
 
 def _is_prompt(session: Session, probe: Probe) -> bool:

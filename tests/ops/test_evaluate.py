@@ -575,3 +575,10 @@ def test_a_state_that_has_such_a_probe_is_scored_and_it_fails(tmp_path: Path, mo
     scored = run("eval", world.model, "--json")
     assert scored.code == 0, scored.err
     assert scored.json["metrics"]["gen_text.gen_exact"]["value"] == 0.0
+
+
+def test_a_file_of_probes_that_do_not_fit_is_refused_by_name(world: World) -> None:
+    lines = [{"id": "long", "question": "what colour is it ? " * 300}, {"question": "what ?", "answer": "r"}]
+    refused = run("eval", world.model, "--probes", world.write(lines, "probes.jsonl"))
+    assert refused.code == 4
+    assert "error: probes.jsonl: `long`: question and target take " in refused.err
