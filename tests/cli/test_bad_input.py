@@ -539,13 +539,13 @@ def changed_recipe_in_a_dry_run(world):
     return *changed_recipe(world), "--dry-run"
 
 
-@case(5, "exists, with another recipe (0 edits)")
+@case(5, "exists, with another recipe (0 ledger lines)")
 def another_recipe_for_init(world):
     run("init", world.model)
     return "init", world.model, "--set", "rank=4"
 
 
-@case(5, "exists, with another recipe (1 edit)")
+@case(5, "exists, with another recipe (1 ledger line)")
 def another_recipe_for_init_after_an_edit(world):
     run(*edit(world, "--limit", 1))
     return "init", world.model, "--set", "rank=4"
