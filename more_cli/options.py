@@ -170,8 +170,8 @@ class EditOptions(RecipeOptions, FileOptions):
     """For a new state: questions whose answers must not change, in place of those that edits bring; of `more.toml`."""
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",
-        "After the last edit, write again what does not hold: of this stream since the last consolidation (run) or of "
-        "all edits (all). Or write all edits again, together (anew).",
+        "After the last edit, write together what does not hold, of this stream's edits since the last consolidation "
+        "(run) or of all edits (all), or write all edits anew (anew).",
         panel=WRITING,
     )
     batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 MAX_DEPTH = 32
@@ -129,12 +129,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 def listed(items: Sequence[object], shown: int, separator: str = ", ") -> str:
     """Return the first `shown` items as text, and how many more there are."""
-    return separator.join(str(item) for item in items[:shown]) + and_more(items, shown)
-
-
-def and_more(items: Sized, shown: int) -> str:
-    """Return how many items there are beyond those `shown`, as ` and 3 more`; empty where there are none."""
-    return f" and {len(items) - shown:,} more" if len(items) > shown else ""
+    rest = f" and {len(items) - shown:,} more" if len(items) > shown else ""
+    return separator.join(map(str, items[:shown])) + rest
 
 
 def verb(number: int, one: str, many: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -224,7 +223,7 @@ def _run(
         family = session.runtime.prompter.family
         doubtful = (probe.edit in refused or may_not_fit(probe, family) for probe in probes)
         asked = [
-            probe for probe, doubt in zip(probes, doubtful, strict=True) if not doubt or _is_prompt(session, probe)
+            probe for probe, doubt in zip(probes, doubtful, strict=True) if not (doubt and _misfit(session, probe))
         ]
         scored = {id(score.probe): score for score in _scored(session, asked, progress, "scoring probes")}
         report.scores = [scored.get(id(probe)) or ProbeScore(probe, answer=None) for probe in probes]
@@ -253,24 +252,22 @@ def _require_prompts(session: Session, probes: Iterable[Probe], name: str) -> No
     Raises:
         StreamErrors: there are some; each is named by its id.
     """
-    prompter, problems, hint = session.runtime.prompter, list[str](), ""
+    problems, hint = list[str](), ""
     for probe in probes:
-        if may_not_fit(probe, prompter.family):
-            try:
-                prompter.encode(probe.query, probe.target)
-            except DataError as error:
-                problems.append(f"{name}: `{shorten(probe.edit)}`: {error.message}")
-                hint = hint or error.hint
+        if may_not_fit(probe, session.runtime.prompter.family) and (error := _misfit(session, probe)):
+            problems.append(f"{name}: `{shorten(probe.edit)}`: {error.message}")
+            hint = hint or error.hint
     if problems:
         raise StreamErrors(problems, hint)
 
 
-def _is_prompt(session: Session, probe: Probe) -> bool:
-    """Return whether a probe can be turned into a prompt."""
-    with suppress(DataError):
+def _misfit(session: Session, probe: Probe) -> DataError | None:
+    """Return why a probe cannot be turned into a prompt; None if it can."""
+    try:
         session.runtime.encode(probe.query, probe.target)
-        return True
-    return False
+    except DataError as error:
+        return error
+    return None
 
 
 def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
