@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 
-from more_cli.checkpoint.reader import Checkpoint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import ResourceError, StateError
 from more_cli.model.families import family_of
 from more_cli.model.keymap import auto_class, meta_model, quiet
@@ -19,6 +19,10 @@ from more_cli.recipe.tables import Asking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_FITTING = set[tuple[tuple[str, str], ...]]()
+"""The files of checkpoints whose processor fits the model: each by name and SHA-256."""
 
 
 class Blueprint(NamedTuple):
@@ -62,7 +66,7 @@ def load_runtime(
     import_library(checkpoint)
     require_right(checkpoint, machine)
     blueprint = blueprint or load_blueprint(checkpoint, **asking)
-    require_fit(checkpoint.path, *blueprint)
+    _require_fit_once(checkpoint, blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = machine.kernel(getattr(blueprint.model, "_supports_sdpa", False))
     try:
@@ -101,8 +105,16 @@ def load_fitting_prompter(
         StateError: processor or chat template are missing, do not load, or do not fit the model.
     """
     blueprint = load_blueprint(checkpoint, model, **asking)
-    require_fit(checkpoint.path, *blueprint)
+    _require_fit_once(checkpoint, blueprint)
     return blueprint.prompter
+
+
+def _require_fit_once(checkpoint: Checkpoint, blueprint: Blueprint) -> None:
+    """Check that a processor fits its model, unless this process has found it so with the same files."""
+    files = tuple(fingerprint(checkpoint, ()).items())
+    if files not in _FITTING:
+        require_fit(checkpoint.path, *blueprint)
+        _FITTING.add(files)
 
 
 def load_prompter(checkpoint: Checkpoint, model: PreTrainedModel | None = None, **asking: Unpack[Asking]) -> Prompter:

@@ -45,6 +45,9 @@ TEMPLATE_MEMORY, TEMPLATE_SECONDS = 256 << 20, 5
 """What a chat template may take: bytes and processor time."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 _NOT_INPUTS = {"input_ids", "attention_mask", "labels"}
+_RENDERED: dict[tuple[str, str, str, bool], dict[_Form, str]] = {}
+"""What chat templates made of their forms in this process: by template, special tokens, system message, and whether
+the model sees."""
 
 
 class Prompter:
@@ -71,8 +74,9 @@ class Prompter:
         self.decoder_start = decoder_start
         self._recent: OrderedDict[Query, _Prompted] = OrderedDict()
         self._bytes = 0
-        self._rendered: dict[_Form, str] = {}
         self._chat = self._chat_template()
+        named = json.dumps(self.tokenizer.special_tokens_map, sort_keys=True, default=str)
+        self._rendered = _RENDERED.setdefault((self._chat, named, system, self.family.sees), {})
         phrasing = Phrasing("") if self._chat else self.family.phrasing
         if phrasing is None:
             raise StateError(
@@ -185,10 +189,8 @@ class Prompter:
         if not self._chat:
             prompt = self._phrased(images, shape)
             return f"{self.system} {prompt}" if self.system else prompt
-        form = images, answer, shape
-        if form not in self._rendered:
-            self._rendered |= self._chatted([form])
-        return self._rendered[form]
+        (text,) = self._chatted([(images, answer, shape)])
+        return text
 
     def _phrased(self, images: int, shape: _Shape) -> str:
         """Return a prompt without a chat template: each earlier question with its answer on a line of its own."""
@@ -199,23 +201,27 @@ class Prompter:
             text += asked if role == "user" else f"{phrasing.appended}{phrasing.separator}{said}\n"
         return text
 
-    def _chatted(self, forms: Sequence[_Form]) -> dict[_Form, str]:
+    def _chatted(self, forms: Sequence[_Form]) -> list[str]:
         """Return what the chat template makes of a placeholder for a question, with so many images and this answer.
 
         A template is a program of the checkpoint, and what it does can depend on anything, also on the date and on
-        chance. So only its texts come into this process, once per form.
+        chance. So only its texts come into this process, once per form and for all prompters that have it.
 
         Raises:
             StateError: it fails, or takes too much time or memory.
         """
+        new = [form for form in forms if form not in self._rendered]
+        if not new:
+            return [self._rendered[form] for form in forms]
         try:
             texts = confined(
-                lambda: json.dumps([self._chat_text(*form) for form in forms]), TEMPLATE_MEMORY, TEMPLATE_SECONDS
+                lambda: json.dumps([self._chat_text(*form) for form in new]), TEMPLATE_MEMORY, TEMPLATE_SECONDS
             )
         except Exceeded as error:
             hint = "put the chat template that the model was trained with beside its config.json"
             raise StateError(f"{self._template_file()}: the chat template {error}", hint) from None
-        return dict(zip(forms, json.loads(texts), strict=True))
+        self._rendered.update(zip(new, json.loads(texts), strict=True))
+        return [self._rendered[form] for form in forms]
 
     def _chat_text(self, images: int, answer: str | None, shape: _Shape) -> str:
         turns = enumerate(shape)
@@ -251,8 +257,7 @@ class Prompter:
             return self._phrasing.separator, None
         pictured: list[_Form] = [(1, None, ())] if self.family.sees else []
         # In one go: what every command needs.
-        self._rendered |= self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
-        prompt, whole = self._rendered[0, None, ()], self._rendered[0, _ANSWER, ()]
+        prompt, whole, *_ = self._chatted([(0, None, ()), (0, _ANSWER, ()), *pictured])
         before, _, after = whole.partition(_ANSWER)
         end = min((token for token in self._control if token in after), key=after.index, default=None)
         if _ANSWER in whole and before.startswith(prompt):

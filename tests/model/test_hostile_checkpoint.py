@@ -85,8 +85,8 @@ def test_a_template_that_behaves_at_first_is_not_run_again(world: World) -> None
     honest = file.read_text()
     file.write_text("{{ range(99999) | random }}{{ messages[0].content[-1].text }}")
     try:
-        prompter = load_prompter(open_checkpoint(world.model))
-        assert len({prompter.render(Query((), "what ?")) for _ in range(20)}) == 1
+        loaded = [load_prompter(open_checkpoint(world.model)) for _ in range(5)]
+        assert len({prompter.render(Query((), "what ?")) for prompter in loaded * 4}) == 1
     finally:
         file.write_text(honest)
 

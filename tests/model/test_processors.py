@@ -15,6 +15,7 @@ from transformers import Qwen3VLProcessor as Qwen3
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import StateError
+from more_cli.model import loading
 from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.processors import load_processor, without_video
 from support import tiny
@@ -138,6 +139,22 @@ def test_images_that_the_vision_tower_does_not_take(tmp_path: Path, name: str) -
     with pytest.raises(StateError, match=re.escape(f"`{tmp_path / 'processor_config.json'}` {sizes}")) as caught:
         fit(tmp_path)
     assert "put the processor files that the model was trained with" in caught.value.hint
+
+
+def test_it_is_asked_once_and_again_after_a_file_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = [], loading.require_fit
+    monkeypatch.setattr(loading, "require_fit", lambda *given: (asked.append(given), ask(*given)))
+    monkeypatch.setattr(loading, "_FITTING", set())
+    family(tmp_path, "llava")
+    fit(tmp_path)
+    fit(tmp_path)
+    assert len(asked) == 1
+    file = tmp_path / "processor_config.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"image_processor": doubled(whole["image_processor"])}))
+    for _ in range(2):
+        with pytest.raises(StateError, match="makes images of 56 x 56 pixels"):
+            fit(tmp_path)
 
 
 def test_the_file_that_prepares_images_is_named(tmp_path: Path) -> None:
