@@ -25,15 +25,15 @@ def long(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
-def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twelve_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "long.json"
-    command = [sys.executable, str(BENCH / "long.py"), "run", "--edits", "30", "--out", str(out)]
+    command = [sys.executable, str(BENCH / "long.py"), "run", "--edits", "12", "--out", str(out)]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
     made = json.loads(out.read_text())
     taken = made["per_edit"]
-    assert {len(values) for values in taken.values()} == {30}
-    assert made["edits"] == sum(made["statuses"].values()) == 30
-    assert sum(writes > 0 for writes in taken["writes"]) >= 27, "the stream is one of real writes"
+    assert {len(values) for values in taken.values()} == {12}
+    assert made["edits"] == sum(made["statuses"].values()) == 12
+    assert sum(writes > 0 for writes in taken["writes"]) >= 10, "the stream is one of real writes"
     for writes, cpu, alone, bare in zip(*(taken[name] for name in ("writes", "cpu", "alone", "bare")), strict=True):
         assert (bare > 0 and 0 < alone < cpu) if writes else bare == alone == 0
     assert made["P_error"] < 1e-11
@@ -46,7 +46,7 @@ def test_thirty_edits(tmp_path: Path, long, monkeypatch: pytest.MonkeyPatch) -> 
     assert abs(made["state_bytes"][1] - made["state_bytes"][0]) < 200
     monkeypatch.setattr(shown, "read", lambda name: made if name == "long.json" else read(name))
     page = "\n".join(shown.page())
-    assert page.startswith("# A stream of 30 edits\n")
+    assert page.startswith("# A stream of 12 edits\n")
     assert "nan" not in page
 
 

@@ -6,6 +6,7 @@ in the files below: arithmetic, files, refusals, and the command line with a ses
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,31 @@ FAST = (
 """Folders and files of the first check, which takes less than a minute: measure before you add one."""
 
 
+@cache
 def is_fast(path: Path) -> bool:
     """Tell whether a file of tests belongs to the first check."""
     return any(path.is_relative_to(TESTS / name) for name in FAST)
 
 
+def is_lab(path: Path) -> bool:
+    """Tell whether a file of tests belongs to the laboratory."""
+    return path.relative_to(TESTS).parts[0] in LAB
+
+
 def tier(path: Path, slow: bool) -> str:
     """Return the tier of a test in this file."""
-    if path.relative_to(TESTS).parts[0] in LAB:
+    if is_lab(path):
         return "lab"
     return "slow" if slow else "tool"
+
+
+def may_hold(path: Path, asked: str) -> bool:
+    """Tell whether a file of tests may hold one that the expression of `-m` asks for."""
+    if asked == "fast":
+        return is_fast(path)
+    if asked == "tool":
+        return not is_lab(path)
+    return asked != "not tool" or is_lab(path) or "mark.slow" in path.read_text(encoding="utf-8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,6 +60,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files closed that `-m fast` runs nothing of: importing all of them takes longer than these tests."""
-    asked = config.option.markexpr == "fast" and collection_path.name.startswith("test_")
-    return True if asked and not is_fast(collection_path) else None
+    """Leave files closed that `-m` runs nothing of: reading all of them takes longer than the first check."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and not may_hold(collection_path, config.option.markexpr) else None
