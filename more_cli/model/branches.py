@@ -13,6 +13,7 @@ from torch.autograd.function import FunctionCtx
 from more_cli.core.recursion import pool
 from more_cli.core.write import Gradient
 from more_cli.model.changes import Change
+from more_cli.model.widened import product
 
 
 class Part(Protocol):
@@ -144,10 +145,10 @@ class Branch:
         if self.recording and torch.is_grad_enabled():
             delta = self.recorded(x, self._rounded.detach().requires_grad_())
         else:
-            Z = x @ self.A.T
+            Z = product(x, self.A)
             if self.recording:
                 self._Z.append(Z)
-            delta = self.scale * (Z @ self._rounded.T)
+            delta = self.scale * product(Z, self._rounded)
         # Added before it is rounded to the Linear's dtype: a sum in float16 would round twice.
         return (output.to(self.dtype) + delta).to(output.dtype)
 
@@ -179,11 +180,11 @@ class RecordedBranch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, B: Tensor, branch: Branch) -> Tensor:
-        Z = x @ branch.A.T
+        Z = product(x, branch.A)
         branch.keep_coordinates(Z)
         ctx.save_for_backward(Z, B)
         ctx.branch = branch  # type: ignore[attr-defined]
-        return branch.scale * (Z @ B.T)
+        return branch.scale * product(Z, B)
 
     @staticmethod
     def backward(ctx: Any, D: Tensor) -> tuple[Tensor | None, None, None]:
@@ -191,7 +192,7 @@ class RecordedBranch(torch.autograd.Function):
         branch: Branch = ctx.branch
         branch.keep_gradient(D, Z)
         # Earlier sites get their gradient through this branch too; the first site's input needs none.
-        dx = branch.scale * (D @ B) @ branch.A if ctx.needs_input_grad[0] else None
+        dx = product(branch.scale * product(D, B.T), branch.A.T) if ctx.needs_input_grad[0] else None
         return dx, None, None
 
 

@@ -15,6 +15,7 @@ from more_cli.model.processors import load_processor, require_fit
 from more_cli.model.prompts import Prompter
 from more_cli.model.quantised import import_library, keep_differentiable, placed, require_right, unpacked
 from more_cli.model.runtime import Runtime
+from more_cli.model.widened import widen_products
 from more_cli.recipe.tables import Asking
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def load_runtime(
         reason = str(error).strip().splitlines()[0]
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
     keep_differentiable(model)
+    widen_products(model)
     model.requires_grad_(False).eval()
     return Runtime(model, blueprint.prompter, checkpoint)
 

@@ -1,12 +1,15 @@
 """Half-precision bases: writes are float32, sums float64, and small gradients are not lost."""
 
+import copy
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from more_cli.core import basis
+from more_cli.model import widened
 from more_cli.model.batches import Query
 from more_cli.model.branches import Branch
 from more_cli.model.prompts import Prompter
@@ -78,7 +81,9 @@ def test_edits_are_learnt_in_every_precision(tmp_path: Path, disk: str, dtype: s
     assert scored["rel.tf_exact"]["value"] == 1.0
 
 
-def test_a_branch_beside_bfloat16_adds_what_one_in_float32_would() -> None:
+@pytest.mark.parametrize("units", [True, False])
+def test_a_branch_beside_bfloat16_adds_what_one_in_float32_would(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widened, "multiplies_in", lambda _: units)
     generator = torch.Generator().manual_seed(0)
     linear = torch.nn.Linear(256, 192, bias=False).bfloat16().requires_grad_(False)
     A = basis.draw_basis(64, 256, 0)
@@ -95,3 +100,46 @@ def test_a_branch_beside_bfloat16_adds_what_one_in_float32_would() -> None:
     for _ in range(100):
         branch.B = branch.B + 1e-4 * B
     torch.testing.assert_close(branch.B, 1.01 * B)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_in_float32_is_the_plain_one_rounded_once(
+    dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(widened, "multiplies_in", lambda _: False)
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(96, 64, bias=bias, dtype=dtype)
+    wide = copy.deepcopy(plain)
+    widened.widen_products(wide)
+    x, D = torch.randn(3, 20, 96).to(dtype), torch.randn(3, 20, 64).to(dtype)
+    made = []
+    for linear in (plain, wide):
+        given = x.clone().requires_grad_()
+        out = linear(given)
+        out.backward(D)
+        made.append([out, given.grad, *(parameter.grad for parameter in linear.parameters())])
+    for theirs, ours in zip(*made, strict=True):
+        assert ours.dtype == theirs.dtype == dtype
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        exact = plain.weight.double(), None if plain.bias is None else plain.bias.double()
+        torch.testing.assert_close(wide(x), functional.linear(x.double(), *exact).to(dtype), rtol=1e-2, atol=1e-3)
+        assert torch.equal(wide(x[0, :1]), plain(x[0, :1])), "few rows are multiplied as they were"
+
+
+def test_only_plain_linears_of_half_precision_are_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widened, "multiplies_in", lambda dtype: dtype == torch.float32)
+
+    class Packed(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), Packed(4, 4).half(), torch.nn.Linear(4, 4).half())
+    model.append(torch.nn.Linear(4, 4, device="meta", dtype=torch.float16))
+    widened.widen_products(model)
+    assert ["forward" in vars(module) for module in model] == [False, False, True, False]
+    monkeypatch.setattr(widened, "multiplies_in", lambda _: True)
+    with_units = torch.nn.Sequential(torch.nn.Linear(4, 4).half())
+    widened.widen_products(with_units)
+    assert "forward" not in vars(with_units[0])
