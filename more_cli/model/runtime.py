@@ -145,8 +145,8 @@ class Runtime:
     def in_float32(self) -> Iterator[None]:
         """Compute a small bfloat16 or float16 model on a CPU in float32, for what a network learns before an edit.
 
-        No gradient is rounded, and none of its products is converted. Afterwards the weights are those of before, bit
-        for bit.
+        No gradient is rounded, and no product converts its weights. Afterwards the weights are those of before, bit for
+        bit.
         """
         if self.device.type != "cpu" or sum(half.numel() for half in halves(self.model)) > SMALL:
             yield

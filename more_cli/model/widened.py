@@ -13,23 +13,23 @@ from torch.nn import functional
 
 HALF = (torch.bfloat16, torch.float16)
 ROWS = 32
-"""Rows of an input from which on it costs less to convert the weights than to multiply without units."""
+"""From so many rows of input on it takes less time to convert the weights than to multiply in half precision."""
 
 
 @cache
 def multiplies_in(dtype: torch.dtype) -> bool:
-    """Tell whether this processor has units for a dtype; without them a product takes ten times as long."""
+    """Tell whether this processor multiplies in a dtype; AVX2 does not, and a product takes ten times as long there."""
     if dtype not in HALF or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return True
-    known = torch.ops.mkldnn
-    return bool(known._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else known._is_mkldnn_fp16_supported())
+    onednn = torch.ops.mkldnn
+    return bool(onednn._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else onednn._is_mkldnn_fp16_supported())
 
 
 def widen_products(model: nn.Module) -> None:
-    """Let Linears in main memory multiply in float32 where the processor lacks units for their dtype.
+    """Let Linears in main memory multiply in float32 where the processor does not multiply in their dtype.
 
     Weights, inputs and outputs keep their dtype. A product in half precision is summed in float32 too, so only the
-    order of a sum differs: one output in 20,000 was rounded the other way.
+    order of a sum differs: in bfloat16 one output in 20,000 was rounded the other way.
     """
     # Not those of a quantisation library, nor those whose weights accelerate brings when they are used.
     plain = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in vars(module)]
@@ -40,8 +40,8 @@ def widen_products(model: nn.Module) -> None:
 
 def product(x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + bias in their dtype, as a Linear does, computed in float32 where that takes less time."""
-    units = x.device.type != "cpu" or x.dtype != W.dtype or multiplies_in(x.dtype)
-    if units or x.numel() < ROWS * x.shape[-1]:
+    as_it_is = x.device.type != "cpu" or x.dtype != W.dtype or multiplies_in(x.dtype)
+    if as_it_is or x.numel() < ROWS * x.shape[-1]:
         return functional.linear(x, W, bias)
     widely: Tensor = _Product.apply(x, W, bias)  # type: ignore[no-untyped-call]
     return widely

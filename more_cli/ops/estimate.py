@@ -22,6 +22,7 @@ from more_cli.model.batches import Encoded, Query
 from more_cli.model.branches import computes_in
 from more_cli.model.loading import Blueprint, load_blueprint
 from more_cli.model.machine import GIB, Machine
+from more_cli.model.widened import multiplies_in
 from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord
 from more_cli.system.environment import KERNELS
@@ -125,7 +126,7 @@ def estimate(
         Part("sites", held.branches + held.P, f"A, B and P of {len(sites)}"),
         Part("undo", STATES * (held.written + held.P), f"{held.what} and P as they were, {STATES} times"),
         Part("steps", held.written, "the last write's steps"),
-        Part("passes", passed, of_passes),
+        Part("passes", passed + _converted(model, machine), of_passes),
         Part("holes", round(HOLES * passed) if machine.device == "cpu" else 0, "in the heap, after passes"),
         Part("images", of_samples + of_anchors, f"of {' and '.join(seen)}"),
         _kernels(model, sites, recipe, machine, scored, most),
@@ -244,6 +245,13 @@ def _kernels(
     count = scored * (len(linears) + 2 * len(branches)) + written * (len(linears) + 3 * len(branches))
     kept = min(count, KERNELS)
     return Part("kernels", kept * KERNEL, f"of {kept} shapes of matrix products")
+
+
+def _converted(model: Any, machine: Machine) -> int:
+    """Return the bytes of the largest matrix in float32, where products convert one matrix at a time."""
+    if machine.device != "cpu" or multiplies_in(model.dtype):
+        return 0
+    return 4 * max(m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))
 
 
 def _features(model: Any, sample: Encoded) -> int:

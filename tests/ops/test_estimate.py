@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import ResourceError
@@ -15,6 +17,12 @@ from more_cli.ops.init import plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import locate
 from support.helpers import QUICK, World, run
+
+
+@pytest.fixture(autouse=True)
+def _multiplies_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on every processor."""
+    monkeypatch.setattr(module, "multiplies_in", lambda _: True)
 
 
 @pytest.fixture
@@ -72,6 +80,17 @@ def test_a_pass_is_its_activations_and_logits_and_leaves_holes_on_a_cpu(world: W
     logits = 5 * module.ANSWER * model.config.get_text_config().vocab_size * (2 + 3 * 4)
     assert part(result, "passes") == activations.bytes(5 * 100, "backward") + logits
     assert part(result, "holes") == round(module.HOLES * part(result, "passes"))
+
+
+def test_the_largest_matrix_counts_where_products_convert_them(world: World, monkeypatch) -> None:
+    narrow, wide = of(world), of(world, machine=Machine(dtype="float32"))
+    monkeypatch.setattr(module, "multiplies_in", lambda dtype: dtype == torch.float32)
+    modules = load_blueprint(open_checkpoint(world.model)).model.modules()
+    largest = max(found.weight.numel() for found in modules if isinstance(found, nn.Linear))
+    converting = of(world)
+    assert part(converting, "passes") == part(narrow, "passes") + 4 * largest
+    assert converting.total == narrow.total + 4 * largest
+    assert of(world, machine=Machine(dtype="float32")).total == wide.total
 
 
 def test_gradients_and_steps_count_where_they_are_larger_than_a_pass(world: World, monkeypatch) -> None:
