@@ -25,7 +25,8 @@ from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
-from more_cli.ops.combine import CombineReport, combine
+from more_cli.ops.assembly import AssemblyReport
+from more_cli.ops.combine import combine
 from more_cli.ops.edit import EditReport, edit_file
 from more_cli.ops.evaluate import EvalReport, evaluate_probes, evaluate_state
 from more_cli.ops.export import ExportReport, export
@@ -307,7 +308,7 @@ class Model:
         options, loaded = RevertOptions(to=to, last=last, dry_run=dry_run), None if dry_run else self._loaded()
         return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
 
-    def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> CombineReport:
+    def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> AssemblyReport:
         """Write the edits of this state and of others into the new state `out`, as `more combine` does.
 
         Raises:

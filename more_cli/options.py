@@ -107,6 +107,21 @@ class FileOptions:
 
 
 @dataclass(frozen=True)
+class ConvertOptions(FileOptions):
+    """How a file of corrections in another form is read."""
+
+    columns: tuple[str, ...] = option(
+        (),
+        "The column that holds a field, where their names differ; repeatable.",
+        "--column",
+        metavar="FIELD=COLUMN",
+    )
+    each_round: bool = option(False, "Make an edit of every round of a conversation.", "--each-round")
+    skip_bad: bool = option(False, "Leave bad rows out instead of writing nothing.", "--skip-bad")
+    force: bool = option(False, "Replace an existing file.")
+
+
+@dataclass(frozen=True)
 class HubOptions:
     """Whether MODEL is downloaded."""
 

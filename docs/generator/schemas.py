@@ -15,6 +15,7 @@ import more_cli.outputs
 import more_lab.outputs
 from generator import examples
 from more_cli.outputs.base import Printed
+from more_cli.outputs.edits import Again, Ended
 from more_cli.recipe.settings import meanings
 
 PACKAGES = (more_cli.outputs, more_lab.outputs)
@@ -39,6 +40,8 @@ class _Described(GenerateJsonSchema):
         for name, meaning in _meanings(model).items():
             if name in model.model_fields:
                 found["properties"][model.model_fields[name].alias or name]["description"] = meaning
+        if issubclass(model, Ended):  # what many outputs say of their end comes last
+            found["properties"] = dict(sorted(found["properties"].items(), key=lambda each: _shared_by(each[0])))
         return {key: value for key, value in found.items() if key != "title"}
 
 
@@ -47,6 +50,11 @@ def _meanings(model: type) -> dict[str, str]:
     own = {name: text for base in reversed(model.__mro__) if _is_ours(base) for name, text in meanings(base).items()}
     like = getattr(model, "like", None)
     return _meanings(like) | own if like else own
+
+
+def _shared_by(name: str) -> int:
+    """Return how many of the bases of outputs about applied edits have a key."""
+    return sum(name in base.model_fields for base in (Again, Ended))
 
 
 def _is_ours(base: type) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that takes every word."""
 
 
-class Commands(MutableMapping[str, Any]):
+class Commands(Mapping[str, Any]):
     """The commands by name, each built by Typer when it is first needed."""
 
     def __init__(self) -> None:
@@ -50,12 +50,6 @@ class Commands(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(commands.names())
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._built[name]
 
 
 def _built(name: str, found: Any, **options: Any) -> Any:

@@ -20,7 +20,7 @@ from more_cli.store.target import Target
 from more_cli.text import counted
 
 if TYPE_CHECKING:
-    from more_cli.ops.combine import CombineReport
+    from more_cli.ops.assembly import AssemblyReport
     from more_cli.ops.shared import Holding
 
 USAGE = "more combine [MODEL] A.more B.more -o C.more"
@@ -68,7 +68,7 @@ def combine(
     exit_as(report)
 
 
-def _show(output: Output, report: CombineReport) -> None:
+def _show(output: Output, report: AssemblyReport) -> None:
     """Show which edits the new state has, which stay out, and which have another status than before."""
     from more_cli.outputs.shared import CombineOutput
 
@@ -98,14 +98,14 @@ def _show(output: Output, report: CombineReport) -> None:
     output.line(f"next: more eval {report.target.typed}")
 
 
-def _what(report: CombineReport) -> str:
+def _what(report: AssemblyReport) -> str:
     """Return how many edits come from how many states, and how they came into the new one."""
     again = sum(step.edit is not None for step in report.plan.again)
     kept = len(report.plan.union.edits) - again
     return f"{_edits(report)}: {kept:,} taken over as they are, {again:,} applied again"
 
 
-def _edits(report: CombineReport) -> str:
+def _edits(report: AssemblyReport) -> str:
     return f"{counted(len(report.plan.union.edits), 'edit')} of {counted(len(report.plan.sources), 'state')}"
 
 

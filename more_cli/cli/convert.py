@@ -11,7 +11,7 @@ import typer
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
-from more_cli.options import FileOptions
+from more_cli.options import ConvertOptions
 from more_cli.text import counted
 
 if TYPE_CHECKING:
@@ -26,22 +26,8 @@ def convert(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="JSON Lines file to write, or - for standard output.")
     ] = ...,  # type: ignore[assignment]
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=COLUMN",
-            help="The column that holds a field, where their names differ; repeatable.",
-        ),
-    ] = None,
-    each_round: Annotated[
-        bool, typer.Option("--each-round", help="Make an edit of every round of a conversation.")
-    ] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad rows out instead of writing nothing.")
-    ] = False,
-    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     *,
-    images: FileOptions,
+    options: ConvertOptions,
     output: Output,
 ) -> None:
     """Make edit lines from a table, conversations or annotations.
@@ -57,16 +43,15 @@ def convert(
     """
     if out == STDOUT and output.as_json:
         raise UsageError("`--json` and `-o -` both print on standard output", "name a file with -o")
-    from more_cli.ops.convert import ConvertOptions, convert_into
     from more_cli.ops.convert import convert as run
+    from more_cli.ops.convert import convert_into
 
-    options = ConvertOptions(tuple(column or ()), each_round, skip_bad, images.image_root, images.strict_paths)
     with output.progress() as progress:
         if out == STDOUT:
             lines = io.BytesIO()  # printed when every row is checked
             report = convert_into(source, lines, Path(), options, progress)
         else:
-            report = run(source, out, options, force=force, progress=progress)
+            report = run(source, out, options, progress)
     for problem in report.problems:
         output.note(f"skipped: {problem}")
     if out == STDOUT:

@@ -35,20 +35,28 @@ class Reports:
         """
         from more_cli.render.outlets import check_outlets
 
-        check_outlets(self.reports)
+        check_outlets(self.reports, self._junit())
 
     def write(self, page: Page, show: Callable[[], None]) -> None:
-        """Write the files, then show the result: a reader who has left loses no file, and a full disk no result.
+        """Write the files, show the result, then check the page's gates.
+
+        A reader who has left loses no file, and a full disk no result.
 
         Raises:
+            GateError: one was not met.
             StateError, ResourceError: a file cannot be written.
         """
+        from more_cli.evaluation.gates import require
         from more_cli.render.outlets import write_outlets
 
         try:
-            write_outlets(page, self.reports)
+            write_outlets(page, self.reports, self._junit())
         finally:
             show()
+        require(page.gates)
+
+    def _junit(self) -> Path | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -70,16 +78,6 @@ class Outlets(Reports):
     )
     junit: Path | None = option(None, "Write JUnit XML: one case per edit and per gate.", metavar="FILE", panel=REPORT)
 
-    def check(self) -> None:
-        """Check that the files can be written.
-
-        Raises:
-            UsageError, StateError: see `check_outlets`.
-        """
-        from more_cli.render.outlets import check_outlets
-
-        check_outlets(self.reports, self.junit)
-
     def gates_on(self, names: Sequence[str] = ()) -> list[Gate]:
         """Parse the gates; their metrics must be among `names` if any are given.
 
@@ -90,21 +88,8 @@ class Outlets(Reports):
 
         return [parse_gate(text, names, strict=self.strict_gates) for text in self.gates]
 
-    def write(self, page: Page, show: Callable[[], None]) -> None:
-        """Write the files, show the result, then check the gates.
-
-        Raises:
-            GateError: one was not.
-            StateError, ResourceError: a file cannot be written.
-        """
-        from more_cli.evaluation.gates import require
-        from more_cli.render.outlets import write_outlets
-
-        try:
-            write_outlets(page, self.reports, self.junit)
-        finally:
-            show()
-        require(page.gates)
+    def _junit(self) -> Path | None:
+        return self.junit
 
 
 def show_gates(output: Output, gates: Sequence[Judgement]) -> None:

@@ -101,13 +101,14 @@ def _show(output: Output, report: RebaseReport) -> None:
         output.line(f"would make {what} of {counted(len(edits), 'edit')}")
         output.line(str(report.plan.work))
         return
-    for name, ids in report.groups.items():
+    groups = report.groups
+    for name, ids in groups.items():
         if ids:
             output.line(f"{WORDS[name]}: {listed(ids, ROWS)}")
-    for id in [*report.lost, *report.still_failed][:ROWS]:
+    for id in [*groups["lost"], *groups["still_failed"]][:ROWS]:
         if reason := report.reasons.get(id):
             output.line(f"{id}: {reason}")
-    counts = ", ".join(f"{len(ids):,} {WORDS[name]}" for name, ids in report.groups.items() if ids)
+    counts = ", ".join(f"{len(ids):,} {WORDS[name]}" for name, ids in groups.items() if ids)
     output.line(f"{what}{' is there already' if report.existed else ''}: {counts or 'no edit'}")
     if report.failed:
         output.note(f"next: more edit {report.target.typed} --retry")

@@ -9,7 +9,7 @@ from pathlib import Path
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import read_probes
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import identities, identity, keep_anchors, line_of
+from more_cli.ops.anchors import identities, identity, line_of
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
@@ -61,8 +61,7 @@ def add_anchors(
             held = identities(session.anchors)
             new = [question for question in questions if identity(question) not in held]
             if new:
-                digest = keep_anchors(target.folder, [*session.anchors, *new])
-                commit_anchors(session, digest, len(session.anchors) + len(new))
+                commit_anchors(session, new)
             session.save()
         repeated = len(questions) - len(new)
         return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)

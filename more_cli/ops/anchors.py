@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
 
     from more_cli.editors.anchors import Anchor
-    from more_cli.model.batches import Query
     from more_cli.model.runtime import Runtime
 
 FILE = "anchors.jsonl"
@@ -121,11 +120,12 @@ def ask_anchors(
     image features are kept; its branches are switched off meanwhile.
     """
     from more_cli.editors.anchors import restore_anchor
+    from more_cli.model.batches import Query
 
     cached = read_cache(cache)
     if cached.keys() == {f"{n}.{part}" for n in range(len(questions)) for part in ("tokens", "base")}:
         return [
-            restore_anchor(runtime, query_of(question), cached[f"{n}.tokens"], cached[f"{n}.base"])
+            restore_anchor(runtime, Query.of(question), cached[f"{n}.tokens"], cached[f"{n}.base"])
             for n, question in enumerate(questions)
         ]
     anchors = list(known)
@@ -139,15 +139,9 @@ def ask_anchors(
 def ask_base(runtime: Runtime, question: Probe) -> Anchor:
     """Return an anchor with the base's log-probabilities."""
     from more_cli.editors.anchors import make_anchor
-
-    return make_anchor(runtime, query_of(question), question.answer)
-
-
-def query_of(question: Probe) -> Query:
-    """Return what the model is asked."""
     from more_cli.model.batches import Query
 
-    return Query.of(question)
+    return make_anchor(runtime, Query.of(question), question.answer)
 
 
 def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:

@@ -23,10 +23,11 @@ from more_cli.ops.commit import commit_anchors, commit_edit
 from more_cli.ops.drafts import Work, drafts, finish, made_lines
 from more_cli.ops.session import Session, Try, open_session, versions
 from more_cli.ops.shared import Holding, Moment, Source, Union
-from more_cli.ops.signals import Stop
+from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.lock import writer_lock
 from more_cli.store.pin import read_pin, write_pin
 from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapshots
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
@@ -103,11 +104,6 @@ class AssemblyReport:
     dry_run: bool = False
     wall_seconds: float = 0.0
 
-    def look_up(self, ledger: Ledger) -> None:
-        """Take the statuses of the edits from the new state's ledger."""
-        statuses = ledger.statuses()
-        self.statuses = {edit.id: statuses[edit.id] for edit in self.plan.union.edits}
-
     @property
     def failed(self) -> list[str]:
         """Edits of the new state that do not stand."""
@@ -120,7 +116,44 @@ class AssemblyReport:
         return {id: (before[id], now) for id, now in self.statuses.items() if before.get(id, now) is not now}
 
 
-def further_anchors(sources: Sequence[Source]) -> Iterator[Step]:
+def assemble(
+    report: AssemblyReport,
+    there: bool,
+    machine: Machine,
+    progress: Progress,
+    runtime: Runtime | None = None,
+    starting: Callable[[Work], None] | None = None,
+) -> Ledger | None:
+    """Make the new state unless it is `there`, and return its ledger; None after a dry run or an interrupt.
+
+    `starting` is called before the first edit is applied; `runtime` is the model if it is loaded already.
+
+    Raises:
+        StateError: the new state's folder holds the ledger of another one, or an image is missing or has changed.
+        DataError: an image cannot be read.
+    """
+    report.existed = there
+    if not there:
+        if report.dry_run:
+            return None
+        _check_images(report.plan)
+        with writer_lock(report.target.lock), stoppable() as stop:
+            _build(report, machine, progress, runtime, starting, stop)
+        if report.interrupted:
+            return None
+    ledger = Ledger(report.target.folder)
+    statuses = ledger.statuses()
+    report.statuses = {edit.id: statuses[edit.id] for edit in report.plan.union.edits}
+    return ledger
+
+
+def steps_of(found: Union, sources: Sequence[Source]) -> list[Step]:
+    """Return the edits and the anchors that the first state did not begin with, in order of time."""
+    edits = (Step(edit.moment, edit.source, edit) for edit in found.edits)
+    return sorted([*edits, *_further_anchors(sources)], key=lambda step: step.moment)
+
+
+def _further_anchors(sources: Sequence[Source]) -> Iterator[Step]:
     """Yield the anchors that the first state did not begin with, each once."""
     known = set[tuple[str, str]]()
     sets = sorted(
@@ -134,7 +167,7 @@ def further_anchors(sources: Sequence[Source]) -> Iterator[Step]:
             yield Step(moment, source, None, list(new.values()))
 
 
-def check_images(plan: Plan) -> None:
+def _check_images(plan: Plan) -> None:
     """Read every image that the new state needs, before anything is written.
 
     Raises:
@@ -162,7 +195,7 @@ def _images(edit: Edit) -> Iterator[ImageSource]:
         yield from probe.images
 
 
-def build(
+def _build(
     report: AssemblyReport,
     machine: Machine,
     progress: Progress,
@@ -171,8 +204,6 @@ def build(
     stop: Stop,
 ) -> None:
     """Build the new state in a draft and put it in its place.
-
-    `starting` is called before the first edit is applied; `runtime` is the model if it is loaded already.
 
     Raises:
         StateError: the new state's folder holds the ledger of another one.
@@ -247,9 +278,8 @@ def _apply(draft: Session, plan: Plan, step: Step) -> None:
     draft.progress(plan.kept + done, total, step.edit.id if step.edit else "anchors")
     if step.edit is None:
         held = set(map(identity, draft.anchors))
-        anchors = [*draft.anchors, *(anchor for anchor in step.anchors if identity(anchor) not in held)]
-        digest, time = keep_anchors(draft.target.folder, anchors), step.moment[0].isoformat(timespec="milliseconds")
-        commit_anchors(draft, digest, len(anchors), at=time)
+        new = [anchor for anchor in step.anchors if identity(anchor) not in held]
+        commit_anchors(draft, new, at=step.moment[0].isoformat(timespec="milliseconds"))
         return
     entry = step.edit.entry
     attempt = Try(retry=entry.id in draft.ledger.by_id, settings=tuple(entry.settings))

@@ -152,11 +152,6 @@ def with_prompts(anchors: Sequence[Probe], recipe: Recipe) -> tuple[Probe, ...]:
     return *anchors, *missing[: TEXT - alone]
 
 
-def auto_anchors(edits: Sequence[Edit], recipe: Recipe) -> list[Probe]:
-    """Return anchors from edits, without asking the base."""
-    return of_edits(edits, recipe).anchors
-
-
 def of_edits(edits: Sequence[Edit], recipe: Recipe) -> Candidates:
     """Return candidates from the pictures and questions of edits, and from the recipe's questions and prompts.
 

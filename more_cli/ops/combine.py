@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,17 @@ from more_cli.errors import StreamErrors, UsageError
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities
-from more_cli.ops.assembly import AssemblyReport, Plan, Step, build, check_images, further_anchors
+from more_cli.ops.assembly import AssemblyReport, Plan, Step, assemble, steps_of
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import Work
 from more_cli.ops.session import Try, free_of_adapters
 from more_cli.ops.shared import Source, Union, open_sources, require_same_setup, union
-from more_cli.ops.signals import stoppable
 from more_cli.options import CombineOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
-from more_cli.store.lock import writer_lock
 from more_cli.store.state import State
 from more_cli.store.target import Target
-
-
-@dataclass
-class CombineReport(AssemblyReport):
-    """What a combination did, or would do."""
 
 
 def combine(
@@ -47,7 +39,7 @@ def combine(
     *,
     runtime: Runtime | None = None,
     starting: Callable[[Work], None] | None = None,
-) -> CombineReport:
+) -> AssemblyReport:
     """Combine states of the base `target.model` into the new state `target.sidecar`.
 
     `runtime` is the model if it is loaded already. `starting` is called before the first edit is applied.
@@ -63,18 +55,8 @@ def combine(
     for source in sources:
         open_base(Target(target.model, source.path), State(source.meta))
     free_of_adapters(target)
-    report = CombineReport(target, planned(sources, options), dry_run=options.dry_run)
-    plan = report.plan
-    if _is_there(target, plan):
-        report.existed = True
-    elif options.dry_run:
-        return report
-    else:
-        check_images(plan)
-        with writer_lock(target.lock), stoppable() as stop:
-            build(report, machine, progress, runtime, starting, stop)
-    if not report.interrupted:
-        report.look_up(Ledger(target.folder))
+    report = AssemblyReport(target, planned(sources, options), dry_run=options.dry_run)
+    assemble(report, _is_there(target, report.plan), machine, progress, runtime, starting)
     report.wall_seconds = time.monotonic() - started
     return report
 
@@ -92,9 +74,7 @@ def planned(sources: Sequence[Source], options: CombineOptions) -> Plan:
     if found.contradictions and not options.theirs:
         hint = "--theirs lets the later one of each count, or take one back: more revert MODEL ID --state FILE"
         raise StreamErrors([str(each) for each in found.contradictions], hint)
-    steps = [Step(edit.moment, edit.source, edit) for edit in found.edits]
-    steps = sorted([*steps, *further_anchors(sources)], key=lambda step: step.moment)
-    return _with_most_kept(sources, found, steps)
+    return _with_most_kept(sources, found, steps_of(found, sources))
 
 
 def _with_most_kept(sources: Sequence[Source], found: Union, steps: Sequence[Step]) -> Plan:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.editor import Consolidated
 from more_cli.errors import DataError
-from more_cli.inputs.edits import Edit
-from more_cli.ops.anchors import line_of
+from more_cli.inputs.edits import Edit, Probe
+from more_cli.ops.anchors import keep_anchors, line_of
 from more_cli.ops.session import Session, Try, versions
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.store.entry import Entry, Status
@@ -76,18 +76,19 @@ def _together(session: Session, name: str, done: Consolidated) -> dict[str, Any]
     }
 
 
-def commit_anchors(session: Session, digest: str, size: int, at: str | None = None) -> Entry:
-    """Append a line that says which `size` anchors are held from now on, and hold them; their file is written.
+def commit_anchors(session: Session, new: Sequence[Probe], at: str | None = None) -> Entry:
+    """Hold further anchors from now on: write the file of all of them, and append a line that says so.
 
     `at` is the time of the line that this one repeats, if it does.
     """
-    started = time.monotonic()
+    started, anchors = time.monotonic(), [*session.anchors, *new]
+    digest = keep_anchors(session.target.folder, anchors)
     line = {
         "kind": "anchors",
         "id": f"anchors-{len(session.ledger.history) + 1}",
         "status": Status.LEARNT,
         "content": digest,
-        "anchors": size,
+        "anchors": len(anchors),
     }
     if at is not None:
         line["time"] = at

@@ -22,20 +22,8 @@ from more_cli.inputs.label_studio import min_row, task_row
 from more_cli.inputs.records import Problem, Record
 from more_cli.inputs.respelling import Respell, relative, respelled
 from more_cli.inputs.tables import table_form
+from more_cli.options import ConvertOptions
 from more_cli.progress import Progress, no_progress
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """How a file is read."""
-
-    columns: tuple[str, ...] = ()
-    """FIELD=COLUMN, for what is not named as in an edit line."""
-    each_round: bool = False
-    """A conversation of several rounds gives an edit per round."""
-    skip_bad: bool = False
-    image_root: Path | None = None
-    strict_paths: bool = False
 
 
 @dataclass
@@ -56,9 +44,7 @@ class ConvertReport:
     """Columns that are kept in `tags`."""
 
 
-def convert(
-    source: Path, out: Path, options: ConvertOptions, *, force: bool = False, progress: Progress = no_progress
-) -> ConvertReport:
+def convert(source: Path, out: Path, options: ConvertOptions, progress: Progress = no_progress) -> ConvertReport:
     """Write the corrections of a file as edit lines to `out`, which appears whole or not at all.
 
     Image paths become relative to the folder of `out`.
@@ -70,7 +56,7 @@ def convert(
     """
     if out.exists() and source.exists() and out.samefile(source):
         raise UsageError(f"`{out}` is the file that is read", "name another file with -o")
-    check_free_file(out, force)
+    check_free_file(out, options.force)
     with replacing(out) as scratch, disk_errors(out), open(scratch, "wb") as file:
         return convert_into(source, file, out.parent, options, progress)
 

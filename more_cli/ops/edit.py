@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,8 @@ class _Run:
                 unsaved = session.behind or session.outdated
                 if first is not None or unsaved or unfinished or session.compaction_due:
                     total, start = report.total if isinstance(source, list) else None, len(session.ledger.entries)
-                    self._apply(session, arriving, stop.before_each(_chain(first, pending)), total, stop)
+                    edits = chain([first] if first else [], pending)
+                    self._apply(session, arriving, stop.before_each(edits), total, stop)
                     report.entries = session.ledger.entries[start:].of_kind("edit")
             statuses = session.ledger.statuses()
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
@@ -417,12 +419,6 @@ def _refuse_other_recipe(session: Session, options: EditOptions) -> None:
             f"`{session.target.sidecar}` was made with another recipe than `{wanted.name}` with these settings",
             "drop --recipe and --set, or start a new state with --state FILE",
         )
-
-
-def _chain(first: Edit | None, rest: Iterator[Edit]) -> Iterator[Edit]:
-    if first is not None:
-        yield first
-    yield from rest
 
 
 FIELDS = {

@@ -81,6 +81,16 @@ def held_at(ledger: Ledger, meta: StateMeta, place: int) -> Held:
     return held
 
 
+def added_at(ledger: Ledger, meta: StateMeta, place: int) -> list[Probe]:
+    """Return the anchors that the "anchors" line at a place of the history added.
+
+    Raises:
+        StateError: a file of anchors is missing or damaged.
+    """
+    known = len(held_at(ledger, meta, place - 1).anchors)
+    return held_at(ledger, meta, place).anchors[known:]
+
+
 def anchors_of(folder: Path, meta: StateMeta) -> list[Probe]:
     """Return the anchors that a state holds now, by its ledger, which is read only if anchors were added.
 

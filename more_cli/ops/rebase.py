@@ -17,17 +17,14 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import MoreError, StateError
 from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
-from more_cli.ops.assembly import AssemblyReport, Plan, Step, build, check_images, further_anchors
+from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
 from more_cli.ops.drafts import Work
 from more_cli.ops.init import planned_for
 from more_cli.ops.session import free_of_adapters
 from more_cli.ops.shared import Source, union
-from more_cli.ops.signals import stoppable
 from more_cli.options import RebaseOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FAILED, RIGHT, Status
-from more_cli.store.ledger import Ledger
-from more_cli.store.lock import writer_lock
 from more_cli.store.state import StateMeta, unedited_site
 from more_cli.store.target import Target
 
@@ -42,49 +39,23 @@ class RebaseReport(AssemblyReport):
     """Of edits that do not stand: why, and what may help."""
 
     @property
-    def source(self) -> Source:
-        """The state with the edits."""
-        return self.plan.start
-
-    @property
-    def held(self) -> list[str]:
-        """Edits that were written, or that earlier ones made right, and stand."""
-        return [id for id in self.with_status(*RIGHT) if id not in self.right_before]
-
-    @property
-    def already_right(self) -> list[str]:
-        """Edits that need none: the new base answers right by itself."""
-        return [id for id in self.with_status(*RIGHT) if id in self.right_before]
+    def groups(self) -> dict[str, list[str]]:
+        """The edits by what became of them; `lost` stood before, and are not learnt or refused now."""
+        before = {edit.id: edit.status for edit in self.plan.union.edits}
+        right, failed = self.with_status(*RIGHT), self.with_status(*FAILED)
+        return {
+            "held": [id for id in right if id not in self.right_before],
+            "already_right": [id for id in right if id in self.right_before],
+            "lost": [id for id in failed if before[id] in RIGHT],
+            "still_failed": [id for id in failed if before[id] not in RIGHT],
+            "superseded": self.with_status(Status.SUPERSEDED),
+            "reverted": [edit.id for edit in self.plan.union.reverted],
+        }
 
     @property
     def lost(self) -> list[str]:
         """Edits that stood, and are not learnt or refused now."""
-        return [id for id in self.with_status(*FAILED) if self._before[id] in RIGHT]
-
-    @property
-    def still_failed(self) -> list[str]:
-        """Edits that did not stand before, and do not now."""
-        return [id for id in self.with_status(*FAILED) if self._before[id] not in RIGHT]
-
-    @property
-    def superseded(self) -> list[str]:
-        """Edits that a later one supersedes, as before."""
-        return self.with_status(Status.SUPERSEDED)
-
-    @property
-    def reverted(self) -> list[str]:
-        """Edits that were reverted before, and stay so."""
-        return [edit.id for edit in self.plan.union.reverted]
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """The edits by what became of them."""
-        names = ("held", "already_right", "lost", "still_failed", "superseded", "reverted")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def _before(self) -> dict[str, Status]:
-        return {edit.id: edit.status for edit in self.plan.union.edits}
+        return self.groups["lost"]
 
     def with_status(self, *statuses: Status) -> list[str]:
         """Return the edits that have one of these statuses in the new state."""
@@ -113,17 +84,7 @@ def rebase(
     checkpoint = open_checkpoint(target.model)
     free_of_adapters(target)
     report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
-    if _is_there(target, report.plan):
-        report.existed = True
-    elif options.dry_run:
-        return report
-    else:
-        check_images(report.plan)
-        with writer_lock(target.lock), stoppable() as stop:
-            build(report, machine, progress, None, starting, stop)
-    if not report.interrupted:
-        ledger = Ledger(target.folder)
-        report.look_up(ledger)
+    if ledger := assemble(report, _is_there(target, report.plan), machine, progress, starting=starting):
         report.reasons = {edit.id: edit.reason for edit in ledger.failed()}
         right = report.with_status(Status.ALREADY_RIGHT)
         report.right_before = {id for id in right if ledger.by_id[id].said_before is None}
@@ -137,8 +98,7 @@ def rebase(
 def _planned(old: Source, meta: StateMeta) -> Plan:
     """Return the plan: every edit once, in order, with the settings of its last try, and the sets of anchors."""
     found = union([old])
-    steps = [*(Step(edit.moment, old, edit) for edit in found.edits), *further_anchors([old])]
-    return Plan([old], found, old, 0, sorted(steps, key=lambda step: step.moment), meta)
+    return Plan([old], found, old, 0, steps_of(found, [old]), meta)
 
 
 def _setup(old: Source, model: Path, checkpoint: Checkpoint) -> StateMeta:

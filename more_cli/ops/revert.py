@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,10 @@ from more_cli.errors import DataError, StateError, UsageError
 from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_digest, keep_anchors, read_cache, write_cache
+from more_cli.ops.anchors import anchors_digest, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines
-from more_cli.ops.held import held_at
+from more_cli.ops.held import added_at
 from more_cli.ops.session import Session, Try, anchors_cache, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
@@ -264,7 +264,8 @@ def _apply_again(session: Session, draft: Session, plan: Plan, place: int) -> No
     if old.kind == "consolidate":
         commit_consolidation(draft, plan.place(old.since, made), anew=old.anew)
     elif old.kind == "anchors":
-        _add_anchors(draft, session, place)
+        # Without the edits that are reverted, the set before can be smaller: these may have brought anchors.
+        commit_anchors(draft, added_at(session.ledger, session.state.meta, place), at=old.time)
     else:
         kept = old.description() | {"time": old.time}
         commit_edit(draft, draft.ledger.edit_of(old), kept, Try.of(old))
@@ -280,16 +281,6 @@ def _share_answers(session: Session, draft: Session) -> None:
     )
     if not own.exists():
         write_cache(own, {name: t for name, t in read_cache(whole).items() if int(name.partition(".")[0]) < first})
-
-
-def _add_anchors(draft: Session, session: Session, place: int) -> None:
-    """Add to a draft the anchors that the "anchors" line at a place of the history added."""
-    ledger, meta = session.ledger, session.state.meta
-    known = len(held_at(ledger, meta, place - 1).anchors)
-    # Without the edits that are reverted, the set before can be smaller: these may have brought anchors.
-    anchors = [*draft.anchors, *held_at(ledger, meta, place).anchors[known:]]
-    digest, time = keep_anchors(draft.target.folder, anchors), ledger.history[place - 1].time
-    commit_anchors(draft, digest, len(anchors), at=time)
 
 
 def _commit(session: Session, draft: Session, report: RevertReport) -> None:
@@ -308,7 +299,7 @@ def _commit(session: Session, draft: Session, report: RevertReport) -> None:
     }
     if edits:
         report.snapshot = keep_snapshot(target.sidecar, ledger, edits)
-    entries = ledger.append_all(_rows(line, made))
+    entries = ledger.append_all([line, *(entry.fields() for entry in made)])
     save_state(target.sidecar, draft.state)
     _adopt_snapshots(target, draft, ledger)
     drop_drafts(target.folder)
@@ -329,9 +320,3 @@ def _adopt_snapshots(target: Target, draft: Session, ledger: Ledger) -> None:
             snapshot.parent.mkdir(exist_ok=True)
             path.replace(snapshot)
     thin_out(target, ledger)
-
-
-def _rows(line: dict[str, object], made: Iterable[Entry]) -> Iterator[dict[str, object]]:
-    yield line
-    for entry in made:
-        yield entry.fields()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Probe
 from more_cli.ops.anchors import load_anchors
-from more_cli.ops.held import held_at
+from more_cli.ops.held import added_at
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
@@ -75,8 +75,7 @@ class Source:
         for place, (kind, _) in enumerate(self.ledger.history.kinds(), 1):
             if kind == "anchors":
                 entry = self.ledger.history[place - 1]
-                known = len(held_at(self.ledger, self.meta, place - 1).anchors)
-                yield self._moments[entry.seq], held_at(self.ledger, self.meta, place).anchors[known:]
+                yield self._moments[entry.seq], added_at(self.ledger, self.meta, place)
 
 
 class Holding(NamedTuple):

@@ -49,7 +49,33 @@ def answers_of(entry: Entry) -> dict[str, str | None]:
     return {f"answer_{when}": getattr(entry, f"greedy_{when}") for when in ("base", "before", "after")}
 
 
-class Stream(Part):
+class Ended(Part):
+    """How a command that applies edits ended."""
+
+    notes: list[str]
+    """what to know, such as another number of threads"""
+    dry_run: bool
+    """whether nothing was written because of `--dry-run`"""
+    interrupted: bool
+    """whether a signal ended the run; what was done is kept, and the same command goes on"""
+    wall_seconds: Seconds
+    """time of the command in seconds"""
+
+
+class Again(Ended):
+    """How a command ended that applies edits again."""
+
+    expected_edits: int
+    """edits to apply, as known before the start"""
+    expected_seconds: Seconds
+    """how long they took before; loading the model is not counted"""
+    statuses: dict[str, str]
+    """status of each edit made again or, in a new state, of each edit that is not reverted"""
+    changed: dict[str, list[str]]
+    """edits with another status than before, or than in the state that they were taken from: before and after"""
+
+
+class Stream(Ended):
     """What became of a stream of edits."""
 
     state: FilePath
@@ -70,18 +96,10 @@ class Stream(Part):
     """ids of the stream's edits that are `not-learnt` or `refused`, also from earlier runs"""
     reverted: list[str]
     """ids of the stream's edits that are reverted and stay so without `--reapply`"""
-    notes: list[str]
-    """what to know, such as another number of threads"""
     consolidation: EditResult | None
     """with `--consolidate`: what it wrote again"""
     compactions: list[EditResult]
     """each time that all standing edits were written together, because there were enough of them"""
-    dry_run: bool
-    """whether nothing was written because of `--dry-run`"""
-    interrupted: bool
-    """whether a signal ended the run; the state is saved"""
-    wall_seconds: Seconds
-    """time of the command in seconds"""
 
 
 class WholeStream(Stream):
@@ -141,7 +159,7 @@ class EditEndOutput(Stream, Printed, schema="more.edit.end/1", command="more edi
     """The last line of a stream: the keys of `more.edit/2` without `edits` and `problems`."""
 
 
-class RevertOutput(Printed, schema="more.revert/1", command="more revert [MODEL] IDS --json"):
+class RevertOutput(Again, Printed, schema="more.revert/1", command="more revert [MODEL] IDS --json"):
     """Which edits were reverted, and what became of those that were made again."""
 
     state: FilePath
@@ -154,23 +172,7 @@ class RevertOutput(Printed, schema="more.revert/1", command="more revert [MODEL]
     """lines at the start of the history that stay as they are"""
     replayed: int
     """lines that stay but had to be replayed, because no snapshot was near"""
-    expected_edits: int
-    """edits to apply, as known before the start: those made again and those replayed"""
-    expected_seconds: Seconds
-    """how long they took before; loading the model is not counted"""
     snapshot: FilePath | None
     """where the state before the revert is kept"""
-    statuses: dict[str, str]
-    """status of each edit made again"""
-    changed: dict[str, list[str]]
-    """edits that were not reverted and have another status now: before and after"""
     failed: list[str]
     """ids of edits made again that are `not-learnt` or `refused`"""
-    notes: list[str]
-    """what to know"""
-    dry_run: bool
-    """whether nothing was written because of `--dry-run`"""
-    interrupted: bool
-    """whether a signal ended the run; run it again to go on"""
-    wall_seconds: Seconds
-    """time of the command in seconds"""

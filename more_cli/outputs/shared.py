@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from more_cli.outputs.base import FilePath, Part, Printed, Seconds
+from more_cli.outputs.edits import Again
 from more_cli.store.entry import Entry
 
 if TYPE_CHECKING:
-    from more_cli.ops.combine import CombineReport
+    from more_cli.ops.assembly import AssemblyReport
     from more_cli.ops.diff import DiffReport
     from more_cli.ops.rebase import RebaseReport
     from more_cli.ops.shared import Holding
@@ -37,80 +38,64 @@ class HeldEdit(Part, like=Entry):
         return cls.of(held.entry, state=held.source.path, number=held.seq, status=held.status)
 
 
-class CombineOutput(Printed, schema="more.combine/1", command="more combine A.more B.more -o C.more --json"):
-    """The edits of several states in a new one."""
+class Assembled(Again):
+    """A new state, made of edits that others hold."""
 
     state: FilePath
     """path of the new state"""
-    sources: list[FilePath]
-    """paths of the states that are combined"""
     edits: list[HeldEdit]
     """edits of the new state in their order, each as the state holds it that it is taken from"""
+    existed: bool
+    """whether the new state was there already, with these edits"""
+
+    @classmethod
+    def of_assembly(cls, report: AssemblyReport, **values: object) -> Self:
+        """Make it of the report of a new state and what is its own."""
+        work, edits = report.plan.work, [HeldEdit.of_holding(edit) for edit in report.plan.union.edits]
+        made = {"state": report.target.sidecar, "edits": edits}
+        return cls.of(report, expected_edits=work.edits, expected_seconds=work.seconds, **made, **values)
+
+
+class CombineOutput(Assembled, Printed, schema="more.combine/1", command="more combine A.more B.more -o C.more --json"):
+    """The edits of several states in a new one."""
+
+    sources: list[FilePath]
+    """paths of the states that are combined"""
     kept: int
     """first lines of the history that are taken over as they are"""
     start: FilePath
     """the state that these lines are from"""
-    expected_edits: int
-    """edits to apply, as known before the start"""
-    expected_seconds: Seconds
-    """how long they took before; loading the model is not counted"""
     reverted: list[str]
     """ids of edits that one of the states reverted: they stay so"""
     withdrawn: dict[str, FilePath]
     """of these, the edits that are in force in another state, with the state that reverted them"""
     contradictions: list[list[HeldEdit]]
     """with `--theirs`: pairs with the same pictures and question and another target; the second one counts"""
-    statuses: dict[str, str]
-    """status of each edit of the new state"""
-    changed: dict[str, list[str]]
-    """edits with another status than in the state that they were taken from: before and after"""
     failed: list[str]
     """ids of edits of the new state that are `not-learnt` or `refused`"""
-    existed: bool
-    """whether the new state was there already, with these edits"""
-    notes: list[str]
-    """what to know"""
-    dry_run: bool
-    """whether nothing was written because of `--dry-run`"""
-    interrupted: bool
-    """whether a signal ended the run; run it again to go on"""
-    wall_seconds: Seconds
-    """time of the command in seconds"""
 
     @classmethod
-    def of_report(cls, report: CombineReport) -> Self:
+    def of_report(cls, report: AssemblyReport) -> Self:
         """Make it of the report of a combination."""
         plan, held = report.plan, HeldEdit.of_holding
-        return cls.of(
+        return cls.of_assembly(
             report,
-            state=report.target.sidecar,
             sources=[source.path for source in plan.sources],
-            edits=list(map(held, plan.union.edits)),
             kept=plan.kept,
             start=plan.start.path,
-            expected_edits=plan.work.edits,
-            expected_seconds=plan.work.seconds,
             reverted=[edit.id for edit in plan.union.reverted],
             withdrawn={id: source.path for id, source in plan.union.withdrawn.items()},
             contradictions=[[held(each.earlier), held(each.later)] for each in plan.union.contradictions],
         )
 
 
-class RebaseOutput(Printed, schema="more.rebase/1", command="more rebase [MODEL] NEW_BASE --json"):
+class RebaseOutput(Assembled, Printed, schema="more.rebase/1", command="more rebase [MODEL] NEW_BASE --json"):
     """The edits of a state on a new version of its base."""
 
     model: FilePath
     """path of the new base"""
-    state: FilePath
-    """path of the new state"""
     source: FilePath
     """path of the state whose edits these are"""
-    edits: list[HeldEdit]
-    """its edits in their order, as it holds them"""
-    expected_edits: int
-    """edits to apply, as known before the start"""
-    expected_seconds: Seconds
-    """how long they took before; loading the model is not counted"""
     counts: dict[str, int]
     """how many ids each of the next six lists has"""
     held: list[str]
@@ -127,34 +112,13 @@ class RebaseOutput(Printed, schema="more.rebase/1", command="more rebase [MODEL]
     """ids of edits that were reverted: they stay so"""
     reasons: dict[str, str]
     """of `lost` and `still_failed`: why, and what may help"""
-    statuses: dict[str, str]
-    """status of each edit of the new state that is not reverted"""
-    changed: dict[str, list[str]]
-    """edits with another status than before: before and after"""
-    existed: bool
-    """whether the new state was there already, with these edits"""
-    notes: list[str]
-    """what to know"""
-    dry_run: bool
-    """whether nothing was written because of `--dry-run`"""
-    interrupted: bool
-    """whether a signal ended the run; run it again to go on"""
-    wall_seconds: Seconds
-    """time of the command in seconds"""
 
     @classmethod
     def of_report(cls, report: RebaseReport) -> Self:
         """Make it of the report of a rebase."""
-        return cls.of(
-            report,
-            model=report.target.model,
-            state=report.target.sidecar,
-            source=report.source.path,
-            edits=[HeldEdit.of_holding(edit) for edit in report.plan.union.edits],
-            expected_edits=report.plan.work.edits,
-            expected_seconds=report.plan.work.seconds,
-            counts={name: len(ids) for name, ids in report.groups.items()},
-        )
+        counts = {name: len(ids) for name, ids in report.groups.items()}
+        where = {"model": report.target.model, "source": report.plan.start.path}
+        return cls.of_assembly(report, counts=counts, **where, **report.groups)
 
 
 class DiffEdit(Part, like=Entry):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.model.batches import Query
     from more_cli.ops.ask import Answers
-    from more_cli.ops.combine import CombineReport
+    from more_cli.ops.assembly import AssemblyReport
     from more_cli.ops.evaluate import EvalReport
     from more_cli.ops.merge import MergeReport
     from more_cli.review.queue import Queue
@@ -295,7 +295,7 @@ class Combine:
         """The page of the form."""
         return f"/combine?other={quote(self.other, safe='')}"
 
-    def run(self, model: Model) -> CombineReport:
+    def run(self, model: Model) -> AssemblyReport:
         """Return what the new state holds.
 
         Raises:

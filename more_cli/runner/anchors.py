@@ -14,7 +14,7 @@ from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity, require_anchors
-from more_cli.ops.auto_anchors import auto_anchors, with_prompts
+from more_cli.ops.auto_anchors import of_edits, with_prompts
 from more_cli.suites.load import EditSuite
 
 RECORDS = 200
@@ -54,7 +54,7 @@ def _chosen(
         if "calibration" not in suite.pools:
             hint = "give a file of anchors: --anchors FILE"
             raise UsageError(f"suite `{suite.name}` has no calibration pool here to make anchors from", hint)
-        return tuple(auto_anchors(list(suite.pools["calibration"][:RECORDS]), editor.recipe))
+        return tuple(of_edits(list(suite.pools["calibration"][:RECORDS]), editor.recipe).anchors)
     file = chosen or editor.recipe.anchors.file
     if file or not editor.recipe.anchors.per_edit:
         return with_prompts(read_probes(file), editor.recipe) if file else ()

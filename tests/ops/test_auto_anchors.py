@@ -18,7 +18,7 @@ from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.ops import auto_anchors as auto_anchors_module
 from more_cli.ops.about import alike
-from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, auto_anchors, with_prompts
+from more_cli.ops.auto_anchors import NEUTRAL, PER_PICTURE, PICTURED, SIZE, TEXT, of_edits, with_prompts
 from more_cli.recipe.files import load_recipe
 from support.helpers import COLOURS, Result, World, line, run
 from support.refused import assert_refused
@@ -330,7 +330,7 @@ def picture(number: int) -> ImageSource:
 def test_a_long_file_gives_a_full_set_spread_over_pictures_and_questions() -> None:
     subjects = [f"thing{number}" for number in range(40)]
     edits = [Edit(f"e{n}", (picture(n),), f"where is the {subjects[n % 40]} ?", "here") for n in range(2000)]
-    anchors = auto_anchors(edits, load_recipe("default"))
+    anchors = of_edits(edits, load_recipe("default")).anchors
     pictured = [anchor for anchor in anchors if anchor.images]
     assert (len(anchors), len(pictured)) == (SIZE, PICTURED)
     neutral = Counter(anchor.question for anchor in pictured if "thing" not in anchor.question)
@@ -343,16 +343,16 @@ def test_a_long_file_gives_a_full_set_spread_over_pictures_and_questions() -> No
 
 def test_where_all_edits_ask_the_same_neutral_questions_fill_up() -> None:
     edits = [Edit(f"e{number}", (picture(number),), "what shape is it ?", "ring") for number in range(100)]
-    anchors = auto_anchors(edits, load_recipe("default"))
+    anchors = of_edits(edits, load_recipe("default")).anchors
     assert len([anchor for anchor in anchors if anchor.images]) == PICTURED
-    few = auto_anchors(edits[:5], load_recipe("default"))
+    few = of_edits(edits[:5], load_recipe("default")).anchors
     assert len([anchor for anchor in few if anchor.images]) == 5 * PER_PICTURE
     assert len([anchor for anchor in few if not anchor.images]) == TEXT
 
 
 def test_edits_about_several_pictures_give_pictures_and_no_question() -> None:
     edits = [Edit("e1", (picture(1), picture(2)), "which fox is older ?", "x"), Edit("e2", (picture(3),), "why ?", "y")]
-    anchors = auto_anchors(edits, load_recipe("default", ["anchors.questions=[]", "anchors.prompts=[]"]))
+    anchors = of_edits(edits, load_recipe("default", ["anchors.questions=[]", "anchors.prompts=[]"])).anchors
     assert {(*anchor.images, anchor.question) for anchor in anchors} == {(picture(1), "why ?"), (picture(2), "why ?")}
 
 

@@ -313,7 +313,7 @@ def test_from_python(bases: Bases) -> None:
     with open_model(bases.world.model) as model:
         assert model.rebase(bases.new.model, dry_run=True).plan.work.edits == 2
         report = model.rebase(bases.new.model)
-    assert (report.still_failed, report.lost) == (["e1", "e2"], [])
+    assert (report.groups["still_failed"], report.lost) == (["e1", "e2"], [])
     assert_same_state(bases.new.sidecar, bases.once(line(0), line(1)))
 
 
