@@ -25,26 +25,14 @@ from more_cli.inputs.ratings import Ratings
 from more_cli.ops.log import show
 from more_cli.options import CombineOptions
 from more_cli.render.templates import static
+from more_cli.review import tasks
 from more_cli.review.drafts import EARLIER, OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
 from more_cli.review.pages import STATIC, page
 from more_cli.review.pictures import SIDES, Pictures
 from more_cli.review.queue import Queue
-from more_cli.review.tasks import (
-    Applied,
-    Apply,
-    Ask,
-    AskAll,
-    BaseAnswers,
-    Check,
-    Combine,
-    Evaluate,
-    Merge,
-    Retry,
-    Revert,
-    edit_path,
-)
-from more_cli.review.worker import Job, Task, Worker
+from more_cli.review.tasks import Applied, Task, combine_path, edit_path
+from more_cli.review.worker import Job, Worker
 from more_cli.store.target import Target
 
 SHOWN = 22
@@ -58,9 +46,9 @@ _TOO_MUCH = "Part exceeded", "Field exceeded", "Too many"
 WAIT = 0.4
 """Seconds for which a job's page waits before it says that the job is not done; then it looks again every second."""
 DRAFT_TASKS: dict[str, Callable[[Draft, Desk], Task]] = {
-    "base": lambda draft, desk: BaseAnswers(draft, desk.pictures),
-    "check": lambda draft, desk: Check(draft, desk.pictures),
-    "apply": lambda draft, desk: Apply(draft, desk.pictures, queue=desk.queue),
+    "base": lambda draft, desk: tasks.base_answers(draft, desk.pictures),
+    "check": lambda draft, desk: tasks.check(draft, desk.pictures),
+    "apply": lambda draft, desk: tasks.apply(draft, desk.pictures, desk.queue),
 }
 
 
@@ -177,8 +165,8 @@ def _asking(app: FastAPI, desk: Desk) -> None:
     @app.get("/ask")
     def form(picture: str = "", question: str = "", job: int | None = None) -> Response:
         done = desk.done(job, "/ask")
-        if done and isinstance(done.task, Ask):
-            picture, question = done.task.picture, done.task.question
+        if done and (asked := done.task.draft):
+            picture, question = asked.picture, asked.question
         return _ask_page(desk, picture, question, job=done)
 
     @app.post("/ask")
@@ -187,12 +175,12 @@ def _asking(app: FastAPI, desk: Desk) -> None:
         picture, question = form["picture"], form.get("question", "")
         if problem or (place := _place(form)) is not None:
             return _ask_page(desk, picture, question, problem=problem, place=0 if problem else place)
-        return desk.start(Ask(question, picture, desk.pictures))
+        return desk.start(tasks.ask(Draft(question, picture=picture), desk.pictures))
 
     @app.post("/probe")
     def probe(id: Annotated[str, Form()]) -> Response:
         show(desk.target, id)
-        return desk.start(AskAll(id, desk.edits))
+        return desk.start(tasks.ask_all(id, desk.edits))
 
 
 def _changing(app: FastAPI, desk: Desk) -> None:
@@ -205,8 +193,8 @@ def _changing(app: FastAPI, desk: Desk) -> None:
         done = desk.done(job, "/draft")
         if done and done.error is None and isinstance(done.result, Draft):
             return _draft_page(desk, done.result)
-        if done and isinstance(done.task, BaseAnswers | Check | Apply):
-            return _draft_page(desk, done.task.draft, error=done.error)
+        if done and (drafted := done.task.draft):
+            return _draft_page(desk, drafted, error=done.error)
         if like:
             return _draft_page(desk, Draft.like(desk.edits.edit(like)))
         return _draft_page(desk, Draft(question, target, picture=picture))
@@ -224,13 +212,11 @@ def _changing(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/retry")
     def retry(id: Annotated[str, Form()] = "", settings: Annotated[str, Form()] = "") -> Response:
-        return desk.start(Retry(id, tuple(settings.split())))
+        return desk.start(tasks.retry(id, tuple(settings.split())))
 
     @app.post("/revert")
     def revert(id: Annotated[str, Form()], head: Annotated[str, Form()]) -> Response:
-        task = Revert(id, head, desk.edits)
-        task.check()
-        return desk.start(task)
+        return desk.start(tasks.revert(id, head, desk.edits))
 
 
 def _scoring(app: FastAPI, desk: Desk) -> None:
@@ -245,7 +231,7 @@ def _scoring(app: FastAPI, desk: Desk) -> None:
 
     @app.post("/eval")
     def evaluate() -> Response:
-        return desk.start(Evaluate())
+        return desk.start(tasks.evaluate())
 
     @app.get("/report")
     def report(job: int) -> Response:
@@ -270,7 +256,7 @@ def _scoring(app: FastAPI, desk: Desk) -> None:
         require_all: Annotated[bool, Form()] = False,
         force: Annotated[bool, Form()] = False,
     ) -> Response:
-        return desk.start(Merge(name.strip(), verify, require_all, force))
+        return desk.start(tasks.merge(name.strip(), verify=verify, require_all=require_all, force=force))
 
 
 def _combining(app: FastAPI, desk: Desk) -> None:
@@ -281,7 +267,7 @@ def _combining(app: FastAPI, desk: Desk) -> None:
         own = desk.target.sidecar
         others = sorted(path.name for path in own.parent.glob("*.more") if path.name != own.name and path.is_file())
         values: dict[str, Any] = {"others": others, "other": other, "name": f"{own.stem}.combined.more"}
-        values |= {"job": desk.done(job, Combine(other, "").path), "plan": None, "pairs": [], "error": None}
+        values |= {"job": desk.done(job, combine_path(other)), "plan": None, "pairs": [], "error": None}
         if other in others:
             from more_cli.ops.combine import planned
             from more_cli.ops.shared import open_sources, require_same_setup
@@ -302,7 +288,7 @@ def _combining(app: FastAPI, desk: Desk) -> None:
     def combine(
         other: Annotated[str, Form()], name: Annotated[str, Form()], theirs: Annotated[bool, Form()] = False
     ) -> Response:
-        return desk.start(Combine(other, name.strip(), theirs))
+        return desk.start(tasks.combine(other, name.strip(), theirs))
 
 
 def _queueing(app: FastAPI, desk: Desk) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from more_cli.errors import DataError, MoreError, StateError, StreamErrors, UsageError
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.model.batches import Query
     from more_cli.ops.ask import Answers
-    from more_cli.ops.assembly import AssemblyReport
-    from more_cli.ops.evaluate import EvalReport
-    from more_cli.ops.merge import MergeReport
     from more_cli.review.queue import Queue
 
 CUT_OFF = "..."
@@ -30,33 +27,38 @@ CUT_OFF = "..."
 STALE = "the ledger has changed since this page was drawn, so nothing was done"
 
 
+@dataclass(frozen=True)
+class Task:
+    """What the model is asked to do."""
+
+    title: str
+    """What it does, in words that follow "now:"."""
+    path: str
+    """Address of the page that shows its result."""
+    run: Callable[[Model], Any]
+    """Does it and returns the result; raises what the method of `Model` does."""
+    draft: Draft | None = None
+    """The form that it was started from, which is shown again with its result."""
+
+
 def edit_path(id: str) -> str:
     """Return the address of the page of one edit: an id can hold any letter, also `/` and `..`."""
     return f"/edit?id={quote(id, safe='')}"
 
 
-@dataclass(frozen=True)
-class Ask:
+def combine_path(other: str) -> str:
+    """Return the address of the form that combines this state with another one, by its file name."""
+    return f"/combine?other={quote(other, safe='')}"
+
+
+def ask(draft: Draft, pictures: Pictures) -> Task:
     """Ask base and edited model one question."""
 
-    question: str
-    picture: str
-    pictures: Pictures
-    path: str = "/ask"
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"asking `{shorten(self.question)}`"
-
-    def run(self, model: Model) -> Answers:
-        """Return both answers.
-
-        Raises:
-            DataError: as `Asker.ask`.
-        """
+    def run(model: Model) -> Answers:
         with model.asking() as asker:
-            return asker.ask(self.question, _sources(self.pictures, self.picture))
+            return asker.ask(draft.question, _sources(pictures, draft.picture))
+
+    return Task(f"asking `{shorten(draft.question)}`", "/ask", run, draft)
 
 
 @dataclass(frozen=True)
@@ -75,28 +77,13 @@ class Asked:
         return self.answers.edited is not None and self.answers.edited.strip() != expected.strip()
 
 
-@dataclass(frozen=True)
-class AskAll:
-    """Ask everything that an edit holds: its question, the variants and the locality questions."""
+def ask_all(id: str, edits: Edits) -> Task:
+    """Ask everything that an edit holds, in the order of its page: its question, variants and locality questions."""
 
-    id: str
-    edits: Edits
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"asking the questions of {shorten(self.id)}"
-
-    @property
-    def path(self) -> str:
-        """The edit's page."""
-        return edit_path(self.id)
-
-    def run(self, model: Model) -> list[Asked]:
-        """Return the answers, in the order of the edit's page."""
+    def run(model: Model) -> list[Asked]:
         from more_cli.model.batches import Query  # with torch, which takes a second
 
-        edit = self.edits.edit(self.id)
+        edit = edits.edit(id)
         query = Query.of(edit)
         asked: list[tuple[str, Query, str | None]] = [
             ("the correction", query, edit.target),
@@ -119,41 +106,15 @@ class AskAll:
                 for what, query, expected in asked
             ]
 
-
-@dataclass(frozen=True)
-class _OfDraft:
-    """A task about a draft; its result is the draft with what was found."""
-
-    draft: Draft
-    pictures: Pictures
-    path: str = "/draft"
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"{self._verb} the correction of `{shorten(self.draft.question)}`"
-
-    _verb: ClassVar[str] = "checking"
-
-    def _line(self) -> dict[str, Any]:
-        source = next(iter(_sources(self.pictures, self.draft.picture)), None)
-        others, earlier = (
-            [source.path for digest in digests for source in _sources(self.pictures, digest)]
-            for digests in (self.draft.others, self.draft.talk.pictures)
-        )
-        return self.draft.line(source.path if source else None, others, earlier)
+    return Task(f"asking the questions of {shorten(id)}", edit_path(id), run)
 
 
-class BaseAnswers(_OfDraft):
+def base_answers(draft: Draft, pictures: Pictures) -> Task:
     """Ask the base the questions of a draft, and take its answers for the locality questions that have none."""
 
-    _verb = "asking the base about"
-
-    def run(self, model: Model) -> Draft:
-        """Return the draft with the base's answers."""
-        draft = self.draft
-        shown = _sources(self.pictures, draft.picture)
-        before = [source for digest in draft.talk.pictures for source in _sources(self.pictures, digest)]
+    def run(model: Model) -> Draft:
+        shown = _sources(pictures, draft.picture)
+        before = [source for digest in draft.talk.pictures for source in _sources(pictures, digest)]
         with model.asking() as asker:
             base = type(asker)({"base": asker.models["base"]})
             said = [base.ask(row.question, shown if row.pictured else ()).base for row in draft.locality]
@@ -165,17 +126,20 @@ class BaseAnswers(_OfDraft):
         ]
         return replace(draft, base=answer, locality=tuple(near))
 
+    return _of_draft("asking the base about", draft, run)
 
-class Check(_OfDraft):
-    """Check a draft as `more edit --dry-run` does."""
 
-    def run(self, model: Model) -> Draft:
-        """Return the draft with its problems, or with what an edit would do."""
+def check(draft: Draft, pictures: Pictures) -> Task:
+    """Check a draft as `more edit --dry-run` does; the result has its problems, or what an edit would do."""
+
+    def run(model: Model) -> Draft:
         try:
-            report = model.edit([self._line()], reapply=True, dry_run=True).report
+            report = model.edit([_line(draft, pictures)], reapply=True, dry_run=True).report
         except (StreamErrors, DataError) as error:
-            return _with_problems(self.draft, error)
-        return replace(self.draft, notes=["no problems found", *report.notes])
+            return _with_problems(draft, error)
+        return replace(draft, notes=["no problems found", *report.notes])
+
+    return _of_draft("checking", draft, run)
 
 
 @dataclass(frozen=True)
@@ -186,166 +150,97 @@ class Applied:
     said: str
 
 
-@dataclass(frozen=True)
-class Apply(_OfDraft):
+def apply(draft: Draft, pictures: Pictures, queue: Queue | None) -> Task:
     """Apply a draft as `more edit` does; the mistake of the queue that it corrects is then done."""
 
-    queue: Queue | None = None
-    _verb: ClassVar[str] = "applying"
-
-    def run(self, model: Model) -> Applied | Draft:
-        """Return what was applied, or the draft with its problems."""
+    def run(model: Model) -> Applied | Draft:
         try:
-            report = model.edit([self._line()], reapply=True).report
+            report = model.edit([_line(draft, pictures)], reapply=True).report
         except (StreamErrors, DataError) as error:
-            return _with_problems(self.draft, error)
+            return _with_problems(draft, error)
         if not report.ids or report.ids[0] not in report.statuses:
-            return replace(self.draft, problems={"": ["it was interrupted before it was applied"]})
+            return replace(draft, problems={"": ["it was interrupted before it was applied"]})
         id = report.ids[0]
-        if self.queue and self.draft.queued:
-            self.queue.finish(self.draft.queued, "applied")
+        if queue and draft.queued:
+            queue.finish(draft.queued, "applied")
         what = f"applied: {report.statuses[id]}" if report.applied else "this correction is in the ledger already"
         return Applied(id, "; ".join([what, *report.notes]))
 
+    return _of_draft("applying", draft, run)
 
-@dataclass(frozen=True)
-class Retry:
-    """Try one edit again, or all that do not stand."""
 
-    id: str = ""
-    """Empty for all."""
-    settings: tuple[str, ...] = ()
-    """Changes of the recipe for this try, as KEY=VALUE."""
+def _of_draft(verb: str, draft: Draft, run: Callable[[Model], Any]) -> Task:
+    return Task(f"{verb} the correction of `{shorten(draft.question)}`", "/draft", run, draft)
 
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"trying {shorten(self.id) if self.id else 'failed edits'} again"
 
-    @property
-    def path(self) -> str:
-        """The edit's page, or the list."""
-        return edit_path(self.id) if self.id else "/"
+def retry(id: str, settings: tuple[str, ...]) -> Task:
+    """Try one edit again, or all that do not stand; `settings` change the recipe for this try, as KEY=VALUE."""
 
-    def run(self, model: Model) -> Applied | str:
-        """Return what became of the edits, in words."""
-        report = model.retry(*([self.id] if self.id else []), settings=self.settings).report
-        if self.id:
-            return Applied(self.id, f"tried again: {report.statuses[self.id]}")
+    def run(model: Model) -> Applied | str:
+        report = model.retry(*([id] if id else []), settings=settings).report
+        if id:
+            return Applied(id, f"tried again: {report.statuses[id]}")
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
         return f"{counted(report.applied, 'edit')} tried again: {counts}" if report.applied else "no edit has failed"
 
+    return Task(f"trying {shorten(id) if id else 'failed edits'} again", edit_path(id) if id else "/", run)
 
-@dataclass(frozen=True)
-class Evaluate:
+
+def evaluate() -> Task:
     """Score every edit with its probes."""
-
-    title: str = "scoring all edits"
-    path: str = "/eval"
-
-    def run(self, model: Model) -> EvalReport:
-        """Return the scores."""
-        return model.evaluate(ask_base=True).report
+    return Task("scoring all edits", "/eval", lambda model: model.evaluate(ask_base=True).report)
 
 
-@dataclass(frozen=True)
-class Merge:
-    """Write a standalone checkpoint to a folder beside the state."""
-
-    name: str
-    """Of the folder."""
-    verify: bool = False
-    require_all: bool = False
-    force: bool = False
-    path: str = "/merge"
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"merging into {shorten(self.name)}"
-
-    def run(self, model: Model) -> MergeReport:
-        """Return what was written.
-
-        Raises:
-            UsageError: `name` is a path, or the folder exists and may not be replaced.
-            FailedEditsError: an edit does not stand, and all are required.
-        """
-        out = _beside(model.target, self.name, "folder")
-        return model.merge(out, verify=self.verify, require_all=self.require_all, force=self.force)
+def merge(name: str, **options: bool) -> Task:
+    """Write a standalone checkpoint to a folder of this name beside the state; `options` are those of a merge."""
+    return Task(
+        f"merging into {shorten(name)}",
+        "/merge",
+        lambda model: model.merge(_beside(model.target, name, "folder"), **options),
+    )
 
 
-@dataclass(frozen=True)
-class Combine:
-    """Write the edits of this state and of another one beside it into a new state."""
+def combine(other: str, name: str, theirs: bool) -> Task:
+    """Write the edits of this state and of another one beside it into a new state; `name` may lack `.more`."""
 
-    other: str
-    """File name of the other state."""
-    name: str
-    """File name of the new one; `.more` may be left out."""
-    theirs: bool = False
+    def run(model: Model) -> Any:
+        new = name if name.endswith(".more") else f"{name}.more"
+        paths = _beside(model.target, other, "state"), _beside(model.target, new, "state")
+        return model.combine(paths[0], out=paths[1], theirs=theirs)
 
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"combining with {shorten(self.other)}"
-
-    @property
-    def path(self) -> str:
-        """The page of the form."""
-        return f"/combine?other={quote(self.other, safe='')}"
-
-    def run(self, model: Model) -> AssemblyReport:
-        """Return what the new state holds.
-
-        Raises:
-            UsageError: a name is a path, or the new state exists with other edits.
-            DataError: edits contradict each other, and the later one is not to count.
-        """
-        name = self.name if self.name.endswith(".more") else f"{self.name}.more"
-        other, out = _beside(model.target, self.other, "state"), _beside(model.target, name, "state")
-        return model.combine(other, out=out, theirs=self.theirs)
+    return Task(f"combining with {shorten(other)}", combine_path(other), run)
 
 
-@dataclass(frozen=True)
-class Revert:
-    """Revert one edit, unless the ledger has changed since the page with the button was drawn."""
+def revert(id: str, head: str, edits: Edits) -> Task:
+    """Revert one edit, unless the ledger has another `head` than when the page with the button was drawn.
 
-    id: str
-    head: str
-    """Hash of the ledger's last line on that page."""
-    edits: Edits
+    Raises:
+        StateError: it has already.
+    """
 
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"reverting {shorten(self.id)}"
-
-    @property
-    def path(self) -> str:
-        """The edit's page."""
-        return edit_path(self.id)
-
-    def run(self, model: Model) -> str:
-        """Return what was done, in words.
-
-        Raises:
-            StateError: the ledger has changed.
-        """
-        self.check()
-        report = model.revert(self.id)
+    def run(model: Model) -> str:
+        _require_head(head, edits)
+        report = model.revert(id)
         again = f", {counted(len(report.again), 'later one')} applied again" if report.again else ""
         moved = [f"{id} is now {now}" for id, (_, now) in report.changed.items()]
         return "; ".join([f"reverted{again}", *moved[:10]])
 
-    def check(self) -> None:
-        """Compare the ledger with the page.
+    _require_head(head, edits)
+    return Task(f"reverting {shorten(id)}", edit_path(id), run)
 
-        Raises:
-            StateError: the ledger has changed.
-        """
-        if self.edits.now().head != self.head:
-            raise StateError(STALE, "look at the edit as it is now, then press the button again")
+
+def _require_head(head: str, edits: Edits) -> None:
+    if edits.now().head != head:
+        raise StateError(STALE, "look at the edit as it is now, then press the button again")
+
+
+def _line(draft: Draft, pictures: Pictures) -> dict[str, Any]:
+    source = next(iter(_sources(pictures, draft.picture)), None)
+    others, earlier = (
+        [source.path for digest in digests for source in _sources(pictures, digest)]
+        for digests in (draft.others, draft.talk.pictures)
+    )
+    return draft.line(source.path if source else None, others, earlier)
 
 
 def _beside(target: Target, name: str, what: str) -> Path:

@@ -8,31 +8,17 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from more_cli.errors import MoreError
 
 if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.progress import Progress
+    from more_cli.review.tasks import Task
 
 KEPT = 100
 """Jobs whose results are kept, with those that are not done."""
-
-
-class Task(Protocol):
-    """What the model is asked to do."""
-
-    @property
-    def title(self) -> str:
-        """What it does, in words that follow "now:"."""
-
-    @property
-    def path(self) -> str:
-        """Address of the page that shows its result."""
-
-    def run(self, model: Model) -> Any:
-        """Do it and return the result."""
 
 
 class Stopped(Exception):
