@@ -171,11 +171,13 @@ def check_name(path: Path) -> None:
 
 
 def check_free_file(path: Path, force: bool) -> None:
-    """Refuse an output file that exists already, unless ``force`` allows to replace it.
+    """Refuse an output file that exists already, unless ``force`` allows to replace it, or that has no folder.
 
     Raises:
-        UsageError: it exists and may not be replaced, or is a folder.
+        UsageError: it exists and may not be replaced, or is a folder, or its folder is not there.
     """
+    if not path.parent.is_dir():
+        raise UsageError(f"`{path}`: there is no folder `{path.parent}`", "create it first")
     if path.is_dir() or (path.exists() and not force):
         hint = "name a file" if path.is_dir() else "pass --force to replace it"
         raise UsageError(f"`{path}` already exists", hint)

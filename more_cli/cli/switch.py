@@ -104,5 +104,6 @@ def _show(output: Output, report: SwitchReport, name: str | None) -> None:
             output.line(f"in use: {report.current}, which has no state yet")
         return
     made = "made and in use" if report.created else "in use"
-    edits = next((f", {counted(each.edits or 0, 'edit')}" for each in report.states if each.name == name), "")
-    output.line(f"state {name} is {made}: {named_path(report.model, name).name}{edits}")
+    found = next((each for each in report.states if each.name == name), None)
+    holds = f", {found.problem or counted(found.edits or 0, 'edit')}" if found else ""
+    output.line(f"state {name} is {made}: {named_path(report.model, name).name}{holds}")

@@ -89,7 +89,9 @@ class Columns:
                 tags[column] = _json_value(column, value)
         for name in ("question", "target"):
             if name not in line:
-                unnamed = [f"`{shorten(column)}`" for column in row if self._field(column) != name]
+                if given := next((column for column in row if self._field(column) == name), None):
+                    raise DataError(f"`{shorten(given)}` is empty", f"an edit needs a {name}")
+                unnamed = [f"`{shorten(column)}`" for column in row]
                 others = listed(unnamed, SHOWN)
                 raise DataError(f"`{name}` is missing", f"--column {name}=COLUMN names its column; there are {others}")
         line |= {"tags": tags} if tags else {}

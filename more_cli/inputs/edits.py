@@ -256,16 +256,15 @@ def check_edits(
     """Check the records of a whole stream; `name` says where they come from.
 
     Raises:
-        StreamErrors: there are problems and ``on_error`` is "stop".
+        StreamErrors: there are problems and ``on_error`` is "stop", or one is about the whole stream.
     """
     items = list(iter_edits(records, image_root, strict_paths=strict_paths, whole=True))
     edits = tuple(item for item in items if isinstance(item, Edit))
     problems = tuple(item for item in items if isinstance(item, Problem))
     if not items:
         problems = (Problem(name, "holds no edits", ONE_PER_LINE),)
-    if on_error == "stop":
-        raise_all(problems)
-    return EditStream(edits, problems, len({problem.line for problem in problems if problem.line}))
+    raise_all(problem for problem in problems if on_error == "stop" or not problem.line)
+    return EditStream(edits, problems, len({problem.line for problem in problems}))
 
 
 def iter_edits(

@@ -60,52 +60,89 @@ def table_rows(path: Path) -> Iterator[Record]:
 
 
 def _csv_rows(path: Path) -> Iterator[Record]:
-    name = str(path)
     csv.field_size_limit(LINE_BYTES)  # by default 128 KiB: less than a picture as a `data:` URI
     with opened(path) as file:
-        source, first = _Bounded(_text_of(file, path)), 1
-        reader = csv.reader(source, delimiter=_delimiter(file), strict=True)
-        try:
-            header = _header(path, next(reader, []))
-            while True:
-                first, source.size = reader.line_num + 1, 0
-                cells = next(reader, None)
-                if cells is None:
-                    return
-                if len(cells) == len(header):
-                    yield Record(
-                        name, first, {column: cell or None for column, cell in zip(header, cells, strict=True)}
-                    )
-                elif cells:  # an empty line has none
-                    text = f"has {counted(len(cells), 'cell')}, the header has {len(header)}"
-                    hint = "put quotes around a cell with a delimiter in it"
-                    yield Record(name, first, problem=Problem(f"{name}:{first}", text, hint, first))
-        except UnicodeDecodeError as error:
-            yield Record(name, first, problem=Problem(f"{name}:{first}", not_utf8(error), "save it as UTF-8", first))
-        except csv.Error as error:
-            text = f"not CSV: {error}"
-            yield Record(name, first, problem=Problem(f"{name}:{first}", text, "a quote may be missing", first))
+        rows = _Rows(path, _text_of(file, path), _delimiter(file))
+        header = _header(path, rows.cells() or [])
+        rows.require_utf8()
+        while (cells := rows.cells()) is not None:
+            if rows.problem:
+                yield Record(str(path), rows.first, problem=rows.problem)
+            elif len(cells) == len(header):
+                row = {column: cell or None for column, cell in zip(header, cells, strict=True)}
+                yield Record(str(path), rows.first, row)
+            elif cells:  # an empty line has none
+                text = f"has {counted(len(cells), 'cell')}, the header has {len(header)}"
+                problem = rows.wrong(text, "put quotes around a cell with a delimiter in it")
+                yield Record(str(path), rows.first, problem=problem)
 
 
-class _Bounded:
-    """The lines of a text; those of one row, of which a quoted cell can have many, are bounded together."""
+class _Rows:
+    """The rows of a CSV text; a bad one does not end them, unless nothing after it can be told apart."""
 
-    def __init__(self, text: io.TextIOWrapper) -> None:
+    def __init__(self, path: Path, text: io.TextIOWrapper, delimiter: str) -> None:
+        self._path = path
         self._text = text
-        self.size = 0
-        """Characters since the row began."""
+        self._reader = csv.reader(iter(self._line, ""), delimiter=delimiter, strict=True)
+        self._line_number = self._size = 0
+        """Lines read, and characters since the row began: a quoted cell can have many lines."""
+        self._ended = False
+        self.first = 1
+        """Line that the row begins in."""
+        self.problem: Problem | None = None
+        """What is wrong with it."""
 
-    def __iter__(self) -> Iterator[str]:
-        return self
+    def cells(self) -> list[str] | None:
+        """Read the next row and return its cells; None at the end.
 
-    def __next__(self) -> str:
+        Raises:
+            DataError: a quote is not closed, or the row is too long, so that it has no end.
+        """
+        self.first, self._size, self.problem = self._line_number + 1, 0, None
+        try:
+            return next(self._reader, None)
+        except csv.Error as error:
+            problem = self.wrong(f"not CSV: {error}", "a quote may be missing")
+            if self._ended:
+                raise DataError(str(problem), f"{problem.hint}: the row goes on to the end of the file") from None
+            self.problem = self.problem or problem
+            return []
+
+    def wrong(self, text: str, hint: str) -> Problem:
+        """Return what is wrong with the row."""
+        return Problem(f"{self._path}:{self.first}", text, hint, self.first)
+
+    def require_utf8(self) -> None:
+        """Check the row that was read last.
+
+        Raises:
+            DataError: it is not UTF-8.
+        """
+        if self.problem:
+            raise DataError(str(self.problem), self.problem.hint)
+
+    def _line(self) -> str:
         line = self._text.readline(LINE_BYTES + 1)
-        self.size += len(line)
-        if not line:
-            raise StopIteration
-        if self.size > LINE_BYTES:
-            raise csv.Error(f"a row of more than {LINE_BYTES >> 20} MiB")
+        self._line_number += 1
+        self._size += len(line)
+        self._ended = not line
+        if self._size > LINE_BYTES:
+            text = f"{self._path}:{self.first}: not CSV: a row of more than {LINE_BYTES >> 20} MiB"
+            raise DataError(text, "a quote may be missing")
+        try:
+            line.encode()
+        except UnicodeEncodeError:  # bytes that are not UTF-8 come as lone surrogates
+            where = f"{self._path}:{self._line_number}"
+            self.problem = self.problem or Problem(where, _not_utf8(line), "save it as UTF-8", self.first)
         return line
+
+
+def _not_utf8(line: str) -> str:
+    try:
+        line.encode("utf-8", "surrogateescape").decode()
+    except UnicodeDecodeError as error:
+        return not_utf8(error)
+    raise AssertionError(line)
 
 
 def _text_of(file: BinaryIO, path: Path) -> io.TextIOWrapper:
@@ -113,7 +150,7 @@ def _text_of(file: BinaryIO, path: Path) -> io.TextIOWrapper:
     file.seek(0)
     if head in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{path}: is UTF-16, not UTF-8", UTF16)
-    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _delimiter(file: BinaryIO) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.errors import UsageError
-from more_cli.inputs.edits import read_probes
+from more_cli.errors import StreamErrors, UsageError
+from more_cli.inputs.edits import Probe
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import identities, identity, line_of
+from more_cli.ops.anchors import contradicted, identities, identity, line_of, read_anchors
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
-from more_cli.ops.session import open_session
+from more_cli.ops.session import Session, open_session
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import ProbeEntry
 from more_cli.store.ledger import Ledger
@@ -51,13 +51,14 @@ def add_anchors(
         UsageError: the recipe does not use anchors.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
-    questions = read_probes(file, image_root, strict_paths=strict_paths)
+    questions = read_anchors(file, image_root, strict_paths=strict_paths)
     recipe = open_session(target, machine).state.meta.recipe
     if not recipe.uses_anchors:
         raise UsageError(f"recipe `{recipe.name}` does not use anchors", f"start a new state with {USE_OF_ANCHORS}")
     with writer_lock(target.lock):
         session = open_session(target, machine, progress)
         with session.ledger, session.attached(writing=True) as replayed:
+            _require_agreement(session, file, questions)
             held = identities(session.anchors)
             new = [question for question in questions if identity(question) not in held]
             if new:
@@ -65,6 +66,21 @@ def add_anchors(
             session.save()
         repeated = len(questions) - len(new)
         return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)
+
+
+def _require_agreement(session: Session, file: Path, questions: Sequence[Probe]) -> None:
+    """Check that no anchor in force has another answer.
+
+    Raises:
+        StreamErrors: one has.
+    """
+    if any(contradicted(session.anchors, questions)):
+        ledger = session.ledger
+        gone = corrected(held_at(ledger, session.state.meta, len(ledger.history)), ledger)
+        held = [anchor for place, anchor in enumerate(session.anchors) if place not in gone]
+        if found := list(contradicted(held, questions)):
+            hint = "the first one is held; leave the line out, or correct the model with an edit"
+            raise StreamErrors([f"{file}: {text}" for text in found], hint)
 
 
 def list_anchors(target: Target) -> tuple[list[ProbeEntry], Mapping[int, str]]:

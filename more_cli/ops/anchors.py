@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import jsonlines
 
-from more_cli.errors import StateError, UsageError
+from more_cli.errors import StateError, StreamErrors, UsageError
 from more_cli.files import disk_errors, replacing, sha256_bytes
-from more_cli.inputs.edits import Edit, Probe
+from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.turns import Turn
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import ProbeEntry, shown_as, told, turns_in
-from more_cli.text import canonical_json, counted
+from more_cli.text import canonical_json, counted, shorten
 
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
@@ -29,6 +29,31 @@ if TYPE_CHECKING:  # the stored files are read without torch
 
 FILE = "anchors.jsonl"
 _RESTORE = "restore it from a backup, or make the state again"
+
+
+def read_anchors(file: Path, image_root: Path | None = None, *, strict_paths: bool = False) -> tuple[Probe, ...]:
+    """Read and check a file of anchors.
+
+    Raises:
+        StreamErrors: there are problems, or a question has two answers.
+        DataError: the file cannot be read at all.
+    """
+    questions = read_probes(file, image_root, strict_paths=strict_paths)
+    contradictions = list(contradicted((), questions))
+    if contradictions:
+        raise StreamErrors([f"{file}: {text}" for text in contradictions], "keep one of its lines")
+    return questions
+
+
+def contradicted(held: Iterable[Probe], questions: Iterable[Probe]) -> Iterator[str]:
+    """Yield, in words, each question that has another answer among those that are held or that come before it."""
+    answers = {identity(anchor): anchor.answer for anchor in held if anchor.answer is not None}
+    for question in questions:
+        if question.answer is not None:
+            before = answers.setdefault(identity(question), question.answer)
+            if before != question.answer:
+                both = f"`{shorten(before)}` and `{shorten(question.answer)}`"
+                yield f"`{shorten(question.question)}` has two answers, {both}"
 
 
 def keep_anchors(folder: Path, questions: Sequence[Probe], *, first: bool = False) -> str:

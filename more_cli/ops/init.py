@@ -14,7 +14,7 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError, StateError, UsageError
-from more_cli.inputs.edits import Edit, Probe, read_edits, read_probes
+from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import family_of, is_tested
 from more_cli.model.keymap import key_map, meta_model
@@ -29,6 +29,7 @@ from more_cli.ops.anchors import (
     leave_out,
     left_out_sentence,
     load_anchors,
+    read_anchors,
     require_anchors,
 )
 from more_cli.ops.auto_anchors import (
@@ -50,9 +51,11 @@ from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import is_set, load_recipe, pick_recipe
 from more_cli.recipe.schema import VISUAL_GROUPS, Recipe
 from more_cli.store.entry import START
+from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.pin import write_pin
-from more_cli.store.state import State, StateMeta, load_state, save_state
+from more_cli.store.snapshots import require_ledger
+from more_cli.store.state import State, StateMeta, load_meta, load_state, save_state
 from more_cli.store.target import Target
 from more_cli.text import counted
 
@@ -199,7 +202,7 @@ class Inputs:
         """Read the anchors of a file, given or named by the recipe."""
         file = self.anchors or recipe.anchors.file
         root = self.files.image_root if self.anchors else None
-        return read_probes(file, root, strict_paths=self.files.strict_paths) if file else ()
+        return read_anchors(file, root, strict_paths=self.files.strict_paths) if file else ()
 
     def _candidates(self, recipe: Recipe) -> Candidates | None:
         if self.auto is not None:
@@ -236,7 +239,7 @@ def initialise(
         StreamErrors: the file of anchors or of corrections has problems.
         DataError: no anchors can be made from the file or folder that was named for it.
     """
-    free_of_adapters(target)
+    _check(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     wanted, corrections = inputs.wanted(chosen), inputs.corrections()
     if (wanted.questions or inputs.auto) and not chosen.recipe.uses_anchors:
@@ -277,6 +280,17 @@ def initialise(
             pictured=_pictured(questions),
             runtime=runtime,
         )
+
+
+def _check(target: Target) -> None:
+    """Check that the base has no adapter and, where the state exists, that it has its ledger, before a folder is made.
+
+    Raises:
+        StateError: it has one, or the ledger is missing.
+    """
+    free_of_adapters(target)
+    if target.sidecar.exists():
+        require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 
 
 def _askable(chosen: Plan, question: Probe) -> bool:

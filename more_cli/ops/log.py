@@ -13,6 +13,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.ops.held import anchors_of
 from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.snapshots import require_ledger
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
 from more_cli.text import shorten
@@ -154,6 +155,8 @@ def _open(target: Target, note: Callable[[Entry], None]) -> Ledger:
     if not ledger.entries and not target.sidecar.exists():
         hint = "run `more edit MODEL EDITS` first, or name the state with --state"
         raise StateError(f"no ledger at `{ledger.path}`", hint)
+    if not ledger.entries:
+        require_ledger(load_meta(target.sidecar), ledger, target.sidecar)
     return ledger
 
 

@@ -183,7 +183,9 @@ def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[st
         if not 0 <= first <= len(edits):
             given = f"--to {options.to}" if options.to is not None else f"--last {options.last}"
             have = f"{verb(len(edits), 'is', 'are')} {counted(len(edits), 'edit')}"
-            raise UsageError(f"{given}: there {have}", f"give a number from 0 to {len(edits)}")
+            least = 0 if options.to is not None else 1
+            hint = f"give a number from {least} to {len(edits)}" if edits else "there is nothing to revert"
+            raise UsageError(f"{given}: there {have}", hint)
         return edits[first:]
     for id in ids:
         if id not in ledger.by_id:

@@ -32,11 +32,7 @@ def replay_start(state: State, ledger: Ledger, sidecar: Path) -> State:
     Raises:
         StateError: the sidecar belongs to another ledger, or its ledger is missing.
     """
-    if state.meta.edits and not ledger.path.exists():
-        raise StateError(
-            f"`{sidecar}` holds {counted(state.meta.edits, 'edit')}, and their ledger `{ledger.path}` is missing",
-            f"copy the folder `{ledger.folder.name}` beside it too: a state and this folder belong together",
-        )
+    require_ledger(state.meta, ledger, sidecar)
     if ledger.agrees(state.meta.edits, state.meta.digest):
         return state
     if ledger.agreed_before_revert(state.meta.edits, state.meta.digest):
@@ -45,6 +41,19 @@ def replay_start(state: State, ledger: Ledger, sidecar: Path) -> State:
         f"`{sidecar}` and its ledger `{ledger.path}` disagree about the first {counted(state.meta.edits, 'edit')}",
         f"restore `{ledger.path}` from a backup; the two belong together",
     )
+
+
+def require_ledger(meta: StateMeta, ledger: Ledger, sidecar: Path) -> None:
+    """Check that a state with edits has a ledger.
+
+    Raises:
+        StateError: it is missing.
+    """
+    if meta.edits and not ledger.path.exists():
+        raise StateError(
+            f"`{sidecar}` holds {counted(meta.edits, 'edit')}, and their ledger `{ledger.path}` is missing",
+            f"copy the folder `{ledger.folder.name}` beside it too: a state and this folder belong together",
+        )
 
 
 def nearest_state(state: State, ledger: Ledger, place: int) -> State:

@@ -332,6 +332,16 @@ def test_bad_lines_can_be_skipped(world: World, source: str) -> None:
     assert [entry["id"] for entry in world.entries()] == ["e1", "e3"]
 
 
+@pytest.mark.parametrize("data", ['[{"question": "q?", "target": "x"},]', "", "\ufeff{}".encode("utf-16")], ids=str)
+def test_a_file_of_which_nothing_can_be_read_is_no_bad_line(world: World, data: str | bytes) -> None:
+    file = world.root / "edits.jsonl"
+    file.write_bytes(data if isinstance(data, bytes) else data.encode())
+    done = world.edit(*LEARNING, "--on-error", "skip", "--json")
+    assert (done.code, done.out) == (4, "")
+    assert str(file) in done.err.splitlines()[0]
+    assert not world.sidecar.exists()
+
+
 def test_an_empty_stream_is_no_error(world: World) -> None:
     assert world.edit("--json", edits="-", stdin=b"").json["total"] == 0
 

@@ -497,5 +497,6 @@ def test_any_bytes_give_edits_or_listed_problems(tmp_path: Path, lines: list[byt
             read(path)
     for item in iter_edits(records.lines(io.BytesIO(path.read_bytes()), "x"), tmp_path):
         assert isinstance(item, Edit | Problem)
-    for edit in read_edits(path, on_error="skip").edits:
-        canonical_json([edit.question, edit.target, dict(edit.tags)]).encode()  # what the ledger does
+    with contextlib.suppress(StreamErrors):  # of the whole file
+        for edit in read_edits(path, on_error="skip").edits:
+            canonical_json([edit.question, edit.target, dict(edit.tags)]).encode()  # what the ledger does

@@ -116,10 +116,48 @@ def test_a_hint_names_some_columns_of_many(tmp_path: Path) -> None:
 def test_a_row_of_csv_without_end(tmp_path: Path, row: str) -> None:
     file = tmp_path / "long.csv"
     file.write_text(f"question,target\nwhat ?,x\n{row}\n")
-    records = list(table_rows(file))
-    assert [record.line for record in records] == [2, 3]
-    assert records[1].problem is not None
-    assert records[1].problem.text == "not CSV: a row of more than 16 MiB"
+    rows = table_rows(file)
+    assert next(rows).line == 2
+    with pytest.raises(DataError, match=r"long.csv:3: not CSV: a row of more than 16 MiB"):
+        next(rows)
+
+
+def test_a_bad_row_of_csv_is_left_out_alone(tmp_path: Path) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_bytes(b'question,target\nq1,a\n"q2"x,b\nq3\xff,c\n"q4\n\xff",d\nq5,e\n')
+    said = {row.line: row.problem and (row.problem.where, row.problem.text) for row in table_rows(file)}
+    assert said == {
+        2: None,
+        3: (f"{file}:3", "not CSV: ',' expected after '\"'"),
+        4: (f"{file}:4", "not UTF-8: byte 0xff at byte 3"),
+        5: (f"{file}:6", "not UTF-8: byte 0xff at byte 1"),
+        7: None,
+    }
+
+
+def test_a_bad_byte_far_down_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    file.write_bytes(b"question,target\n" + b"what is it?,tram\n" * 2_000 + b"what?,tr\xffm\n")
+    *good, bad = table_rows(file)
+    assert len(good) == 2_000
+    assert (bad.line, bad.problem and bad.problem.where) == (2_002, f"{file}:2002")
+
+
+@pytest.mark.parametrize("skip", [(), ("--skip-bad",)], ids=["whole", "skip"])
+def test_a_quote_that_is_not_closed_refuses_the_file(tmp_path: Path, skip: tuple[str, ...]) -> None:
+    file, out = tmp_path / "open.csv", tmp_path / "open.jsonl"
+    file.write_text('question,target\nq1,a\n"q2,b\nq3,c\n')
+    result = run("convert", file, "-o", out, *skip)
+    assert (result.code, result.out) == (4, "")
+    assert f"error: {file}:3: not CSV: unexpected end of data" in result.err
+    assert not out.exists()
+
+
+def test_bytes_that_are_not_utf8_in_a_header_refuse_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "head.csv"
+    file.write_bytes(b"qu\xffstion,target\nq1,a\n")
+    with pytest.raises(DataError, match=r"head\.csv:1: not UTF-8: byte 0xff at byte 3"):
+        list(table_rows(file))
 
 
 def test_a_repeated_field_among_many_is_found_at_once() -> None:

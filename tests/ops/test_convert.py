@@ -120,7 +120,7 @@ def test_parquet_with_pictures_and_times(folder: Path) -> None:
     parquet.write_table(pa.Table.from_pylist([dated]), "b.parquet")
     assert converted("b.parquet")[0]["target"] == "2026-01-02"
     parquet.write_table(pa.Table.from_pylist([missing]), "c.parquet")
-    assert_refused(run("convert", "c.parquet", "-o", "c.jsonl"), 4, "c.parquet:1: `target` is missing")
+    assert_refused(run("convert", "c.parquet", "-o", "c.jsonl"), 4, "c.parquet:1: `target` is empty")
 
 
 def test_columns_of_other_names(folder: Path) -> None:
