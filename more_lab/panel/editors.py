@@ -40,8 +40,13 @@ THOUSAND = "thousand.jsonl"
 """Runs of 1,000 edits on `e-vqa`, with the settings that were chosen in NINE."""
 BATCHES = "batches.jsonl"
 """Runs of editors that write 100 edits in one system, and of the same editors one by one."""
-LOOP = "loop.jsonl"
-"""Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`, and of P = I in the paper's form."""
+LOOPS = {
+    "LLaVA": "loop.jsonl",
+    "BLIP2": "loop_blip2.jsonl",
+    "Qwen2-VL": "loop_qwen2.jsonl",
+    "Qwen3-VL": "loop_qwen3.jsonl",
+}
+"""Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`; on LLaVA of P = I in the paper's form too."""
 GROUPS = "as published", "loop", "loop and anchors"
 FACTORIAL = {
     "ft-l": "ft-l",
@@ -140,7 +145,8 @@ def online(run: Mapping[str, Any], mark: int, name: str) -> dict[str, Any]:
 def page() -> Iterator[str]:
     """Yield EDITORS.md."""
     yield text_of("editors")
-    yield from factorial()
+    for family, path in LOOPS.items():
+        yield from factorial(family, path)
     yield from table("e-vqa, 100 edits in one system and one by one, final@100", runs_of(BATCHES), "final@100")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
@@ -226,17 +232,19 @@ def thousand() -> Iterator[str]:
     yield from differences(title, runs, mark=1000)
 
 
-def factorial() -> Iterator[str]:
+def factorial(family: str, path: str) -> Iterator[str]:
     """Yield editors as published, in M-ORE's loop, and in the loop with anchors: mean of five, then each metric."""
     groups: dict[str, dict[str, dict[str, Any]]] = {group: {} for group in GROUPS}
-    for editor, run in on_suite(runs_of(RIVALS), "e-vqa").items():
-        if editor in FACTORIAL:
-            groups[GROUPS[0]][FACTORIAL[editor]] = run | {"row": FACTORIAL[editor]}
-    for run in runs_of(LOOP):
+    looped = {run["row"].partition(", ")[0] for run in runs_of(path)}
+    for editor, run in on_suite(runs_of(FAMILIES[family][0]), "e-vqa").items():
+        if (name := FACTORIAL.get(editor, "")) in looped:
+            groups[GROUPS[0]][name] = run | {"row": name}
+    for run in runs_of(path):
         name, _, group = run["row"].partition(", ")
         groups[group][name] = run | {"row": name}
     names = dict.fromkeys(name for found in groups.values() for name in found)
-    title = "e-vqa, what the loop gives and what P gives (own constants)"
+    where = "" if FAMILIES[family][0] == RIVALS else f" on {family}"
+    title = f"e-vqa{where}, what the loop gives and what P gives (own constants)"
     yield from head("editor", *GROUPS, title=f"{title}: mean of five, final@100, and samples an edit")
     for name in names:
         found = [groups[group].get(name) for group in GROUPS]

@@ -2,8 +2,8 @@
 
 python -m tests.worlds.embedded.streams FOLDER [--suite e-vqa] [--pool evaluation] [--streams 9] [--family llava]
 
-The same model gives the same bytes, as in build.py. New emblems appear again in other pictures; no picture is in a
-suite or in another stream.
+The same model gives the same bytes, as in build.py, on a processor that rounds alike: the mistakes are its answers.
+New emblems appear again in other pictures; no picture is in a suite or in another stream.
 """
 
 from __future__ import annotations
