@@ -63,8 +63,9 @@ def _csv_rows(path: Path) -> Iterator[Record]:
     csv.field_size_limit(LINE_BYTES)  # by default 128 KiB: less than a picture as a `data:` URI
     with opened(path) as file:
         rows = _Rows(path, _text_of(file, path), _delimiter(file))
-        header = _header(path, rows.cells() or [])
-        rows.require_utf8()
+        names = rows.cells() or []
+        rows.require_good()
+        header = _header(path, names)
         while (cells := rows.cells()) is not None:
             if rows.problem:
                 yield Record(str(path), rows.first, problem=rows.problem)
@@ -112,11 +113,11 @@ class _Rows:
         """Return what is wrong with the row."""
         return Problem(f"{self._path}:{self.first}", text, hint, self.first)
 
-    def require_utf8(self) -> None:
-        """Check the row that was read last.
+    def require_good(self) -> None:
+        """Check that nothing is wrong with the row.
 
         Raises:
-            DataError: it is not UTF-8.
+            DataError: something is.
         """
         if self.problem:
             raise DataError(str(self.problem), self.problem.hint)
