@@ -157,7 +157,8 @@ def _is_there(target: Target, plan: Plan) -> bool:
         return False
     hint = "name a new file with -o"
     if target.sidecar.resolve() == plan.start.path.resolve():
-        raise StateError(f"`{target.sidecar}` is the state that is rebased", hint)
+        what = f"`{target.sidecar}` is the state that is rebased"
+        raise StateError(what, "name another base: more rebase MODEL NEW_BASE, or a new file with -o")
     there = Source(target.sidecar, 0)
     assert plan.base is not None
     held, wanted = union([there]), plan.union

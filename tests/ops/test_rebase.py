@@ -195,6 +195,7 @@ def test_an_existing_state_is_refused_by_name(bases: Bases) -> None:
     assert bases.rebase("-o", bases.new.root / "new.ann.more").code == 3
     itself = bases.rebase("-o", bases.world.sidecar)
     assert (itself.code, "is the state that is rebased" in itself.err) == (5, True)
+    assert "more rebase MODEL NEW_BASE" in itself.err
 
 
 def test_a_base_of_another_architecture_is_refused_by_name(bases: Bases, tmp_path: Path) -> None:
