@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -153,6 +153,8 @@ class Probe:
     """Only for lines of a probes file."""
     turns: tuple[Turn, ...] = ()
     """What was said before the question."""
+    line: int = field(default=0, compare=False)
+    """Of a probes file: line number from 1."""
 
     @cached_property
     def content(self) -> str:
@@ -328,7 +330,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
             if clash := id_conflict(record, seen, probe.id, probe.content):
                 problems.append(clash)
             elif seen.setdefault(probe.id, (probe.content, record.line))[1] == record.line:
-                probes.append(probe)
+                probes.append(replace(probe, line=record.line))
     if not probes and not problems:
         problems = [Problem(str(path), "holds no questions", "a probes file holds one JSON object per line")]
     raise_all(problems)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from more_cli.errors import StreamErrors, UsageError
+from more_cli.errors import UsageError
 from more_cli.inputs.edits import Probe
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import contradicted, identities, identity, line_of, read_anchors
+from more_cli.ops.anchors import contradictions, identities, identity, line_of, read_anchors, require_agreement
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
@@ -74,13 +74,11 @@ def _require_agreement(session: Session, file: Path, questions: Sequence[Probe])
     Raises:
         StreamErrors: one has.
     """
-    if any(contradicted(session.anchors, questions)):
+    if any(contradictions(session.anchors, questions)):  # else the edits need not be read
         ledger = session.ledger
         gone = corrected(held_at(ledger, session.state.meta, len(ledger.history)), ledger)
-        held = [anchor for place, anchor in enumerate(session.anchors) if place not in gone]
-        if found := list(contradicted(held, questions)):
-            hint = "the first one is held; leave the line out, or correct the model with an edit"
-            raise StreamErrors([f"{file}: {text}" for text in found], hint)
+        held = (anchor for place, anchor in enumerate(session.anchors) if place not in gone)
+        require_agreement(file, held, questions)
 
 
 def list_anchors(target: Target) -> tuple[list[ProbeEntry], Mapping[int, str]]:

@@ -39,21 +39,42 @@ def read_anchors(file: Path, image_root: Path | None = None, *, strict_paths: bo
         DataError: the file cannot be read at all.
     """
     questions = read_probes(file, image_root, strict_paths=strict_paths)
-    contradictions = list(contradicted((), questions))
-    if contradictions:
-        raise StreamErrors([f"{file}: {text}" for text in contradictions], "keep one of its lines")
+    found = [
+        f"{_another_answer(file, each, before)} than line {before.line} to the same question"
+        for each, before in contradictions((), questions)
+    ]
+    if found:
+        raise StreamErrors(found, "keep one of the two lines")
     return questions
 
 
-def contradicted(held: Iterable[Probe], questions: Iterable[Probe]) -> Iterator[str]:
-    """Yield, in words, each question that has another answer among those that are held or that come before it."""
-    answers = {identity(anchor): anchor.answer for anchor in held if anchor.answer is not None}
+def require_agreement(file: Path, held: Iterable[Probe], questions: Iterable[Probe]) -> None:
+    """Check that no question of a file has another answer than an anchor that is held.
+
+    Raises:
+        StreamErrors: one has.
+    """
+    found = [
+        f"{_another_answer(file, each, before)} than the anchor that is held"
+        for each, before in contradictions(held, questions)
+    ]
+    if found:
+        raise StreamErrors(found, "leave the line out, or correct the model with an edit")
+
+
+def contradictions(held: Iterable[Probe], questions: Iterable[Probe]) -> Iterator[tuple[Probe, Probe]]:
+    """Yield each question whose answer is another one than that of an anchor, or of a question before it, and this."""
+    answered = {identity(anchor): anchor for anchor in held if anchor.answer is not None}
     for question in questions:
         if question.answer is not None:
-            before = answers.setdefault(identity(question), question.answer)
-            if before != question.answer:
-                both = f"`{shorten(before)}` and `{shorten(question.answer)}`"
-                yield f"`{shorten(question.question)}` has two answers, {both}"
+            before = answered.setdefault(identity(question), question)
+            if before.answer != question.answer:
+                yield question, before
+
+
+def _another_answer(file: Path, question: Probe, before: Probe) -> str:
+    answers = f"`{shorten(question.answer or '', 40)}`, there `{shorten(before.answer or '', 40)}`"
+    return f"{file}:{question.line}: gives another answer ({answers})"
 
 
 def keep_anchors(folder: Path, questions: Sequence[Probe], *, first: bool = False) -> str:

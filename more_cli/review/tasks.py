@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from more_cli.api import Model
     from more_cli.model.batches import Query
     from more_cli.ops.ask import Answers
+    from more_cli.ops.assembly import AssemblyReport
     from more_cli.review.queue import Queue
 
 CUT_OFF = "..."
@@ -203,10 +204,10 @@ def merge(name: str, **options: bool) -> Task:
 def combine(other: str, name: str, theirs: bool) -> Task:
     """Write the edits of this state and of another one beside it into a new state; `name` may lack `.more`."""
 
-    def run(model: Model) -> Any:
-        new = name if name.endswith(".more") else f"{name}.more"
-        paths = _beside(model.target, other, "state"), _beside(model.target, new, "state")
-        return model.combine(paths[0], out=paths[1], theirs=theirs)
+    def run(model: Model) -> AssemblyReport:
+        file = name if name.endswith(".more") else f"{name}.more"
+        second, out = _beside(model.target, other, "state"), _beside(model.target, file, "state")
+        return model.combine(second, out=out, theirs=theirs)
 
     return Task(f"combining with {shorten(other)}", combine_path(other), run)
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 from more_cli.editors.base import Editor
 from more_cli.errors import UsageError
-from more_cli.inputs.edits import Edit, Probe, read_probes
+from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.runtime import Runtime
-from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity, require_anchors
+from more_cli.ops.anchors import anchors_digest, ask_anchors, cache_name, identity, read_anchors, require_anchors
 from more_cli.ops.auto_anchors import of_edits, with_prompts
 from more_cli.suites.load import EditSuite
 
@@ -57,7 +57,7 @@ def _chosen(
         return tuple(of_edits(list(suite.pools["calibration"][:RECORDS]), editor.recipe).anchors)
     file = chosen or editor.recipe.anchors.file
     if file or not editor.recipe.anchors.per_edit:
-        return with_prompts(read_probes(file), editor.recipe) if file else ()
+        return with_prompts(read_anchors(file), editor.recipe) if file else ()
     scored = (probe for edit in suite.pools["evaluation"][:limit] for probe in edit.locality)
     return locality_questions(suite.pools.get("calibration", ()), frozenset(map(identity, scored)))
 

@@ -181,7 +181,7 @@ def test_a_folder_that_is_not_writable_costs_time_alone(world: World, monkeypatc
     assert world.sidecar.read_bytes() == newer
 
 
-def test_a_state_without_its_ledger_is_named_by_every_command(world: World) -> None:
+def test_log_init_status_and_switch_name_a_ledger_that_is_missing(world: World) -> None:
     shutil.rmtree(world.folder)
     for command in (("log",), ("init", "--no-anchors"), ("status",)):
         assert_refused(run(command[0], world.model, *command[1:]), 5, "holds 3 edits, and their ledger", "is missing")
@@ -193,7 +193,7 @@ def test_another_answer_to_a_question_that_is_held_is_refused(world: World) -> N
     assert add(world).code == 0
     before = world.sidecar.read_bytes()
     world.write([ANCHORS[1] | {"answer": "a wolf"}], "anchors.jsonl")
-    assert_refused(add(world), 4, "anchors.jsonl: `who is it ?` has two answers, `a fox` and `a wolf`", "is held")
+    assert_refused(add(world), 4, "anchors.jsonl:1: gives another answer (`a wolf`, there `a fox`)", "is held")
     assert before == world.sidecar.read_bytes()
     world.write([ANCHORS[1] | {"question": "Who  is it ?"}], "anchors.jsonl")
     assert "0 anchors added, 1 known already" in add(world).out
@@ -203,5 +203,5 @@ def test_anchors_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.write([ANCHORS[1], ANCHORS[1] | {"answer": "a wolf"}], "anchors.jsonl")
     found = run("init", world.model, "--anchors", world.root / "anchors.jsonl", *HELD)
-    assert_refused(found, 4, "`who is it ?` has two answers, `a fox` and `a wolf`")
+    assert_refused(found, 4, "anchors.jsonl:2: gives another answer (`a wolf`, there `a fox`) than line 1")
     assert not world.sidecar.exists()
