@@ -14,8 +14,7 @@ from more_cli.model.machine import Machine
 from more_cli.text import counted, shorten
 
 if TYPE_CHECKING:
-    from more_cli.ops.diff import DiffReport
-    from more_cli.ops.shared import Holding
+    from more_cli.ops.diff import Difference, DiffReport
 
 USAGE = "more diff [MODEL] A.more B.more"
 
@@ -74,12 +73,10 @@ def _show_setup(output: Output, report: DiffReport) -> None:
 
 def _show_edits(output: Output, report: DiffReport) -> None:
     """Show the edits that the states do not hold alike, and those that contradict each other."""
-    shown = [(each, each.edit.entry) for each in report.edits[:ROWS]]
     columns = "edit", str(report.first.path), str(report.second.path), "question", "target"
     rows = [
-        (each.edit.id, *(held.status if held else "-" for held in (each.first, each.second)), entry.question,
-         entry.target if each.what != "with another target" else _targets(each.first, each.second))
-        for each, entry in shown
+        (each.edit.id, *(held.status if held else "-" for held in (each.first, each.second)), *_content(each))
+        for each in report.edits[:ROWS]
     ]  # fmt: skip
     output.table(columns, rows, cut=("question",), left_out=len(report.edits) - ROWS)
     for contradiction in report.contradictions:
@@ -87,12 +84,22 @@ def _show_edits(output: Output, report: DiffReport) -> None:
     text = ", ".join(f"{number:,} {what}" for what, number in report.counts.items())
     output.line(text.replace("the first", str(report.first.path)).replace("the second", str(report.second.path)))
     if report.same:
-        order = "in another order, or made on another machine"
-        output.line("the files have the same bytes" if report.same_bytes else f"the same edits, other bytes: {order}")
+        other = f"the same edits, other bytes: {_why(report)}"
+        output.line("the files have the same bytes" if report.same_bytes else other)
 
 
-def _targets(first: Holding | None, second: Holding | None) -> str:
-    return " | ".join(held.entry.target for held in (first, second) if held)
+def _why(report: DiffReport) -> str:
+    if not report.behind:
+        return "in another order, or made on another machine"
+    lacking = " and ".join(f"`{path}`" for path in report.behind)
+    return f"{lacking} lacks lines of its ledger, as after a crash; `more edit` or `more anchors add` writes them"
+
+
+def _content(each: Difference) -> list[str]:
+    """Return question and target of an edit; both of each where the states differ in them."""
+    entries = [held.entry for held in (each.first, each.second) if held]
+    pairs = [entry.question for entry in entries], [entry.target for entry in entries]
+    return [" | ".join(dict.fromkeys(texts)) for texts in pairs]
 
 
 def _show_answers(output: Output, report: DiffReport) -> None:

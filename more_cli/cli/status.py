@@ -13,6 +13,7 @@ from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
 from more_cli.cli.project import in_force
 from more_cli.cli.records import command
+from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import HubOptions
 from more_cli.store.target import locate
@@ -65,6 +66,8 @@ def status(
     if settings:
         _show_settings(output, list(in_force(ctx)))
         return
+    if tokens and not estimate:
+        raise UsageError("--tokens needs --estimate", "add --estimate, or leave --tokens out")
     report = run(locate(*fetched(output, model, state, hub)), signers)
     if estimate:
         report = estimated(report, machine, tokens)
@@ -153,7 +156,8 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
 
 
 def _show_plan(output: Output, report: StatusReport, plan: Plan) -> None:
-    output.line(f"no state yet; `more init {report.target.typed}` would use recipe {plan.recipe.name} on:")
+    state, command = report.target.sidecar, f"`more init {report.target.typed}`"
+    output.line(f"no state yet at {state}; {command} would use recipe {plan.recipe.name} on:")
     if output.verbose:
         output.table(
             ("site", "module", "tensor on disk", "shape"),

@@ -354,7 +354,7 @@ def decode_frames(data: bytes, name: str, count: int) -> list[Image.Image]:
 def _decoding(data: bytes, shown: str) -> Iterator[Image.Image]:
     """Open an image of a size that is allowed; whatever its decoder does wrong becomes a `DataError`."""
     if not data:
-        raise DataError(f"image `{shown}` is empty")
+        raise DataError(f"image `{shown}` is empty", "write the picture there again")
     if len(data) > MAX_BYTES:
         raise DataError(f"image `{shown}` is larger than {MAX_BYTES >> 20} MiB", "shrink it")
     try:

@@ -71,8 +71,8 @@ class Plan:
         """How much is applied again."""
         replayed = self.kept - nearest_place(self.start.meta, self.start.ledger, self.kept)
         lines = [*self.start.ledger.history[self.kept - replayed : self.kept], *self.lines]
-        edits = sum(line.kind == "edit" for line in lines)
-        return Work(edits, 0, sum(line.wall_ms or 0.0 for line in lines) / 1000)
+        edits = [line.kind == "edit" for line in lines]
+        return Work(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
 
     @property
     def lines(self) -> Iterator[Entry]:

@@ -21,7 +21,9 @@ from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Status
 from more_cli.store.target import Target
 
-What = Literal["only in the first", "only in the second", "with another status", "with another target"]
+What = Literal[
+    "only in the first", "only in the second", "with another status", "with another target", "about something else"
+]
 
 
 class Difference(NamedTuple):
@@ -77,6 +79,11 @@ class DiffReport:
         return not (self.setup or self.edits or any(self.anchors))
 
     @property
+    def behind(self) -> Sequence[Path]:
+        """The files that lack lines of their ledgers, as after a crash."""
+        return [each.path for each in (self.first, self.second) if each.meta.edits < len(each.ledger.history)]
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many edits are alike, and how many differ, by how."""
         return {"alike": self.alike, **Counter(each.what for each in self.edits)}
@@ -112,7 +119,7 @@ def _what(first: Holding | None, second: Holding | None) -> What | None:
     if first is None or second is None:
         return "only in the second" if first is None else "only in the first"
     if first.content != second.content:
-        return "with another target"
+        return "with another target" if first.subject == second.subject else "about something else"
     return None if first.status is second.status else "with another status"
 
 

@@ -31,8 +31,8 @@ class Work:
     """What is applied again."""
 
     edits: int
-    older: int
-    """Of these, older than the reverted ones: no snapshot has them."""
+    replayed: int
+    """Of these, the ones whose result stays: they are applied again since no snapshot has it."""
     seconds: float
     """As long as their lines of the ledger took; loading the model is not counted."""
 
@@ -40,9 +40,9 @@ class Work:
         """Return it in words, such as `5 edits are applied again: about 6 s`."""
         if not self.edits:
             return "no edit is applied again"
-        older = f", {self.older:,} of them older than the reverted ones" if self.older else ""
+        replayed = f", {self.replayed:,} of them since no snapshot has their result" if self.replayed else ""
         again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again"
-        return f"{again}{older}: about {math.ceil(self.seconds):,} s"
+        return f"{again}{replayed}: about {math.ceil(self.seconds):,} s"
 
 
 def finish(draft: Session, kept: int, again: Sequence[Step], apply: Callable[[Step], None], stop: Stop) -> None:

@@ -152,9 +152,6 @@ def _moved(target: Target, entry: Entry) -> str:
 
 def _open(target: Target, note: Callable[[Entry], None]) -> Ledger:
     ledger = Ledger(target.folder, note)
-    if not ledger.entries and not target.sidecar.exists():
-        hint = "run `more edit MODEL EDITS` first, or name the state with --state"
-        raise StateError(f"no ledger at `{ledger.path}`", hint)
     if not ledger.entries:
         require_ledger(load_meta(target.sidecar), ledger, target.sidecar)
     return ledger

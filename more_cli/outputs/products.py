@@ -16,11 +16,11 @@ class _Fold(Part):
     """name of the site"""
     disk_key: str
     """name of its weight in the shards"""
-    dtype: str
-    """type of the weight"""
-    changed: Number
+    dtype: str | None
+    """type of the weight; like the next two `null` with `--dry-run`, which reads no weights"""
+    changed: Number | None
     """part of its numbers that changed"""
-    realised: Number
+    realised: Number | None
     """part of the update that rounding kept; 1 is all"""
 
 
@@ -65,7 +65,10 @@ class MergeOutput(Printed, schema="more.merge/1", command="more merge [MODEL] -o
     @classmethod
     def of_report(cls, report: MergeReport) -> MergeOutput:
         """Make it of the report of a merge."""
-        folds = [_Fold.of(fold, changed=fold.changed / fold.entries if fold.entries else 0.0) for fold in report.folds]
+        if report.dry_run:
+            folds = [_Fold.of(fold, dtype=None, changed=None, realised=None) for fold in report.folds]
+        else:
+            folds = [_Fold.of(fold, changed=fold.changed / max(fold.entries, 1)) for fold in report.folds]
         files = report.files
         return cls.of(report, bytes=files.size, linked=files.linked, left_out=files.left_out, folds=folds)
 

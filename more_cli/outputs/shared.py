@@ -126,7 +126,8 @@ class DiffEdit(Part, like=Entry):
 
     id: str
     what: str
-    """`only in the first`, `only in the second`, `with another status` or `with another target`"""
+    """`only in the first`, `only in the second`, `with another status`, `with another target` or, where pictures or
+    question differ, `about something else`"""
     first: HeldEdit | None
     """as the first state holds it"""
     second: HeldEdit | None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.checkpoint.hub import snapshot_folder
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.store.names import current_file, current_path, file_of, model_of_state, names_state, sidecar_path
@@ -103,7 +104,7 @@ def locate(model: Path | None, state: Path | None) -> Target:
     Raises:
         UsageError: no model was named and the states in the current folder are not those of exactly one; the name is
             that of another checkpoint's state; or `more.toml` is bad.
-        StateError: the state that `more switch` chose is not there.
+        StateError: the state that `more switch` chose is not there, or neither a checkpoint nor a state has that name.
     """
     if state is not None and names_state(state):
         named = model or model_here()
@@ -114,7 +115,10 @@ def locate(model: Path | None, state: Path | None) -> Target:
     if model is None and "model" in project:
         model = project["model"].value
     if model is not None:
-        return Target(model, state or usual_path(model))
+        target = Target(model, state or usual_path(model))
+        if state is None and not (model.exists() or target.sidecar.exists()):
+            require_checkpoint(model)  # a mistyped name is no checkpoint without a state
+        return target
     if state is None and "state" in project:
         return locate(None, project["state"].value)
     found = [state] if state else states_here()

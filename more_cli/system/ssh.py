@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -58,7 +59,10 @@ def sign(data: bytes, key: Path) -> bytes:
     """
     done = _run("sign", "-f", str(key), "-n", NAMESPACE, data=data)
     if done.returncode:
-        raise UsageError(f"`{key}` cannot sign: {_reason(done)}", "`ssh-keygen -t ed25519 -f KEY` makes a key")
+        reason, hint = _reason(done), "`ssh-keygen -t ed25519 -f KEY` makes a key"
+        if "passphrase" in reason:
+            hint = f"the ssh-agent can: type ssh-add {shlex.quote(str(key))}, then pass its public key, {key}.pub"
+        raise UsageError(f"`{key}` cannot sign: {reason}", hint)
     return done.stdout
 
 

@@ -113,10 +113,15 @@ def mistyped_command_of_the_log(world):
     return "log", "shwo", "e1"
 
 
-@case(5, "no ledger at `")
+@case(5, "no state at `")
 def model_that_is_named_like_a_command_of_the_log(world):
     (world.root / "lists").mkdir()
     return "log", "lists"
+
+
+@case(2, "error: --tokens needs --estimate\n")
+def tokens_without_an_estimate(world):
+    return "status", world.model, "--tokens", "5"
 
 
 @case(

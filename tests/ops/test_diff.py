@@ -20,9 +20,16 @@ def world(runs: Runs) -> World:
     for suffix in ("", ".d"):
         copy = shutil.copytree if suffix else shutil.copyfile
         copy(here.root / f"a.more{suffix}", here.root / f"b.more{suffix}")
-    edit(here, "a", line(4), line(6, id="same"))
+    edit(here, "a", line(4), line(6, id="same"), line(6, id="t", question="is it what ?"))
     run("revert", here.model, "e2", "--state", here.root / "b.more")
-    edit(here, "b", line(5), line(7, id="same"), line(0, id="x1", target="z"))
+    edit(
+        here,
+        "b",
+        line(5),
+        line(7, id="same"),
+        line(6, id="t", question="is it what ?", target="z"),
+        line(0, id="x1", target="z"),
+    )
     return here
 
 
@@ -41,15 +48,16 @@ def test_edits_that_are_not_held_alike_are_listed(world: World) -> None:
     assert tree(world.root) == before
     edits = {each["id"]: each for each in found.json["edits"]}
     assert {id: each["what"] for id, each in edits.items()} == {
-        "e1": "with another status", "e2": "with another status", "same": "with another target",
-        "e5": "only in the first", "e6": "only in the second", "x1": "only in the second",
+        "e1": "with another status", "e2": "with another status", "same": "about something else",
+        "t": "with another target", "e5": "only in the first", "e6": "only in the second", "x1": "only in the second",
     }  # fmt: skip
     assert [(edits["e1"][side]["status"]) for side in ("first", "second")] == ["learnt", "superseded"]
     assert edits["e2"]["second"]["status"] == "reverted"
     assert edits["e5"]["second"] is None
     assert [edits["same"][side]["target"] for side in ("first", "second")] == ["o", "p"]
     assert found.json["counts"] == {
-        "alike": 2, "with another status": 2, "with another target": 1, "only in the first": 1, "only in the second": 2,
+        "alike": 2, "with another status": 2, "with another target": 1, "about something else": 1,
+        "only in the first": 1, "only in the second": 2,
     }  # fmt: skip
     assert (found.json["same"], found.json["setup"], found.json["asked"], found.json["answers"]) == (
         False,
@@ -72,8 +80,18 @@ def test_a_state_and_its_copy_do_not_differ(world: World, tmp_path: Path) -> Non
         copy = shutil.copytree if suffix else shutil.copyfile
         copy(world.root / f"a.more{suffix}", tmp_path / f"copy.more{suffix}")
     same = run("diff", world.root / "a.more", tmp_path / "copy.more", "--json")
-    assert (same.code, same.json["same"], same.json["same_bytes"], same.json["counts"]) == (0, True, True, {"alike": 6})
-    assert run("diff", world.root / "a.more", tmp_path / "copy.more").out == "6 alike\nthe files have the same bytes\n"
+    assert (same.code, same.json["same"], same.json["same_bytes"], same.json["counts"]) == (0, True, True, {"alike": 7})
+    assert run("diff", world.root / "a.more", tmp_path / "copy.more").out == "7 alike\nthe files have the same bytes\n"
+
+
+def test_a_state_that_lacks_lines_of_its_ledger_is_named(runs: Runs, tmp_path: Path) -> None:
+    here = runs.at(tmp_path)
+    edit(here, "a", line(0), options=QUICK)
+    saved = (here.root / "a.more").read_bytes()
+    edit(here, "a", line(1), options=QUICK)
+    shutil.copytree(here.root / "a.more.d", here.root / "b.more.d")
+    (here.root / "b.more").write_bytes(saved)  # as after a crash between ledger and state
+    assert f"other bytes: `{here.root / 'b.more'}` lacks lines of its ledger, as after a crash" in diff(here).out
 
 
 def test_contradictions_are_shown(world: World, runs: Runs, tmp_path: Path) -> None:
@@ -106,7 +124,7 @@ def test_setup_and_anchors_are_compared(runs: Runs, tmp_path: Path) -> None:
 def test_answers_that_differ_are_shown(world: World) -> None:
     found = diff(world, world.model, "--answers", "--json")
     assert found.code == 0, found.err
-    assert found.json["asked"] == 8  # eight pictures: each question once
+    assert found.json["asked"] == 9  # eight pictures, one with two questions
     said = {each["id"]: [each["first"], each["second"]] for each in found.json["answers"]}
     for id, colour in (("e1", "red"), ("e2", "green"), ("e3", "blue"), ("e6", "white")):
         asked = "--image", world.root / "img" / f"{colour}.png", "what colour is it ?", "--json"
@@ -116,7 +134,7 @@ def test_answers_that_differ_are_shown(world: World) -> None:
         assert said.get(id, [texts[0]] * 2) == texts, id
     assert said["e1"][1] == "z"
     shown = diff(world, world.model, "--answers").out
-    assert f"{len(found.json['answers'])} of 8 answers differ" in shown
+    assert f"{len(found.json['answers'])} of 9 answers differ" in shown
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_without_a_model_the_error_says_what_to_type(tmp_path: Path, monkeypatch
         (("log", "show", "a-1", "other.more.d/ledger"), 2, "error: other.more.d/ledger: no such directory"),
         (("log", "--since", "yesterday"), 2, "error: `--since yesterday` is not an ISO 8601 time"),
         (("log", "--status", "fine"), 2, "error: "),
-        (("log", "--state", "none.more"), 5, "error: no ledger at `none.more.d/ledger.jsonl`"),
+        (("log", "--state", "none.more"), 5, "error: no state at `none.more`"),
     ],
 )
 def test_errors(world: World, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str) -> None:

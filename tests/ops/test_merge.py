@@ -456,6 +456,8 @@ def test_a_dry_run_writes_nothing_and_loads_no_model(
     before = tree(world.root)
     shown = merge(world, "--dry-run", *options)
     assert (shown.code, "14 tensors changed" in shown.out) == (0, True)
+    fold = merge(world, "--dry-run", "--json", *options).json["folds"][0]
+    assert [fold[key] for key in ("dtype", "changed", "realised")] == [None] * 3
     assert tree(world.root) == before
 
 

@@ -425,7 +425,16 @@ def test_keys_that_cannot_sign(world: World) -> None:
     assert_refused(run("sign", world.model, "--key", world.root / "nokey"), 2, "nokey` cannot sign: ")
     assert_refused(run("sign", world.model, "--key", world.root / "signers"), 2, "signers` cannot sign: ")
     assert signed(verify(world))[:2] == (0, "ok")  # what there was still is
-    assert_refused(run("sign", world.root / "nowhere", "--key", world.root / "alice"), 5, "no state at")
+    assert_refused(run("sign", world.root / "nowhere", "--key", world.root / "alice"), 5, "nowhere: no such directory")
+
+
+def test_a_key_with_a_passphrase(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", world.root / "closed"], check=True)
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # no terminal is asked
+    monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
+    refused = run("sign", world.model, "--key", world.root / "closed")
+    assert_refused(refused, 2, "passphrase")
+    assert f"pass its public key, {world.root / 'closed.pub'}" in refused.err
 
 
 def test_without_ssh_keygen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,7 +401,7 @@ def test_what_another_process_holds_is_not_touched(page: Page) -> None:
 
 def test_the_button_says_how_many_edits_are_applied_again_and_how_long_that_takes(page: Page) -> None:
     shown = page.get("/edit", id="e2").text
-    said = "2 edits are applied again, 1 of them older than the reverted ones"
+    said = "2 edits are applied again, 1 of them since no snapshot has their result"
     assert re.search(rf"As if it had never been applied\. {said}: about \d+ s\.</p>", shown)
     assert "As if it had never been applied. No edit is applied again." in page.get("/edit", id="better").text
     assert page.result(page.post("/revert", id="better", head=page.head)).status_code == 200
