@@ -31,7 +31,7 @@ class AnchorsReport:
     repeated: int
     """Questions of the file that are anchors already."""
     total: int
-    """Anchors of the state now."""
+    """Anchors that the state holds now: none that an edit corrects."""
     replayed: int = 0
 
 
@@ -65,7 +65,8 @@ def add_anchors(
                 commit_anchors(session, new)
             session.save()
         repeated = len(questions) - len(new)
-        return AnchorsReport(target, len(new), repeated, len(session.anchors), replayed)
+        total = len(session.anchors) - len(_corrected(session))
+        return AnchorsReport(target, len(new), repeated, total, replayed)
 
 
 def _require_agreement(session: Session, file: Path, questions: Sequence[Probe]) -> None:
@@ -75,10 +76,15 @@ def _require_agreement(session: Session, file: Path, questions: Sequence[Probe])
         StreamErrors: one has.
     """
     if any(contradictions(session.anchors, questions)):  # else the edits need not be read
-        ledger = session.ledger
-        gone = corrected(held_at(ledger, session.state.meta, len(ledger.history)), ledger)
+        gone = _corrected(session)
         held = (anchor for place, anchor in enumerate(session.anchors) if place not in gone)
         require_agreement(file, held, questions)
+
+
+def _corrected(session: Session) -> Mapping[int, str]:
+    """Return the edits that correct an anchor of a state, by the anchor's place."""
+    ledger = session.ledger
+    return corrected(held_at(ledger, session.state.meta, len(ledger.history)), ledger)
 
 
 def list_anchors(target: Target) -> tuple[list[ProbeEntry], Mapping[int, str]]:

@@ -121,6 +121,9 @@ def test_an_anchor_that_an_edit_corrects_is_held_no_longer(world: World, monkeyp
     assert f"holds {len(listed) - 2} anchors; edits correct 2 others, held no longer" in shown
     status = run("status", world.model, "--json").json
     assert (status["anchors"], status["drift"]["watched"]) == (len(listed) - 2, len(listed) - 2)
+    known = world.write([{"question": "2 plus 3 ?"}], "known.jsonl")
+    again = run("anchors", "add", world.model, known, "--json").json
+    assert (again["added"], again["repeated"], again["anchors"]) == (0, 1, len(listed) - 2)
     world.write([line(2)])
     assert world.edit().code in (0, 3)  # a new process
     assert held[3:] == [after]
