@@ -85,9 +85,10 @@ class _Rows:
         self._path = path
         self._text = text
         self._reader = csv.reader(iter(self._line, ""), delimiter=delimiter, strict=True)
-        self._line_number = self._size = 0
-        """Lines read, and characters since the row began: a quoted cell can have many lines."""
-        self._ended = False
+        self._line_number = self._size = self._quotes = 0
+        """Lines read, and characters and quotes since the row began: a quoted cell can have many lines."""
+        self._ended = self._broken = False
+        """Whether the file ended, and whether the row before broke off, maybe in the middle of a cell."""
         self.first = 1
         """Line that the row begins in."""
         self.problem: Problem | None = None
@@ -99,10 +100,17 @@ class _Rows:
         Raises:
             DataError: a quote is not closed, or the row is too long, so that it has no end.
         """
-        self.first, self._size, self.problem = self._line_number + 1, 0, None
+        self.first, self._size, self._quotes, self.problem = self._line_number + 1, 0, 0, None
         try:
-            return next(self._reader, None)
+            cells = next(self._reader, None)
+            self._broken = self._broken and self._quotes % 2 == 1
+            if self._broken and cells:
+                self.problem = self.problem or self.wrong(
+                    "not CSV: the rest of the row before", "a quote may be missing"
+                )
+            return cells
         except csv.Error as error:
+            self._broken = True
             problem = self.wrong(f"not CSV: {error}", "a quote may be missing")
             if self._ended:
                 raise DataError(str(problem), f"{problem.hint}: the row goes on to the end of the file") from None
@@ -126,6 +134,7 @@ class _Rows:
         line = self._text.readline(LINE_BYTES + 1)
         self._line_number += 1
         self._size += len(line)
+        self._quotes += line.count('"')
         self._ended = not line
         if self._size > LINE_BYTES:
             text = f"{self._path}:{self.first}: not CSV: a row of more than {LINE_BYTES >> 20} MiB"

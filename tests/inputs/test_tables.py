@@ -135,6 +135,18 @@ def test_a_bad_row_of_csv_is_left_out_alone(tmp_path: Path) -> None:
     }
 
 
+def test_the_rest_of_a_bad_row_of_csv_is_no_row_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text('question,target\n"say "x" twice\nor three times",a\n5" or 6"?,b\nhow wide is 7"?,c\n')
+    said = {row.line: row.problem and row.problem.text for row in table_rows(file)}
+    assert said == {
+        2: "not CSV: ',' expected after '\"'",
+        3: "not CSV: the rest of the row before",
+        4: None,
+        5: None,
+    }
+
+
 def test_a_bad_byte_far_down_is_named_by_its_line(tmp_path: Path) -> None:
     file = tmp_path / "long.csv"
     file.write_bytes(b"question,target\n" + b"what is it?,tram\n" * 2_000 + b"what?,tr\xffm\n")
