@@ -114,7 +114,7 @@ def _ended_early() -> Iterator[None]:
         close_stdout(saved=Saves.count > before)
         raise typer.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
-        text = "interrupted; every edit in the ledger is safe; run the same command again to continue"
+        text = "interrupted; what was saved so far is kept; run the same command again to continue"
         print(text, file=sys.stderr)  # noqa: T201
         raise typer.Exit(INTERRUPTED) from None
 

@@ -89,13 +89,14 @@ def suite_target(
         raise UsageError(error.message, hint) from None
     if model is None and not target.model.is_dir():
         raise UsageError(f"no model named, and `{target.sidecar}` has no folder `{target.model}` beside it", hint)
-    if not isinstance(suite, YesNoSuite):
-        if model is None:
-            output.note(f"note: no MODEL given; using `{target.model}`, without the edits of its state")
-        return target
     has_state = target.sidecar.exists()
     if state is not None and not has_state:
         raise StateError(f"no state at `{state}`", "name an existing `.more` file, or leave --state out")
+    if not isinstance(suite, YesNoSuite):
+        if model is None or state is not None:
+            given = "no MODEL given; " if model is None else ""
+            output.note(f"note: {given}using `{target.model}`, without the edits of its state")
+        return target
     if target.model.is_dir():
         which = f"and its state `{target.sidecar}`" if has_state else f"alone: it has no state `{target.sidecar}`"
         output.note(f"note: asking `{target.model}` {which}")

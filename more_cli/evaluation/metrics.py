@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,8 @@ from torch import Tensor
 from more_cli.evaluation.names import FEW
 from more_cli.model.scored import Scored
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_ARTICLES = re.compile(r"\b(a|an|the)\b(?=\s+\S)")
+"""Articles that stand before a word: the last word of `vitamin A` is none."""
 RANKS = 10
 """Most likely tokens that MMEdit compares, rank by rank: a swap of two of them counts twice."""
 RESAMPLES = 1000
@@ -40,7 +41,7 @@ class Estimate:
     high: float
     n: int
     interval: str
-    """`wilson` for proportions of yes/no values, `bootstrap` otherwise."""
+    """`wilson` for proportions of yes/no values if those of each edit agree, `bootstrap` otherwise."""
 
     @property
     def few(self) -> bool:
@@ -159,18 +160,30 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum(dim=1) / mask.sum(dim=1)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of values in [0, 1] or nats with its 95 % interval; `values` must not be empty."""
+def estimate(values: Sequence[float], edits: Sequence[Hashable] | None = None) -> Estimate:
+    """Return the mean of values in [0, 1] or nats with its 95 % interval over edits; `values` must not be empty.
+
+    `edits` says of which edit each value is: probes of one edit hold or fail together, so edits are resampled, not
+    probes. Without it each value is of another edit.
+    """
     mean = math.fsum(values) / len(values)
-    if all(value in (0.0, 1.0) for value in values):
-        return Estimate(mean, *_wilson(mean, len(values)), len(values), "wilson")
-    return Estimate(mean, *bootstrap(values), len(values), "bootstrap")
+    together: dict[Hashable, list[float]] = {}
+    for edit, value in zip(range(len(values)) if edits is None else edits, values, strict=True):
+        together.setdefault(edit, []).append(value)
+    if all(set(found) in ({0.0}, {1.0}) for found in together.values()):
+        return Estimate(mean, *_wilson(mean, len(together)), len(values), "wilson")
+    return Estimate(mean, *bootstrap(list(together.values())), len(values), "bootstrap")
 
 
-def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % percentile interval of the mean over resamples of `values`, which must not be empty."""
-    draws = np.random.default_rng(SEED).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(np.asarray(values)[draws].mean(axis=1), [2.5, 97.5])
+def bootstrap(values: Sequence[float] | Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the mean over resamples of `values`, or of groups of values.
+
+    There must be at least one.
+    """
+    groups = [value if isinstance(value, Sequence) else (value,) for value in values]
+    draws = np.random.default_rng(SEED).integers(0, len(groups), (RESAMPLES, len(groups)))
+    sums, sizes = np.array([math.fsum(group) for group in groups]), np.array([len(group) for group in groups])
+    low, high = np.percentile(sums[draws].sum(axis=1) / sizes[draws].sum(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -274,10 +274,11 @@ def summarise(scores: Sequence[ProbeScore]) -> dict[str, Estimate]:
     """Return every metric of every probe kind with its interval, by full name, over the probes that have it."""
     estimates = {}
     for group in all_groups():
-        chosen = [score.values for score in scores if group in score.probe.groups]
+        chosen = [score for score in scores if group in score.probe.groups]
         for name in METRICS:
-            if values := [measured[name] for measured in chosen if name in measured]:
-                estimates[f"{group}.{name}"] = estimate(values)
+            if measured := [score for score in chosen if name in score.values]:
+                values, edits = [score.values[name] for score in measured], [score.probe.edit for score in measured]
+                estimates[f"{group}.{name}"] = estimate(values, edits)
     return estimates
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Mean(Part):
-    """A mean with its 95 % interval."""
+    """A mean with its 95 % interval over edits: probes of one edit hold or fail together."""
 
     value: Number | None
     """the mean; `null` where nothing was measured"""
@@ -28,7 +28,7 @@ class Mean(Part):
     n: int
     """values that the mean is over"""
     interval: str
-    """how the interval was computed: `wilson` for proportions, else `bootstrap`"""
+    """how the interval was computed: `wilson` for proportions if the probes of each edit agree, else `bootstrap`"""
 
 
 class Score(Mean):

@@ -52,7 +52,7 @@ def keys_of(model: type[BaseModel], defaults: BaseModel | None = None, table: st
     keys, docs = dict[str, Key](), meanings(model)
     for name, field in model.model_fields.items():
         key = table + (field.alias or name)
-        value = getattr(defaults, name) if defaults else field.default
+        value = getattr(defaults, name) if defaults else None if field.is_required() else field.default
         if hasattr(field.annotation, "model_fields"):
             keys |= keys_of(typing.cast("type[BaseModel]", field.annotation), value, f"{key}.")
         elif get_origin(field.annotation) is dict:
@@ -129,7 +129,7 @@ def _word(hint: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_word(part) for part in arguments if part is not type(None))
     if origin is tuple:
-        return f"a list of {_word(arguments[0]).removeprefix('a ')}"
+        return f"a list of {_word(arguments[0]).removeprefix('a ').replace('number', 'numbers', 1)}"
     return {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}.get(hint, "text")
 
 

@@ -196,7 +196,8 @@ def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
     edits = min(available, options.limit or available)
     if options.writing == "online":
         schedule = Schedule(edits, options.protocols, scored.checkpoints, scored.lags)
-        if not any(schedule.readouts()):
+        found = [readout.protocol for readout in schedule.readouts()]
+        if not found or ("lag" in scored.protocols and "lag" not in found):
             what = f"no edit of {edits} has as many after it as `--lags` says"
             raise UsageError(what, "name a smaller lag, or more edits")
         return schedule

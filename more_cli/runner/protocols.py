@@ -120,7 +120,7 @@ def marks_of(text: str) -> tuple[int, ...]:
     """
     parts = [part.partition("-") for part in text.split(",") if part.strip()]
     ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
-    if any(last > MOST for _, last in ends) or sum(last - first for first, last in ends) > MOST:
+    if any(not first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:
         raise ValueError(text)
     return tuple(number for first, last in ends for number in range(first, last + 1))
 

@@ -300,9 +300,14 @@ def _rel(scores: Sequence[Mapping[str, Any]]) -> float:
 
 def summary(readout: Readout, cells: Mapping[Cell, Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
     """Return every metric of one readout, by its full name."""
-    values = _by_name(score for cell in readout.cells for score in cells[cell])
+    values, edits = dict[str, list[float]](), dict[str, list[int]]()
+    for cell in readout.cells:
+        for name, found in _by_name(cells[cell]).items():
+            values.setdefault(name, []).extend(found)
+            edits.setdefault(name, []).extend([cell[1]] * len(found))
     order = {group: number for number, group in enumerate(all_groups())}
-    return {name: estimate(values[name]) for name in sorted(values, key=lambda name: order[name.partition(".")[0]])}
+    names = sorted(values, key=lambda name: order[name.partition(".")[0]])
+    return {name: estimate(values[name], edits[name]) for name in names}
 
 
 def _by_name(scores: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -133,6 +133,8 @@ class KeptRun:
         """
         path = numbered(self.folder, STATES, t)
         if not path.exists():
+            if path.parent.is_dir():
+                raise DataError(f"`{path}` is missing", "keep the run again")
             raise NotKept(f"`{self.folder}` keeps no hidden states", "run it into another folder with --keep-states")
         found = read_tensors(path)
         for name in get_args(_STATES):
@@ -205,7 +207,7 @@ class KeptRun:
         stream = lines[: len(self)]
         if [line["t"] for line in stream] != list(range(1, len(self) + 1)):
             done = f"`{self.folder}` has {len(stream)} of {len(self)} edits"
-            raise DataError(done, "run the same `more eval` again: it continues")
+            raise DataError(done, "run the same `more run` again: it continues")
         return lines
 
 
@@ -213,8 +215,11 @@ def read_runs(folders: Sequence[Path]) -> list[KeptRun]:
     """Read kept runs; those of one editor are told apart by their folders.
 
     Raises:
+        UsageError: one is named twice.
         DataError: a folder holds no run, or a damaged or unfinished one.
     """
+    if twice := [folder for number, folder in enumerate(folders) if folder in folders[:number]]:
+        raise UsageError(f"`{twice[0]}` is named twice", "give each run once")
     runs = [KeptRun(folder) for folder in folders]
     editors = [run.label for run in runs]
     for told in (lambda run: run.folder.name, lambda run: str(run.folder)):

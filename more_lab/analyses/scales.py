@@ -66,7 +66,7 @@ class Moments:
 
 def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Result:
     """Return the spread of every coordinate's log-variance: text tokens after each layer, and projected images."""
-    with _opened(runs[0], machine, progress) as (runtime, samples):
+    with _opened(runs, machine, progress) as (runtime, samples):
         layers = text_layers(runtime.model, runtime.backbone)
         places: list[Any] = [(layers[0], "input"), *((layer, "output") for layer in layers)]
         visual, text = Moments(), [Moments() for _ in layers]
@@ -109,7 +109,7 @@ def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> R
 
 def energy(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Result:
     """Return the mean L2 norm of what attention, FFN and projector put out, by layer."""
-    with _opened(runs[0], machine, progress) as (runtime, samples):
+    with _opened(runs, machine, progress) as (runtime, samples):
         parts = module_parts(runtime)
         places: list[Any] = [*((path, "output") for _, _, path in parts)]
         first = text_layers(runtime.model, runtime.backbone)[0]
@@ -163,12 +163,16 @@ def module_parts(runtime: Runtime) -> list[tuple[str, int, str]]:
 
 
 @contextmanager
-def _opened(run: KeptRun, machine: Machine, progress: Progress) -> Iterator[tuple[Runtime, list[Encoded]]]:
-    """Yield a run's unedited model and the questions of its edits that have images.
+def _opened(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Iterator[tuple[Runtime, list[Encoded]]]:
+    """Yield the unedited model of runs and the questions of the first one's edits that have images.
 
     Raises:
+        NotKept: the runs are of several models, or there is nothing to read.
         StateError: the model is not the one of the run, or its text layers read no images as tokens.
     """
+    run, models = runs[0], sorted({str(run.record.model) for run in runs})
+    if len(models) > 1:
+        raise NotKept(f"this is about one model, and the runs are of {' and '.join(models)}", "give the runs of one")
     runtime = load_base(run, machine, progress)
     samples = [runtime.encode(edit.query) for edit in run.record.edits if edit.images]
     if not samples:

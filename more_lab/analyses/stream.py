@@ -47,7 +47,7 @@ def forgetting(runs: Sequence[KeptRun]) -> Result:
         if not lost:
             hint = "run it with --protocol final --protocol online --protocol lag --lags 1-9"
             raise NotKept(f"`{run.folder}` scored no edit twice", hint)
-        scalars.append(Scalar.of(run.label, "forgotten by the end", change(lost)))
+        scalars.append(Scalar.of(run.label, f"{METRIC} lost by the end", change(lost)))
 
     def draw(figure: Any) -> None:
         curves, retained = figure.subplots(1, 2, sharey=True)
@@ -184,7 +184,13 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
         raise NotKept(
             "sensitivity needs at least two runs", "give --run for each, such as the same editor with other --set"
         )
-    settings = differing([run.record.reproduce | {"editor": run.record.editor} for run in runs])
+    settings = differing(
+        [
+            run.record.reproduce
+            | {"editor": run.record.editor, "on": {"suite": run.record.suite, "model": run.record.model.name}}
+            for run in runs
+        ]
+    )
     found = {
         (number, readout.edits): _five(summary(readout, run.cells))
         for number, run in enumerate(runs)
@@ -225,15 +231,21 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
 
 
 def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return, for every run, what differs from others: its editor, then each constant as `name=value`."""
-    flat = [{"editor": fact["editor"]} | _flat(fact.get("constants", {})) for fact in facts]
-    names = list(dict.fromkeys(name for one in flat for name in one))
-    differ = [name for name in names if len({str(one.get(name)) for one in flat}) > 1]
-    if not differ:
-        return [f"run {number}" for number in range(1, len(facts) + 1)]
-    if "editor" in differ:  # other editors have other constants: their names suffice
-        differ = ["editor", *(name for name in differ if name != "editor" and all(name in one for one in flat))][:3]
-    return [", ".join(f"{name}={one[name]}" for name in differ if name in one) for one in flat]
+    """Return what differs between runs: suite, model and editor, and constants between runs of one editor."""
+    shared = [fact.get("on", {}) | {"editor": fact["editor"]} for fact in facts]
+    own = [_flat(fact.get("constants", {})) for fact in facts]
+    names = [
+        [f"{name}={one[name]}" for name in one if len({str(other[name]) for other in shared}) > 1] for one in shared
+    ]
+    for number, constants in enumerate(own):
+        alike = [other for other, fact in zip(own, facts, strict=True) if fact["editor"] == facts[number]["editor"]]
+        differ = (name for name in constants if len({str(other.get(name)) for other in alike}) > 1)
+        names[number] += [f"{name}={constants[name]}" for name in differ]
+    labels = [", ".join(parts) for parts in names]
+    return [
+        label if labels.count(label) == 1 else ", ".join(filter(None, (label, f"run {number}")))
+        for number, label in enumerate(labels, 1)
+    ]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

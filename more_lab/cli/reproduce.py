@@ -75,12 +75,14 @@ class PaperOptions(suites.MeasureOptions):
         """Return them as a run takes them; no checkpoints stand for those of the paper.
 
         Raises:
-            UsageError: not a list of numbers.
+            UsageError: not a list of numbers above 0.
         """
         from more_cli.runner.protocols import Scored
 
         found = suites.checked(replace(self, checkpoints=self.checkpoints or "1"), "more", limit=None)
         marks = found.scored.checkpoints if self.checkpoints else ()
+        if 0 in marks:
+            raise UsageError("`--checkpoints` are numbers of edits, from 1", "leave 0 out")
         wording = () if self.prompts == "own" else (f"prompts={self.prompts}",)
         return replace(found, scored=Scored((), marks, ()), settings=wording)
 
@@ -154,7 +156,7 @@ def _measured(
     """Measure every exhibit on its models.
 
     Raises:
-        UsageError: none of them runs one of these editors.
+        UsageError: none of them runs one of these editors, or two models have one name.
         MoreError: nothing could be run; the first reason.
     """
     from more_lab.paper.reproduce import Measurement, Sources, placed
@@ -162,13 +164,23 @@ def _measured(
 
     sources = Sources(options.data_root, options.image_root, options.mme, options.out)
     run, results = options.run_options(), list["Reproduction"]()
+    names = [model.resolve().name for model in models]
+    if twice := next((model for number, model in enumerate(models) if names[number] in names[:number]), None):
+        raise UsageError(
+            f"two models are called `{twice.resolve().name}`: results go by that name", "rename one folder"
+        )
+    places = [(exhibit, *place) for exhibit in exhibits for place in placed(exhibit, models)]
+    for model in models:
+        if all(model != chosen for _, chosen, _, _ in places):
+            output.note(
+                f"note: nothing runs on `{model}`: the paper shows this on other models, and one of those is given"
+            )
     with output.progress() as progress:
-        for exhibit in exhibits:
-            for model, backbone, notices in placed(exhibit, models):
-                task = Measurement(exhibit, model, backbone, sources, run, machine, editors, progress)
-                if task.variants:
-                    results.append(task.run(notices))
-                    options.write(of_reproductions(results))  # what is there can be read while the rest runs
+        for exhibit, model, backbone, notices in places:
+            task = Measurement(exhibit, model, backbone, sources, run, machine, editors, progress)
+            if task.variants:
+                results.append(task.run(notices))
+                options.write(of_reproductions(results))  # what is there can be read while the rest runs
     if not results:
         raise UsageError(f"no such run has an editor of {', '.join(editors)}", "leave --editor out")
     first = next((found.first for found in results if found.first), None)

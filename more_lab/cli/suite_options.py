@@ -42,12 +42,16 @@ ImageRoot = Annotated[
 ]
 
 
+MARKS, LAG = "1,10,100", "10"
+"""Defaults of --checkpoints and --lags."""
+
+
 @dataclass(frozen=True)
 class MeasureOptions:
     """When edits are scored, with which settings, and where that is remembered."""
 
     checkpoints: str = option(
-        "1,10,100", "Numbers of edits at which `final` and `online` are reported.", metavar="1,10,..", panel=SUITE
+        MARKS, "Numbers of edits at which `final` and `online` are reported.", metavar="1,10,..", panel=SUITE
     )
     calibrate: int = option(
         0, "First try N settings of the editor on the calibration pool.", metavar="N", least=0, panel=SUITE
@@ -102,6 +106,10 @@ class StreamOptions(MeasureOptions):
         """
         from more_cli.runner.plan import anchors_of
 
+        if self.writing != "online" and self.checkpoints != MARKS:
+            what = "`--checkpoints`: edits that are written together are scored after the last one alone"
+            raise UsageError(what, "leave it out, or --batch and --consolidate")
+
         return checked(
             self,
             editor,
@@ -126,7 +134,7 @@ class ProtocolOptions:
         panel=SUITE,
     )
     lags: str = option(
-        "10", "With --protocol lag: score an edit after this many further edits.", metavar="10,..", panel=SUITE
+        LAG, "With --protocol lag: score an edit after this many further edits.", metavar="10,..", panel=SUITE
     )
 
 
@@ -198,6 +206,8 @@ def checked(
         chosen = known(scored.protocol)
     except ValueError as error:
         raise UsageError(f"unknown protocol `{error}`", f"there are {', '.join(PROTOCOLS)}") from None
+    if scored.lags != LAG and "lag" not in (*chosen, *(preset.protocols if preset else ())):
+        raise UsageError("`--lags` needs `--protocol lag`", "add it, or leave --lags out")
     return LabOptions(
         editor=editor,
         scored=Scored(chosen, _numbers("--checkpoints", measured.checkpoints), _numbers("--lags", scored.lags)),

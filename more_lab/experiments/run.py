@@ -121,6 +121,8 @@ class LabTask(SuiteTask):
         edits, _ = leave_out(suite.pools["calibration"][:EDITS], unscored)
         entry, settings = entry_of(options.editor), EditorOptions(self.base.model, options.recipe, options.settings)
         facts = [reproduce[name] for name in ("editor", "constants", "anchors", "base", "template", "versions")]
+        if fitted := self.fits.digest(plan.editor):  # on more edits than those that are tried
+            facts.append(fitted)
         tried = settings_of(entry, options.calibrate)
 
         def make(*changed: str) -> Editor:

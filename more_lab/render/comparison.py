@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from more_cli.evaluation.metrics import TOO_FEW
+from more_cli.evaluation.names import FEW
 from more_cli.render.page import Page, Table
 from more_cli.render.pages import notices, value_cell
 from more_cli.render.plots import Bars
@@ -59,7 +61,7 @@ def of_comparison(found: EditorComparison) -> Page:
 
 def difference_cells(value: Difference) -> tuple[object, ...]:
     """Return a difference, its interval, the edits that moved and p as table cells."""
-    interval = f"{value.low:+.3f} to {value.high:+.3f}"
+    interval = f"{value.low:+.3f} to {value.high:+.3f}" if value.n >= FEW else TOO_FEW
     return f"{value.difference:+.3f}", interval, value.up, value.down, value.same, f"{value.p:.3g}"
 
 

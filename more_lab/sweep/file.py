@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from more_cli.errors import UsageError
 from more_cli.evaluation.streams import Writing
@@ -26,6 +26,7 @@ MAX_BYTES = 1 << 20
 MAX_TRIALS = 100_000
 _PAGE = "docs/research/sweeps.md lists all keys"
 Table = TypeVar("Table", bound=BaseModel)
+Count = Annotated[int, Field(ge=0)]
 Then = Literal["merge", "export", "none"]
 
 
@@ -41,11 +42,11 @@ class Grid(BaseModel):
     suites: tuple[str, ...] = Field(default=("e-vqa",), min_length=1)
     """Suites of `more suites list`, or files of edits relative to this one. Here, in `anchors` and in `data_root`
     `{model}` stands for the last part of a model's name."""
-    limits: tuple[int, ...] = Field(default=(100,), min_length=1)
+    limits: tuple[Count, ...] = Field(default=(100,), min_length=1)
     """Numbers of edits, the first of the suite; 0 for all."""
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[Count, ...] = ()
     """Seeds of the editor, for M-ORE that of the basis; an editor that draws nothing runs once. Default: its own."""
-    orders: tuple[int, ...] = Field(default=(0,), min_length=1)
+    orders: tuple[Count, ...] = Field(default=(0,), min_length=1)
     """Seeds of the order of the edits; 0 is that of the suite's file."""
 
     writings: tuple[Writing, ...] = Field(default=("online",), min_length=1)
@@ -57,9 +58,9 @@ class Grid(BaseModel):
     protocols: tuple[str, ...] = ()
     """Which edits are scored when, as `run --protocol`. Default: final and online, final alone for edits that are
     written together, or those of `metrics`."""
-    checkpoints: tuple[int, ...] = (1, 10, 100)
+    checkpoints: tuple[Count, ...] = (1, 10, 100)
     """Numbers of edits at which final and online are reported."""
-    lags: tuple[int, ...] = (10,)
+    lags: tuple[Count, ...] = (10,)
     """Numbers of later edits at which protocol lag scores an edit."""
     metrics: str = ""
     """Preset of metrics, as `eval --metrics`. Default: every metric by its full name."""
@@ -71,13 +72,6 @@ class Grid(BaseModel):
     """Folder that image paths start from, relative to this file. Default: as `eval --image-root`."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of one trial; other numbers give other last digits. Default: the cores, divided among the workers."""
-
-    @field_validator("limits", "seeds", "orders")
-    @classmethod
-    def _not_negative(cls, values: tuple[int, ...]) -> tuple[int, ...]:
-        if any(value < 0 for value in values):
-            raise ValueError("must not be negative")
-        return values
 
     @property
     def preset(self) -> Preset | None:
@@ -204,6 +198,7 @@ def read_sweep(path: Path) -> SweepFile:
     grid = _checked(Grid, values, str(path))
     found = SweepFile(path, grid, dict(_settings(path, settings, grid)))
     _check_names(path, grid)
+    _check_once(path, found)
     if sum(1 for _, _ in zip(found.combinations(), range(MAX_TRIALS + 1), strict=False)) > MAX_TRIALS:
         raise UsageError(f"{path}: more than {MAX_TRIALS:,} trials", "shorten a list")
     return found
@@ -255,6 +250,20 @@ def _editor_of(key: str, table: BaseModel) -> str | None:
     """Return the editor that a setting is for; None for all. An editor's name may hold a colon."""
     assert isinstance(table, Grid)
     return max((name for name in table.editors if key.startswith(f"{name}:")), key=len, default=None)
+
+
+def _check_once(path: Path, sweep: SweepFile) -> None:
+    """Check that no setting is given in two places: the last one would count, under a label that names the first."""
+    grid = sweep.table
+    assert isinstance(grid, Grid)
+    places = {
+        "`seeds`": {"seed"} if grid.seeds else set[str](),
+        "`changes`": {change.partition("=")[0].strip() for changes in grid.changes for change in changes},
+        "`settings`": {key.removeprefix(f"{_editor_of(key, grid)}:") for key in sweep.settings},
+    }
+    for (one, keys), (other, others) in combinations(places.items(), 2):
+        if twice := sorted(keys & others):
+            raise UsageError(f"{path}: `{twice[0]}` is in {one} and in {other}", "leave it out of one of them")
 
 
 def _check_names(path: Path, grid: Grid) -> None:

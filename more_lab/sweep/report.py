@@ -100,5 +100,5 @@ def names_of(trial: Trial) -> dict[str, Any]:
 
 def estimate_of(values: Mapping[str, Any]) -> Estimate:
     """Return a mean as it was written; what was not finite is not a number."""
-    numbers = {name: float("nan") if values[name] is None else values[name] for name in ("value", "low", "high")}
-    return Estimate(**numbers, n=values["n"], interval=values["interval"])
+    value, low, high = (float("nan") if values[name] is None else values[name] for name in ("value", "low", "high"))
+    return Estimate(value, low, high, values["n"], values["interval"])

@@ -459,7 +459,7 @@ def test_ctrl_c_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("more_cli.ops.init.plan", interrupted)
     stopped = run("status", world.model)
     assert (stopped.code, stopped.out) == (130, "")
-    assert "every edit in the ledger is safe; run the same command again" in stopped.err
+    assert "what was saved so far is kept; run the same command again" in stopped.err
 
 
 def test_images_that_are_not_stored_are_found_where_they_were(world: World) -> None:

@@ -101,6 +101,8 @@ def test_positions_without_a_target_do_not_count() -> None:
         ("Antenna", "antenna"),
         ("yes!", "yes"),
         ("3+4", "3+4"),
+        ("Hepatitis A", "hepatitis a"),
+        ("the", "the"),
     ],
 )
 def test_answers_are_compared_without_articles_case_and_final_punctuation(text: str, expected: str) -> None:
@@ -122,3 +124,21 @@ def test_anything_else_has_a_bootstrap_interval_that_is_the_same_every_time() ->
     assert first.interval == "bootstrap"
     assert first.value == pytest.approx(0.5)
     assert first.low < first.value < first.high
+
+
+def test_probes_of_one_edit_count_once_in_an_interval() -> None:
+    edits = [number for number in range(8) for _ in range(3)]
+    agree = metrics.estimate([1.0] * 21 + [0.0] * 3, edits)
+    assert (agree.value, agree.n, agree.interval) == (0.875, 24, "wilson")
+    alone = metrics.estimate([1.0] * 7 + [0.0])
+    assert (agree.low, agree.high) == (alone.low, alone.high)
+    differ = metrics.estimate([1.0, 0.0, 0.0] * 8, edits)
+    assert (differ.interval, differ.low, differ.high) == ("bootstrap", 1 / 3, 1 / 3)  # every edit is the same
+    apart = metrics.estimate([0.0, 0.5] * 10, list(range(20)))
+    assert apart == metrics.estimate([0.0, 0.5] * 10)
+
+
+def test_edits_with_more_probes_count_more_in_a_resampled_mean() -> None:
+    values, edits = [1.0, 1.0, 1.0, 0.5], ["a", "a", "a", "b"]
+    found = metrics.estimate(values, edits)
+    assert (found.value, found.low, found.high) == (0.875, 0.5, 1.0)

@@ -157,6 +157,10 @@ def test_settings_that_differ_name_the_runs() -> None:
     assert stream.differing(runs) == ["text.eta=1", "text.eta=2"]
     assert stream.differing([facts("more", rank=8), facts("ft-l", steps=2)]) == ["editor=more", "editor=ft-l"]
     assert stream.differing([facts("more"), facts("more")]) == ["run 1", "run 2"]
+    runs = [facts("more", rank=8), facts("more", rank=16), facts("ft-l", steps=2)]
+    assert stream.differing(runs) == ["editor=more, rank=8", "editor=more, rank=16", "editor=ft-l"]
+    runs = [facts("more") | {"on": {"suite": "a"}}, facts("more") | {"on": {"suite": "b"}}]
+    assert stream.differing(runs) == ["suite=a", "suite=b"]
 
 
 def test_accuracy_over_images_and_answers_that_say_neither() -> None:

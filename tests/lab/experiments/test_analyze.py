@@ -72,6 +72,8 @@ def test_the_analyses_are_listed_and_names_are_checked() -> None:
     assert (wrong.code, wrong.out) == (2, "")
     assert wrong.err == "error: unknown analysis `overlp`\nhint: did you mean `overlap`?\n"
     assert "needs --run DIR" in run("analyze", "overlap").err
+    twice = run("analyze", "forgetting", "--run", "x", "--run", "x", "--out", "y", "--no-figures")
+    assert (twice.code, twice.err) == (2, "error: `x` is named twice\nhint: give each run once\n")
 
 
 @pytest.mark.parametrize("editor", ["more", "ft-l"])
@@ -233,6 +235,16 @@ def test_a_damaged_file_is_named(world: World, tmp_path: Path, name: str) -> Non
     assert (result.code, result.out) == (4, "")
     assert "more" in result.err
     assert len(result.err.splitlines()) == 2
+
+
+def test_a_file_of_states_that_is_gone_is_damage(world: World, tmp_path: Path) -> None:
+    copy = World.at(tmp_path)
+    shutil.copytree(world.root / "more", tmp_path / "more")
+    *_, last = sorted((tmp_path / "more" / "states").iterdir())
+    last.unlink()
+    result = analyze(copy, "drift", "more")
+    assert (result.code, result.out) == (4, "")
+    assert f"{last.name}` is missing" in result.err
 
 
 def test_files_that_do_not_fit_together_are_named(world: World, tmp_path: Path) -> None:

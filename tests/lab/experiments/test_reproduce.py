@@ -82,6 +82,16 @@ def test_what_the_paper_does_not_have_is_refused_by_name(world: World, tmp_path:
     assert (alone.code, alone.err) == (2, refused)
 
 
+def test_no_edits_and_two_models_of_one_name_are_refused(world: World, tmp_path: Path) -> None:
+    zero = run("reproduce", "table-1", world.model, "--checkpoints", "0,1")
+    refused = "error: `--checkpoints` are numbers of edits, from 1\nhint: leave 0 out\n"
+    assert (zero.code, zero.out, zero.err) == (2, "", refused)
+    (tmp_path / world.model.name).symlink_to(world.model)
+    twice = run("reproduce", "table-1", world.model, tmp_path / world.model.name)
+    assert (twice.code, twice.out) == (2, "")
+    assert f"error: two models are called `{world.model.name}`" in twice.err
+
+
 def test_everything_that_the_paper_measures_is_listed_once(world: World) -> None:
     listed = run("reproduce", "--json").json
     assert listed["schema"] == "more.exhibits/1"

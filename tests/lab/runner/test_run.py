@@ -271,6 +271,10 @@ def test_portability_of_vlkeb_is_measured_by_hop(world: World, tmp_path: Path) -
         (("--editor", "moer"), "did you mean `more`"),
         (("--protocol", "frozen"), "unknown protocol `frozen`"),
         (("--checkpoints", "1,x"), "is not a list of numbers"),
+        (("--checkpoints", "3-1"), "is not a list of numbers"),
+        (("--checkpoints", "1", "--batch"), "are scored after the last one alone"),
+        (("--lags", "1"), "`--lags` needs `--protocol lag`"),
+        (("--protocol", "final", "--protocol", "lag", "--limit", "2"), "no edit of 2 has as many after it"),
         (("--editor", "more:paper", "--recipe", "llava"), "has a fixed recipe"),
     ],
 )
@@ -278,6 +282,12 @@ def test_what_cannot_be_run_is_named(world: World, options: tuple[str, ...], sai
     result = suite(world, *options)
     assert result.code == 2
     assert said in result.err
+
+
+def test_a_state_that_is_not_there_is_named(world: World) -> None:
+    result = suite(world, "--editor", "none", "--limit", 1, "--state", "none.more")
+    assert (result.code, result.out) == (5, "")
+    assert "error: no state at `none.more`" in result.err
 
 
 def test_without_a_model_the_embedded_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
