@@ -11,6 +11,7 @@ import pytest
 
 from more_cli.evaluation.names import LOCALITY_METRICS
 from more_lab.experiments.paired import compare, sign_test
+from more_lab.render.comparison import difference_cells
 from support.helpers import QUESTION, QUICK, Result, World, line, run
 
 
@@ -81,6 +82,11 @@ def test_differences_of_rounding_are_no_differences() -> None:
     moved = compare(values, [value - 1e-3 for value in values])
     assert (moved.up, moved.down, moved.p) == (0, 6, 0.03125)
     assert (moved.low, moved.high) == (pytest.approx(-1e-3), pytest.approx(-1e-3))
+
+
+def test_an_interval_of_few_edits_is_not_shown() -> None:
+    assert difference_cells(compare([0.0] * 9, [1.0] * 9))[:2] == ("+1.000", "under 10 samples")
+    assert difference_cells(compare([0.0] * 10, [1.0] * 10))[:2] == ("+1.000", "+1.000 to +1.000")
 
 
 def test_what_is_not_finite_or_not_in_both_is_left_out_and_said(tmp_path: Path) -> None:
