@@ -16,6 +16,7 @@ from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import HubOptions
+from more_cli.store.names import sidecar_path
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -156,8 +157,10 @@ def _show_state(output: Output, report: StatusReport, meta: StateMeta) -> None:
 
 
 def _show_plan(output: Output, report: StatusReport, plan: Plan) -> None:
-    state, command = report.target.sidecar, f"`more init {report.target.typed}`"
-    output.line(f"no state yet at {state}; {command} would use recipe {plan.recipe.name} on:")
+    target = report.target
+    output.line(f"no state yet; `more init {target.typed}` would use recipe {plan.recipe.name} on:")
+    if target.sidecar != sidecar_path(target.model):
+        output.note(f"note: the state in use is `{target.sidecar}`, which is not there")
     if output.verbose:
         output.table(
             ("site", "module", "tensor on disk", "shape"),

@@ -150,6 +150,8 @@ def test_without_a_state_status_shows_groups_too(state: World, monkeypatch: pyte
     assert "multi_modal_projector.linear_1" not in shown
     monkeypatch.delenv("COLUMNS")
     assert "multi_modal_projector.linear_1" in run("status", "model", "-v").out
+    named = run("status", "model", "--state", "none.more").err
+    assert named == "note: the state in use is `none.more`, which is not there\n"
 
 
 def test_status_names_the_edits_that_do_not_stand(state: World, monkeypatch: pytest.MonkeyPatch) -> None:

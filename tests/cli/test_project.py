@@ -116,7 +116,7 @@ def test_a_file_about_another_model_is_not_used(world: World, elsewhere: Path) -
     project(elsewhere, 'model = "../home/model"\nstate = "../home/model.ann.more"\nrecipe = "paper-llava"\n')
     assert settings(other.model)["state"] == (str(other.sidecar), "default", "")
     assert settings(other.model)["recipe"] == (None, "default", "")
-    assert run("status", other.model).out.startswith("no state yet at ")
+    assert run("status", other.model).out.startswith("no state yet; ")
 
 
 def test_model_can_be_left_out_where_the_file_names_it(world: World, elsewhere: Path) -> None:
