@@ -30,6 +30,7 @@ WHAT = ("margin before", "gold shift", "prompt token F1", "image cosine")
 
 @dataclass(frozen=True)
 class _Flip:
+    edit: int
     kind: str
     flipped: bool
     facts: tuple[float, ...]
@@ -42,13 +43,14 @@ def flips(runs: Sequence[KeptRun]) -> Result:
     rows: list[Sequence[Cell]] = []
     scalars = []
     for label, probes in found.items():
-        scalars.append(Scalar.of(label, "flipped", estimate([float(probe.flipped) for probe in probes])))
+        flipped = estimate([float(probe.flipped) for probe in probes], [probe.edit for probe in probes])
+        scalars.append(Scalar.of(label, "flipped", flipped))
         for kind, name in KINDS.items():
             groups = [[p.facts for p in probes if p.kind == kind and p.flipped == flipped] for flipped in (False, True)]
             for place, what in enumerate(WHAT):
-                stable, flipped = (_known([facts[place] for facts in group]) for group in groups)
-                p = permutation_p(stable, flipped)
-                rows.append((label, name, what, len(stable), _mean(stable), len(flipped), _mean(flipped), p))
+                stable, moved = (_known([facts[place] for facts in group]) for group in groups)
+                p = permutation_p(stable, moved)
+                rows.append((label, name, what, len(stable), _mean(stable), len(moved), _mean(moved), p))
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(1, len(WHAT))
@@ -87,6 +89,7 @@ def flips_of(run: KeptRun) -> list[_Flip]:
         ]
     return [
         _Flip(
+            probe.edit,
             probe.kind,
             score["values"]["loc_flip"] == 1.0,
             (margin, shifted, token_f1(run.record.edits[probe.edit - 1].question, probe.question), near),

@@ -33,6 +33,8 @@ FIVE = {
 """The paper's five columns, in metrics that every run has."""
 SCOPES = ("proper", "under-generalised", "over-generalised", "entangled")
 MIB = 1 << 20
+SHORT = 30
+"""Longest value of a constant in a legend, in characters."""
 
 
 def forgetting(runs: Sequence[KeptRun]) -> Result:
@@ -231,7 +233,7 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
 
 
 def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what differs between runs: suite, model and editor, and constants between runs of one editor."""
+    """Return what differs between runs: suite, model, editor and, between runs of one editor, three constants."""
     shared = [fact.get("on", {}) | {"editor": fact["editor"]} for fact in facts]
     own = [_flat(fact.get("constants", {})) for fact in facts]
     names = [
@@ -239,8 +241,9 @@ def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for number, constants in enumerate(own):
         alike = [other for other, fact in zip(own, facts, strict=True) if fact["editor"] == facts[number]["editor"]]
-        differ = (name for name in constants if len({str(other.get(name)) for other in alike}) > 1)
-        names[number] += [f"{name}={constants[name]}" for name in differ]
+        differ = [name for name in constants if len({str(other.get(name)) for other in alike}) > 1]
+        short = [f"{name}={constants[name]}" for name in differ if len(str(constants[name])) <= SHORT]
+        names[number] += short[:3]  # a legend holds no whole recipe
     labels = [", ".join(parts) for parts in names]
     return [
         label if labels.count(label) == 1 else ", ".join(filter(None, (label, f"run {number}")))

@@ -63,7 +63,7 @@ def analyze(
     with output.progress() as progress:
         report = analyse(name, runs, out, machine, figures=figures, progress=progress)
     if len({run.record.ids for run in report.runs}) > 1:
-        output.note("note: the runs are not of the same edits in the same order: their numbers are no paired ones")
+        output.note("note: the runs are not of the same edits in the same order, so their numbers cannot be paired")
     page = _write_page(report, out) if name == ALL else None
     _show(output, report, page)
 

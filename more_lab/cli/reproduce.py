@@ -172,9 +172,7 @@ def _measured(
     places = [(exhibit, *place) for exhibit in exhibits for place in placed(exhibit, models)]
     for model in models:
         if all(model != chosen for _, chosen, _, _ in places):
-            output.note(
-                f"note: nothing runs on `{model}`: the paper shows this on other models, and one of those is given"
-            )
+            output.note(f"note: `{model}` is not used: the paper shows this on other models, or another one came first")
     with output.progress() as progress:
         for exhibit, model, backbone, notices in places:
             task = Measurement(exhibit, model, backbone, sources, run, machine, editors, progress)

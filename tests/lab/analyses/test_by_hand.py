@@ -159,6 +159,8 @@ def test_settings_that_differ_name_the_runs() -> None:
     assert stream.differing([facts("more"), facts("more")]) == ["run 1", "run 2"]
     runs = [facts("more", rank=8), facts("more", rank=16), facts("ft-l", steps=2)]
     assert stream.differing(runs) == ["editor=more, rank=8", "editor=more, rank=16", "editor=ft-l"]
+    long = [facts("more", description=letter * 40) for letter in "ab"]
+    assert stream.differing(long) == ["run 1", "run 2"]
     runs = [facts("more") | {"on": {"suite": "a"}}, facts("more") | {"on": {"suite": "b"}}]
     assert stream.differing(runs) == ["suite=a", "suite=b"]
 
