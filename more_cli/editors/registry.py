@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,11 +130,6 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
         except ValidationError as error:
             listed = f"its keys are {', '.join((*numbers.model_fields, *Teaching.model_fields))}"
             raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=settings) from None
-        for key, value in filled:
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(
-                    f"editor `{name}`: `{key}` cannot be `{value}`", f"write a finite number in --set {key}="
-                )
         return _teaching(made(filled), teaching)
 
     return make

@@ -41,12 +41,12 @@ _HOP = re.compile(r"(\d{1,3})-hop")
 
 
 def is_foreign(record: Mapping[str, object]) -> bool:
-    """Return whether a record has the fields of MMEdit and zsRE (`src`, `alt`) or of a fact, and none of an edit's."""
+    """Return whether a record has the question of MMEdit and zsRE (`src`) or is a fact, and has none of an edit's."""
     return is_fact(record) or _has_source(record)
 
 
 def _has_source(record: Mapping[str, object]) -> bool:
-    return "src" in record and "alt" in record and "question" not in record and "target" not in record
+    return "src" in record and "question" not in record and "target" not in record
 
 
 def to_native(record: Mapping[str, object]) -> dict[str, object]:
@@ -56,10 +56,10 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
     """
     if not _has_source(record):
         return fact_to_native(record)
-    native: dict[str, object] = {"question": record["src"], "target": record["alt"]}
-    for name in ("id", "image"):
-        if name in record:
-            native[name] = record[name]
+    names = {"src": "question", "alt": "target", "id": "id", "image": "image"}
+    native = {name: record[theirs] for theirs, name in names.items() if theirs in record}
+    if "m_loc" in record and "image" in native and native["image"] is None:
+        native["image"] = [None]  # MMEdit's questions are about a picture: the reader reports the missing one
     for name, theirs in (("rephrases", "rephrase"), ("image_rephrases", "image_rephrase")):
         if theirs in record:
             native[name] = _listed(record[theirs])

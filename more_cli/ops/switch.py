@@ -11,6 +11,7 @@ from pathlib import Path
 
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory
+from more_cli.ops.base import open_base
 from more_cli.ops.drafts import drafts
 from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
@@ -101,13 +102,15 @@ def create(source: Target, name: str) -> SwitchReport:
 
     Raises:
         UsageError: not a name, or there is a state with this name.
-        StateError: there is nothing to copy, it is damaged or in use, or the folder is not writable.
+        StateError: there is nothing to copy, it is damaged, in use or of another base, or the folder is not writable.
     """
     model = source.model
     new = Target(model, _free_path(model, name))
     if new.sidecar.exists() and (current_name(model) == name or not _alike(new, source)):
         raise UsageError(f"`{model}` has a state `{name}` already", f"more switch {model} {name}")
-    replay_start(open_state(source.sidecar), Ledger(source.folder), source.sidecar)  # raises unless they fit together
+    state = open_state(source.sidecar)
+    replay_start(state, Ledger(source.folder), source.sidecar)  # raises unless they fit together
+    open_base(source, state)  # raises for a state of another base
     with writer_lock(source.lock):
         if not new.sidecar.exists():
             _copy(source, new)

@@ -11,8 +11,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -29,6 +27,7 @@ from more_cli.recipe.tables import (
     Rehearsal,
     Share,
     Statistics,
+    Table,
     Unset,
     asking_of,
 )
@@ -47,10 +46,8 @@ SWITCHES = (
 is not at its default, so older states keep their bytes."""
 
 
-class Recipe(BaseModel):
+class Recipe(Table):
     """Every number of one editing run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str = ""
     """Name of the recipe; default: the file's name without `.toml`."""
@@ -123,7 +120,7 @@ class Recipe(BaseModel):
     """Constants of text sites; absent values come from `default`."""
     visual: Constants = Constants()
     """Constants of projector and vision sites; absent values come from `default`."""
-    site: dict[str, Constants] = {}
+    site: dict[str, Constants] = Field(default={})
     """Constants by site name (regular expressions that match the whole name); they override all others."""
 
     damping: Positive | Unset = None

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from more_cli.recipe.settings import takes
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -34,10 +44,22 @@ def asking_of(constants: Mapping[str, Any]) -> Asking:
     return found
 
 
-class Teaching(BaseModel):
-    """How an editor without a recipe asks questions and is taught targets: keys that a recipe has as well."""
+class Table(BaseModel):
+    """Keys that a user fills in. Other keys are refused, and so are numbers that are not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse `true` for a number: pydantic would read it as 1."""
+        if isinstance(value, bool) and "true or false" not in takes(cls.model_fields[info.field_name or ""]):
+            raise ValueError("must not be true or false")
+        return value
+
+
+class Teaching(Table):
+    """How an editor without a recipe asks questions and is taught targets: keys that a recipe has as well."""
 
     prompts: Literal["own", "mmedit"] = "own"
     """Wording of questions: as the checkpoint does (`own`), or as MMEdit's code does (`mmedit`)."""
@@ -52,10 +74,8 @@ class Teaching(BaseModel):
         return self.model_dump(exclude_defaults=True)
 
 
-class Constants(BaseModel):
+class Constants(Table):
     """Constants that can differ between sites: step and ridge. An absent value is inherited."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=False)
 
     step: Step | Unset = None
     """Step length: `"polyak"` (computed from the loss, the same for all sites), or a fixed eta > 0."""
@@ -80,10 +100,8 @@ class Constants(BaseModel):
         )
 
 
-class Rehearsal(BaseModel):
+class Rehearsal(Table):
     """Rehearsal: every edit also scores some past edits and writes those again that have become wrong or unsure."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(default=0, ge=0)
     """Number of past edits in one sample, 0 or more; 0 switches rehearsal off."""
@@ -99,13 +117,11 @@ class Rehearsal(BaseModel):
     """Seed of the samples, 0 or more."""
 
 
-class Joint(BaseModel):
+class Joint(Table):
     """Joint writing: edits are scored and written together, in rounds, until all of them hold.
 
     Edits of a batch that do not hold after the last round are written one by one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     margin: Positive = 4.0
     """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
@@ -116,10 +132,8 @@ class Joint(BaseModel):
     """Number of edits in one write, from 1."""
 
 
-class AnchorUse(BaseModel):
+class AnchorUse(Table):
     """Use of a state's anchors; without anchors these keys have no effect."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(default=0, ge=0)
     """Number of anchors in every write, 0 or more. Their loss keeps the answer distribution close to the base's."""

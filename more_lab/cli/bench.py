@@ -12,8 +12,9 @@ from more_cli.cli import options as opt
 from more_cli.cli.failures import INTERRUPTED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
+from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
-from more_cli.options import RecipeOptions, option
+from more_cli.options import RecipeOptions, given, option
 from more_cli.store.target import locate
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
@@ -74,6 +75,8 @@ def bench(
     from more_lab.bench.run import BenchOptions
     from more_lab.bench.run import bench as run
 
+    if edits is not None and "--seed" in given(timed):
+        raise UsageError(f"`--seed` draws random edits, and `{edits}` was given", "leave one of the two out")
     if timed.plot is not None:
         check_plot(timed.plot)
     target = locate(model, state)

@@ -81,7 +81,7 @@ def compare(
       more compare --paired before.json after.json
     """
     if of.paired is not None:
-        if editors or len(given(of)) > 1 or given(stream) or files.reports:
+        if editors or len(given(of)) > 1 or given(stream) or given(images) or files.reports:
             raise UsageError(
                 "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
@@ -21,13 +21,12 @@ from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.model.taps import Tap
+from more_cli.recipe.tables import Table
 from more_lab.editors.work import Work
 
 
-class RoutedTuning(BaseModel):
+class RoutedTuning(Table):
     """Where an editor acts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: float = Field(default=0.7, ge=0, lt=1)
     """The text layer whose FFN output is edited, as a share of the layers below it."""

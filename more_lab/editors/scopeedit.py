@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from more_cli.core import basis, recursion
@@ -37,13 +37,12 @@ from more_cli.model.branches import Branch
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import own_parameters, text_layers
+from more_cli.recipe.tables import Table
 from more_lab.editors.scope import Gate, gate
 
 
-class ScopeTuning(BaseModel):
+class ScopeTuning(Table):
     """The numbers of ScopeEdit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: int = Field(default=64, ge=2)
     """Rows of A, private and shared together; at most d_in."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
@@ -22,15 +22,14 @@ from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
+from more_cli.recipe.tables import Table
 from more_lab.editors.joint import JointEditor, joint_loss
 from more_lab.editors.trained import Trained
 from more_lab.editors.work import Work
 
 
-class Tuning(BaseModel):
+class Tuning(Table):
     """The numbers of one training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: int = Field(default=25, ge=1)
     """Steps of AdamW for one correction, at most."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
@@ -19,6 +19,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
+from more_cli.recipe.tables import Table
 from more_lab.editors.moments import Moments
 from more_lab.editors.weights import WeightEditor
 from more_lab.editors.work import Work
@@ -27,10 +28,8 @@ MOMENTS = "moments:"
 """Put before a shape in the names of its statistics."""
 
 
-class UltraTuning(BaseModel):
+class UltraTuning(Table):
     """The numbers of UltraEdit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: int = Field(default=2, ge=1)
     """Text layers, the last ones, whose FFN output weights are edited, as published for Mistral."""

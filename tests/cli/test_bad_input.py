@@ -504,6 +504,13 @@ def another_model(world):
     return "merge", other, "-o", "out"
 
 
+@case(5, "was made for another base")
+def a_copy_of_another_models_state(world):
+    run("init", world.model, "--state", "other.more")
+    other = tiny.tiny_llava(world.root / "other", text_layers=2, seed=1)
+    return "switch", other, "ann", "--create", "--state", "other.more"
+
+
 @case(5, "model.more` is damaged", "hint: move it away and run `more init MODEL` with the options of the first time")
 def truncated_sidecar(world):
     run("init", world.model)

@@ -451,6 +451,10 @@ def test_foreign_records_are_checked_as_strictly(root: Path) -> None:
         "1: `target` must be a string, got 3",
         "1: unknown field `rephrse`; did you mean `rephrases`?",
     ]
+    assert problems(root, {**MMEDIT_RECORD, "image": None}) == ["1: `image[0]` must be a string, got null"]
+    assert problems(root, {name: value for name, value in MMEDIT_RECORD.items() if name != "alt"}) == [
+        "1: `target` is missing"
+    ]
     array = json.dumps([MMEDIT_RECORD, {**MMEDIT_RECORD, "m_loc": "no.png"}, 3])
     assert problems(root, array) == ["2: image not found: `no.png`", "3: must be a JSON object, got 3"]
 

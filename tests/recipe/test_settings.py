@@ -39,6 +39,8 @@ def test_none_unsets_what_a_recipe_inherits(tmp_path: Path) -> None:
         ("zzz=1", "there is no key `zzz`", ""),
         ("rank=abc", "`rank` cannot be `abc`; it takes a whole number >= 1", "for example --set rank=512;"),
         ("rank=", "`rank` has no value; it takes a whole number >= 1", "for example --set rank=512;"),
+        ("rank=true", "`rank` cannot be `true`; it takes a whole number >= 1", ""),
+        ("default.lambda=nan", "`default.lambda` cannot be `nan`; it takes a number > 0", ""),
         ("rank=[1, 2]", "`rank` cannot be `[1, 2]`; it takes a whole number >= 1", "for example --set rank=512;"),
         ("max_steps=5000", "`max_steps` cannot be `5000`; it takes a whole number >= 1 and <= 1000", ""),
         ("max_steps=1.5", "`max_steps` cannot be `1.5`; it takes a whole number", "for example --set max_steps=10;"),

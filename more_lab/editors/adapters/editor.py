@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
@@ -28,6 +28,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
+from more_cli.recipe.tables import Table
 from more_lab.editors.adapters.net import Adapter
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, inputs_of
@@ -40,10 +41,8 @@ GATE = "gate"
 Seen = Literal["image", "text"]
 
 
-class AdapterTuning(BaseModel):
+class AdapterTuning(Table):
     """The numbers of the adapters and of their training; the published ones are for models of 3 to 8 billion."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: float = Field(default=18 / 32, ge=0, lt=1)
     """Depth, as a share of the text layers, behind which the image's tokens are changed: layer 18 of 32."""

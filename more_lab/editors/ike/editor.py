@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData, Footprint
@@ -24,6 +24,7 @@ from more_cli.editors.registry import EditorOptions, editor, entry_of, tries
 from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
+from more_cli.recipe.tables import Table
 from more_lab.editors.ike.demonstrations import Bank, demonstration, packed, statement, unpacked
 from more_lab.editors.ike.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 
@@ -41,10 +42,8 @@ TIE = 1e-6
 """Similarities that differ by less are equal: the later fact counts."""
 
 
-class IkeTuning(BaseModel):
+class IkeTuning(Table):
     """The numbers of IKE."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     demonstrations: int = Field(default=2, ge=1, le=64)
     """Largest number of demonstrations before a fact; fewer if the context is short. The published code has 32."""

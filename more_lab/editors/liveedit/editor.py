@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
@@ -23,6 +23,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
+from more_cli.recipe.tables import Table
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
 from more_lab.editors.liveedit.losses import KINDS, Draw, Score, inputs_of, loss_of
@@ -32,11 +33,9 @@ CHECKED = 16
 """Batches that the watched edits are scored in, always the same ones."""
 
 
-class LiveEditTuning(BaseModel):
+class LiveEditTuning(Table):
     """The numbers of LiveEdit's networks and of their training; the published ones are for models of 3 to 8 billion
     parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: float = Field(default=2 / 3, ge=0, lt=1)
     """Depth, as a share of the text layers, after which the experts act; published: layer 21 of 32, 0.66."""

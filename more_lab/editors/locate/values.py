@@ -12,20 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.model.taps import Rows, Tap
+from more_cli.recipe.tables import Table
 from more_lab.editors.work import Work
 
 
-class ValueTuning(BaseModel):
+class ValueTuning(Table):
     """The numbers of the search for a value."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: int = Field(default=25, ge=1)
     """Steps of Adam for one correction, at most."""

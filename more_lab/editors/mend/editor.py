@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
@@ -22,6 +22,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_linears, text_layers
+from more_cli.recipe.tables import Table
 from more_lab.editors.deltas import Delta
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.joint import joint_loss
@@ -38,10 +39,8 @@ Factors = tuple[Tensor, Tensor]
 """Inputs u (n, d_in) and output gradients delta (n, d_out) of one Linear, the rows without a gradient left out."""
 
 
-class MendTuning(BaseModel):
+class MendTuning(Table):
     """The numbers of MEND."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: int = Field(default=3, ge=1)
     """Text layers, the last ones, whose FFN weights are edited."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from more_cli.recipe.tables import Table
 
 
-class SeracTuning(BaseModel):
+class SeracTuning(Table):
     """The numbers of SERAC's networks and their training."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     none: float = Field(default=10.0)
     """Logit of the class "none of the corrections": in training, and the least similarity to answer from one."""

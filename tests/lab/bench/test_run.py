@@ -112,6 +112,8 @@ def test_what_cannot_be_drawn_or_compared_is_refused_at_once(world: World, tmp_p
         result = run("bench", world.model, "--plot", tmp_path / name)
         assert (result.code, result.out) == (2, "")
         assert words in result.err
+    result = run("bench", world.model, world.root / "edits.jsonl", "--seed", 3)
+    assert (result.code, "`--seed` draws random edits" in result.err) == (2, True)
     monkeypatch.setattr(floor, "find_spec", lambda name: None)
     result = run("bench", world.model, "--peers")
     assert result.code == 2

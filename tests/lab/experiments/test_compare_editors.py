@@ -125,6 +125,7 @@ def test_an_interrupted_comparison_resumes(world: World) -> None:
         (("none", "none"), "`none` is named twice"),
         ((), "`compare` needs editors and --suite"),
         (("none", "--paired", "a.json", "b.json"), "compares two files and takes no editors"),
+        (("--paired", "a.json", "b.json", "--image-root", "."), "compares two files and takes no editors"),
     ],
 )
 def test_what_cannot_be_compared_is_named_before_anything_runs(
