@@ -7,7 +7,6 @@ load it without `more`. Of the base only the headers are read.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -231,16 +230,10 @@ def _is_delta(path: Path) -> bool:
 
 def _delta_bytes(state: State, written: Sequence[SiteRecord], about: str) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file of s B A, float32, under the weights' names on disk, one site in memory at a time."""
-    header: dict[str, Any] = {"__metadata__": {"more": about}}
-    start = 0
-    for record in written:
-        stop = start + 4 * math.prod(record.shape)
-        header[record.disk_key] = {"dtype": "F32", "shape": list(record.shape), "data_offsets": [start, stop]}
-        start = stop
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for record in written:
+    records = {record.disk_key: record for record in written}
+    shapes = {key: ("F32", record.shape) for key, record in records.items()}
+    yield header({"more": about}, shapes)
+    for record in map(records.__getitem__, in_order(shapes)):
         delta = state.B[record.name] @ basis_of(state, record)
         yield memory(delta.mul_(record.scale))
 
