@@ -137,7 +137,11 @@ def _models(found: SweepFile) -> dict[str, Path]:
 
 
 def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: SweepFolder) -> None:
-    """Show what would run, and how long it takes if equal work was done before in this folder."""
+    """Show what would run, and how long it takes if equal work was done before in this folder.
+
+    Raises:
+        FailedEditsError: something cannot run.
+    """
     from more_lab.outputs.experiments import PlannedJob, SweepPlanOutput, problems_of
     from more_lab.sweep.folder import unfinished
 
@@ -161,9 +165,12 @@ def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: Sw
     rest = f", and {len(missing) - len(known)} of unknown time" if len(known) < len(missing) else ""
     total = f"{_time(sum(known))} one after the other{rest}" if known or not missing else "time unknown"
     output.line(f"{len(missing)} of {len(keys)} to run: {total}; nothing written")
-    for job in jobs:
-        if job.problem:
-            output.line(f"cannot run: {job.label}: {job.problem}")
+    problems = {job.label: job.problem for job in jobs if job.problem}
+    for label, problem in problems.items():
+        output.line(f"cannot run: {label}: {problem}")
+    if problems:
+        hint = "the lines `cannot run` say why; the others would run"
+        raise FailedEditsError(f"{len(problems)} of {counted(len(jobs), 'job')} cannot run", hint)
 
 
 def _time(seconds: float | None) -> str:
