@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.base import Editor
 from more_cli.errors import UsageError
-from more_cli.recipe.settings import apply_setting, refusal
+from more_cli.recipe.settings import apply_setting, filled
 from more_cli.recipe.tables import Teaching
 from more_cli.system import plugins
 from more_cli.text import shorten
@@ -125,12 +125,9 @@ def _maker(name: str, made: type) -> Callable[[EditorOptions], Editor]:
         if scheme := open_checkpoint(options.model).scheme:
             what = f"`{options.model}` is quantised to {scheme}: editor `{name}` needs full-precision weights"
             raise UsageError(what, "name the checkpoint it was made from, or use editor `more`")
-        try:
-            filled = numbers.model_validate(_values(settings))
-        except ValidationError as error:
-            listed = f"its keys are {', '.join((*numbers.model_fields, *Teaching.model_fields))}"
-            raise refusal(error, numbers, f"editor `{name}`", listed=listed, typed=settings) from None
-        return _teaching(made(filled), teaching)
+        listed = f"its keys are {', '.join((*numbers.model_fields, *Teaching.model_fields))}"
+        chosen = filled(numbers, _values(settings), f"editor `{name}`", listed=listed, typed=settings)
+        return _teaching(made(chosen), teaching)
 
     return make
 
@@ -145,10 +142,7 @@ def _taught(name: str, own: Collection[str], settings: Sequence[str]) -> tuple[T
     """
     keys = Teaching.model_fields.keys() - set(own)
     mine = tuple(setting for setting in settings if setting.partition("=")[0].strip() in keys)
-    try:
-        teaching = Teaching.model_validate(_values(mine))
-    except ValidationError as error:
-        raise refusal(error, Teaching, f"editor `{name}`", listed="", typed=mine) from None
+    teaching = filled(Teaching, _values(mine), f"editor `{name}`", typed=mine)
     return teaching, tuple(setting for setting in settings if setting not in mine)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from more_cli.errors import UsageError
 from more_cli.recipe.schema import Recipe
-from more_cli.recipe.settings import apply_setting, parse_toml, refusal
+from more_cli.recipe.settings import apply_setting, filled, parse_toml
 from more_cli.text import did_you_mean
 
 OF_EDIT = (
@@ -108,12 +106,9 @@ def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) 
     Raises:
         UsageError: invalid values; the error lists all of them.
     """
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        name = str(values.get("name"))
-        listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
-        raise refusal(error, Recipe, where, listed=listed, typed=typed) from None
+    name = str(values.get("name"))
+    listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
+    return filled(Recipe, values, where, listed=listed, typed=typed)
 
 
 def recipe_of_edit(recipe: Recipe, settings: Sequence[str]) -> Recipe:

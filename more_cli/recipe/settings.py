@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from more_cli.errors import UsageError
 from more_cli.text import shorten
@@ -24,6 +24,8 @@ from more_cli.text import shorten
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
     from pydantic.fields import FieldInfo
+
+Filled = TypeVar("Filled", bound="BaseModel")
 
 ANY_NAME = '"REGEX"'
 """Stands for a name that the user chooses, such as that of a table `[site."REGEX"]`."""
@@ -199,13 +201,27 @@ def _check_numbers(value: object) -> None:
             _check_numbers(item)
 
 
-def refusal(
-    error: ValidationError, model: type[BaseModel], where: str, *, listed: str, typed: Sequence[str] = ()
-) -> UsageError:
-    """Return the error that names everything wrong with a table of values.
+def filled(
+    model: type[Filled], values: Mapping[str, Any], where: str, *, listed: str = "", typed: Sequence[str] = ()
+) -> Filled:
+    """Return a table filled with these values.
 
     `where` names the table, `listed` says where its keys are listed, and `typed` are the values that come from `--set`.
+
+    Raises:
+        UsageError: it names everything that is wrong.
     """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _refusal(error, model, where, listed, typed) from None
+
+
+def _refusal(
+    error: ValidationError, model: type[BaseModel], where: str, listed: str, typed: Sequence[str]
+) -> UsageError:
     keys = keys_of(model)
     found: dict[str, tuple[str, str]] = {}
     for problem in error.errors(include_url=False):

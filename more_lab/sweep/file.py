@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from more_cli.errors import UsageError
 from more_cli.evaluation.streams import Writing
 from more_cli.inputs.records import opened
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.recipe.settings import parse_toml, refusal, spelled
+from more_cli.recipe.settings import Filled, filled, parse_toml, spelled
+from more_cli.recipe.tables import Table
 from more_cli.runner.plan import Preset
 from more_cli.runner.protocols import PROTOCOLS, Scored, checked
 from more_cli.suites.catalog import CATALOG
@@ -25,15 +26,14 @@ MAX_BYTES = 1 << 20
 """Largest file that is read, in bytes."""
 MAX_TRIALS = 100_000
 _PAGE = "docs/research/sweeps.md lists all keys"
-Table = TypeVar("Table", bound=BaseModel)
 Count = Annotated[int, Field(ge=0)]
 Then = Literal["merge", "export", "none"]
 
 
-class Grid(BaseModel):
+class Grid(Table):
     """Every combination of its lists is one trial."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
     editors: tuple[str, ...] = Field(min_length=1)
     """Editors as in `more compare`: EDITOR or EDITOR@RECIPE; a recipe's file is relative to this one."""
@@ -88,10 +88,10 @@ class Grid(BaseModel):
         return Scored(checked(self.protocols), self.checkpoints, self.lags)
 
 
-class Fleet(BaseModel):
+class Fleet(Table):
     """One stream of edits on many checkpoints, each with a state of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(strict=True)
 
     models: tuple[str, ...] = Field(min_length=1)
     """Checkpoint folders, relative to this file; `embedded:llava` is the model of the package."""
@@ -214,11 +214,8 @@ def _fleet(path: Path, values: dict[str, Any]) -> Fleet:
     return _checked(Fleet, fleet, f"{path}: [fleet]")
 
 
-def _checked(table: type[Table], values: Mapping[str, Any], where: str) -> Table:
-    try:
-        return table.model_validate({key: _frozen(value) for key, value in values.items()})
-    except ValidationError as error:
-        raise refusal(error, table, where, listed=_PAGE) from None
+def _checked(table: type[Filled], values: Mapping[str, Any], where: str) -> Filled:
+    return filled(table, {key: _frozen(value) for key, value in values.items()}, where, listed=_PAGE)
 
 
 def _frozen(value: Any) -> Any:
@@ -246,7 +243,7 @@ def _settings(path: Path, values: Any, grid: Grid, above: str = "") -> Iterator[
         yield key, _frozen(value)
 
 
-def _editor_of(key: str, table: BaseModel) -> str | None:
+def _editor_of(key: str, table: Table) -> str | None:
     """Return the editor that a setting is for; None for all. An editor's name may hold a colon."""
     assert isinstance(table, Grid)
     return max((name for name in table.editors if key.startswith(f"{name}:")), key=len, default=None)
