@@ -121,7 +121,8 @@ def test_anchors_join_the_second_moments_once(runtime: Runtime, tmp_path: Path, 
 
 
 def test_a_write_that_is_not_finite_is_taken_back(runtime: Runtime, tmp_path: Path) -> None:
-    editor, (request, *_) = looped(FineTuneText(Tuning(rate=float("inf"))), runtime, tmp_path), requests(tmp_path, 1)
+    endless = Tuning.model_construct(rate=float("inf"))  # no user can set it
+    editor, (request, *_) = looped(FineTuneText(endless), runtime, tmp_path), requests(tmp_path, 1)
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     base = runtime.score(batch).logits
     with editor.attach(runtime):
