@@ -46,7 +46,9 @@ def is_foreign(record: Mapping[str, object]) -> bool:
 
 
 def _has_source(record: Mapping[str, object]) -> bool:
-    return "src" in record and "question" not in record and "target" not in record
+    if "question" in record or "target" in record:
+        return False
+    return "src" in record and ("alt" in record or not is_fact(record))
 
 
 def to_native(record: Mapping[str, object]) -> dict[str, object]:
