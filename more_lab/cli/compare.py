@@ -81,10 +81,11 @@ def compare(
       more compare --paired before.json after.json
     """
     if of.paired is not None:
-        if editors or len(given(of)) > 1 or given(stream) or given(images) or files.reports:
-            raise UsageError(
-                "`--paired` compares two files and takes no editors and no suite", "leave out one of the two"
-            )
+        others = [*(editors or ()), *given(of), *given(stream), *given(images)]
+        others.remove("--paired")
+        if others or files.reports:
+            what = "`--paired` compares two files and takes no editors and no suite"
+            raise UsageError(what, f"leave out {', '.join(others) or 'the reports'}")
         from more_lab.experiments.compare_results import compare_runs
 
         _show_pair(output, compare_runs(*of.paired))
