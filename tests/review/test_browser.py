@@ -107,7 +107,7 @@ def test_a_correction_from_question_to_revert(model: Path, browser: Browser) -> 
         browser.wait(lambda: browser.text("h1") == "from the page reverted")
         browser.switch(second)
         browser.open(f"{home}?status=reverted")
-        assert browser.texts("td.id") == ["from the page"]
+        browser.wait(lambda: browser.texts("td.id") == ["from the page"], seconds=10)  # if not, it says what is there
         assert now(model) == {"size-01": "learnt", "emblem-01": "learnt", "from the page": "reverted"}
         assert run("verify", model).code == 0
 

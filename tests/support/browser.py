@@ -32,7 +32,9 @@ class Browser:
         self._session = f"{server}/session/{session}"
 
     def open(self, address: str) -> None:
+        """Load a page to its end: under load chromedriver can answer when only its beginning is there."""
         self._post("url", url=address)
+        self.wait(lambda: self.script("return document.readyState === 'complete'"))
 
     @property
     def address(self) -> str:
@@ -136,7 +138,8 @@ def chromium() -> Iterator[Browser]:
         started = next(line for line in driver.stdout if b"started successfully on port" in line)
         server = f"http://127.0.0.1:{int(started.split()[-1].rstrip(b'.'))}"
         options = {"binary": CHROMIUM, "args": [*_FLAGS, f"--user-data-dir={profile}"]}
-        wanted = {"alwaysMatch": {"goog:chromeOptions": options}}
+        # Looking for an element waits for it: after a click the page that it leads to may still be loading.
+        wanted = {"alwaysMatch": {"goog:chromeOptions": options, "timeouts": {"implicit": 5_000}}}
         session = ""
         try:
             session = _call(f"{server}/session", {"capabilities": wanted})["sessionId"]
