@@ -14,19 +14,21 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
 from more_cli.errors import ResourceError, StateError, UsageError
-from more_cli.text import is_utf8
+from more_cli.text import is_utf8, listed
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Numbers of the errors of a disk or a quota without space."""
 _LONG = 60
 """Characters of a target's name that its scratch files have."""
+_SHOWN = 3
+"""Files that stand in the way of an output and are named."""
 
 
 class Saves:
@@ -65,7 +67,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             hint = "name a writable path with `--state FILE` (state) or `-o OUT` (output)"
             raise StateError(f"`{path}` is not writable: {reason}", hint) from error
         if error.errno in FULL:
-            hint = "free some space, then run the same command again: it continues where it stopped"
+            hint = "free some space, then run the same command again"
             raise ResourceError(f"cannot write `{path}`: {reason}", hint) from error
         if error.errno == errno.ENOMEM:
             raise ResourceError(f"cannot write `{path}`: {reason}") from error
@@ -109,11 +111,13 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_directory(path: Path, force: bool, *, marker: str | None = None) -> Iterator[Path]:
+def replacing_directory(
+    path: Path, force: bool, *, marker: str | None = None, own: OwnNames | None = None
+) -> Iterator[Path]:
     """Yield an empty scratch folder beside ``path``; move it into place only if the block succeeds.
 
     With ``force`` an existing folder is replaced as a whole; if ``marker`` is given, only a folder with a file of
-    that name, so that a mistyped path cannot remove other data.
+    that name, so that a mistyped path cannot remove other data, and if ``own`` is, only one that holds nothing else.
 
     Raises:
         UsageError: the folder is not empty and may not be replaced.
@@ -124,25 +128,29 @@ def replacing_directory(path: Path, force: bool, *, marker: str | None = None) -
     with disk_errors(path):
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
-        check_free(path, force, marker)
+        check_free(path, force, marker, own)
         scratch = _beside(target, "part")
         scratch.mkdir()
     try:
         yield scratch
         with disk_errors(path):
             _sync_tree(scratch)
-            check_free(path, force, marker)  # the block may have taken an hour
+            check_free(path, force, marker, own)  # the block may have taken an hour
             _swap_in(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def check_free(path: Path, force: bool, marker: str | None = None) -> None:
+OwnNames = Callable[[Path], Collection[str]]
+"""Returns the files below a folder that may go with it, as `names_below` spells them."""
+
+
+def check_free(path: Path, force: bool, marker: str | None = None, own: OwnNames | None = None) -> None:
     """Refuse a folder that `replacing_directory` would not replace.
 
     Raises:
         UsageError: it is a file, the current folder or a parent of it, or not empty without ``force`` or ``marker``;
-            or its name is not UTF-8.
+            it holds files that are not its ``own``; or its name is not UTF-8.
     """
     check_name(path)
     target = path.resolve()
@@ -158,6 +166,18 @@ def check_free(path: Path, force: bool, marker: str | None = None) -> None:
         raise UsageError(f"`{path}` is not empty", "pass --force to replace it, or name a new folder")
     if marker and not (target / marker).exists():
         raise UsageError(f"`{path}` holds no `{marker}`, so it was not written by `more`", "name a new folder")
+    if own and (foreign := sorted(names_below(target) - set(own(path)))):
+        what = f"`{path}` holds more than was written there: {listed(foreign, _SHOWN)}"
+        raise UsageError(what, "move that away, or name a new folder")
+
+
+def names_below(folder: Path) -> set[str]:
+    """Return the paths of all files and links below a folder, relative to it, with `/`."""
+    found = set[str]()
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        found |= {Path(place, name).relative_to(folder).as_posix() for name in (*names, *links)}
+    return found
 
 
 def check_name(path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from more_cli import files
 from more_cli.errors import MoreError, ResourceError, StateError, UsageError
-from more_cli.files import replacing, replacing_directory
+from more_cli.files import check_free, replacing, replacing_directory
 from more_cli.store.lock import writer_lock
 from support.disk import fail_at, posix, raising, umask
 from support.helpers import in_child
@@ -228,6 +228,10 @@ def test_force_replaces_only_what_it_may(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="is a file"):
         write_folder(precious / "more.json", "x", force=True)
     monkeypatch.chdir(tmp_path)
+    (precious / "inner" / "a").touch()
+    (precious / "link").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(UsageError, match=r"holds more than was written there: inner/a, link$"):
+        check_free(precious, True, own=lambda folder: ["more.json"])
     with replacing_directory(precious, True, marker="more.json") as scratch:
         (scratch / "more.json").write_text("{}")
     assert os.listdir(precious) == ["more.json"]

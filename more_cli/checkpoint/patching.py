@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +12,7 @@ from more_cli.checkpoint.copying import Copying, Patch
 from more_cli.checkpoint.folder import INDEX, PICKLES
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
-from more_cli.errors import ResourceError, StateError
+from more_cli.errors import StateError
 
 # Other copies of the weights: they would be out of date beside patched weights, so they are not copied.
 _OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
@@ -60,33 +58,31 @@ def copy_patched(
     copied. Other copies of the weights, hidden and linked folders and dead links are not copied.
 
     Raises:
-        StateError: An unknown tensor, a patch beyond the `keys`, a file already in `out`, one that cannot be read or
-            written, or a byte of the copy that is not the base's.
-        ResourceError: The disk is full.
+        StateError: An unknown tensor, a patch beyond the `keys`, or a byte of the copy that is not the base's.
+        OSError: A file cannot be read or written, or is in `out` already.
     """
     if out.resolve().is_relative_to(checkpoint.path.resolve()):
         raise StateError(f"{out}: inside the checkpoint it copies", "choose a folder outside it")
     entries = _in_order(checkpoint, keys)
     touched = {entry.shard for entry in entries}
-    with _writing(out):
-        files, left = _sort_files(checkpoint)
-        linked, not_linked = _link(checkpoint, out, touched) if link else ([], "")
-        # Shards to patch take longest, so they come first.
-        names = sorted((name for name in files if name not in linked), key=lambda name: name not in touched)
-        for name in names:
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-        with Copying(checkpoint, out, names, on_bytes, chunk_bytes) as copying:
-            copying.start()
-            for shard in (name for name in names if name in checkpoint.shards and name not in touched):
-                copying.compare(shard)
-            ready = patches()
-            if ready.keys() - keys:
-                raise StateError(f"{checkpoint.path}: the state changed meanwhile", "run the same command again")
-            for entry in (entry for entry in entries if entry.key in ready):
-                copying.overwrite(entry, ready[entry.key])
-            for shard in (name for name in names if name in touched):
-                copying.compare(shard)
-            sha256 = copying.finish()
+    files, left = _sort_files(checkpoint)
+    linked, not_linked = _link(checkpoint, out, touched) if link else ([], "")
+    # Shards to patch take longest, so they come first.
+    names = sorted((name for name in files if name not in linked), key=lambda name: name not in touched)
+    for name in names:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+    with Copying(checkpoint, out, names, on_bytes, chunk_bytes) as copying:
+        copying.start()
+        for shard in (name for name in names if name in checkpoint.shards and name not in touched):
+            copying.compare(shard)
+        ready = patches()
+        if ready.keys() - keys:
+            raise StateError(f"{checkpoint.path}: the state changed meanwhile", "run the same command again")
+        for entry in (entry for entry in entries if entry.key in ready):
+            copying.overwrite(entry, ready[entry.key])
+        for shard in (name for name in names if name in touched):
+            copying.compare(shard)
+        sha256 = copying.finish()
     return Copied(left, sha256, linked, not_linked)
 
 
@@ -130,13 +126,3 @@ def _sort_files(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
             else:
                 todo.append(file)
     return sorted(copied), sorted(left)
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ResourceError(f"{out}: {error.strerror}", "free some space or choose another disk") from error
-        raise StateError(f"{out}: {error}", "check that both folders can be read and written") from error

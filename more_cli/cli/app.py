@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ def _refusing(error: MoreError) -> Callable[[], None]:
 
 
 class _Commands(Group):
-    """The commands; Ctrl-C and a closed output pipe have one exit code, where Typer has several."""
+    """The commands; Ctrl-C, SIGTERM and a closed output pipe have one exit code, where Typer has several."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -103,11 +104,12 @@ class _Commands(Group):
 
 @contextmanager
 def _ended_early() -> Iterator[None]:
-    """End with one exit code where the output pipe was closed or Ctrl-C typed, and say what is saved."""
+    """End with one exit code at a closed output pipe, Ctrl-C or SIGTERM, and say what is saved."""
     before = Saves.count
     try:
         try:
-            yield
+            with _sigterm_as_ctrl_c():
+                yield
         finally:
             print(end="", flush=True)  # noqa: T201 (a failed flush at exit would print Python's own message)
     except BrokenPipeError:
@@ -117,6 +119,20 @@ def _ended_early() -> Iterator[None]:
         text = "interrupted; what was saved so far is kept; run the same command again to continue"
         print(text, file=sys.stderr)  # noqa: T201
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Clean up and say what is saved at SIGTERM too, by which pipelines cancel a job."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not the main thread: the caller's process handles signals its own way
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 app = typer.Typer(

@@ -41,6 +41,8 @@ def convert(
       more convert llava.json -o edits.jsonl --each-round
       more convert export.json -o - --skip-bad | more edit llava/ -
     """
+    if source == STDOUT:
+        raise UsageError("`convert` reads a file, not standard input", "save it first, then name the file")
     if out == STDOUT and output.as_json:
         raise UsageError("`--json` and `-o -` both print on standard output", "name a file with -o")
     from more_cli.ops.convert import convert as run

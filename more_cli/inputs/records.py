@@ -24,6 +24,9 @@ LINE_BYTES = 16 * 2**20
 ARRAY_BYTES = 256 * 2**20
 """Largest JSON array that is read as a whole, bytes."""
 UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
+PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""How compressed files begin."""
+UNPACK = "unpack it first, or pipe it: zcat FILE | more edit MODEL -"
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 
 
@@ -104,7 +107,14 @@ def records(file: BinaryIO, name: str) -> Iterator[Record]:
     file.seek(0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", UTF16))])
+    if kind := packed(head):
+        return iter([Record(name, 0, problem=Problem(name, f"is compressed ({kind})", UNPACK))])
     return _array(file, name) if head.startswith(b"[") else lines(file, name)
+
+
+def packed(head: bytes) -> str:
+    """Return how a file that begins so is compressed; empty if it is not."""
+    return next((kind for magic, kind in PACKED.items() if head.startswith(magic)), "")
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from more_cli.errors import DataError, UsageError, install_hint
-from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened
+from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened, packed
 from more_cli.system.confined import Exceeded, confined
 from more_cli.text import counted, shorten
 
@@ -156,10 +156,12 @@ def _not_utf8(line: str) -> str:
 
 
 def _text_of(file: BinaryIO, path: Path) -> io.TextIOWrapper:
-    head = file.read(2)
+    head = file.read(6)
     file.seek(0)
-    if head in (b"\xff\xfe", b"\xfe\xff"):
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: is UTF-16, not UTF-8", UTF16)
+    if kind := packed(head):
+        raise DataError(f"{path}: is compressed ({kind})", "unpack it first")
     return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 

@@ -25,7 +25,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.files import check_name, disk_errors, replacing, replacing_directory, sha256_file, write_new
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
-from more_cli.ops.provenance import PROVENANCE, of_edits, provenance, write_provenance
+from more_cli.ops.provenance import PROVENANCE, of_edits, own_names, provenance, write_provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.options import ExportOptions
 from more_cli.progress import Progress, no_progress
@@ -108,7 +108,7 @@ def export(
     if format == "delta":
         report.modules = _export_delta(session, out, written, force)
     else:
-        with replacing_directory(out, force, marker=PROVENANCE) as scratch:
+        with replacing_directory(out, force, marker=PROVENANCE, own=own_names) as scratch:
             updates = [Update(record, rank or record.rank) for record in written]
             report.kept = _write_adapter(session, scratch, updates, truncated=rank is not None)
             report.modules = _matched_modules(session, scratch, updates)

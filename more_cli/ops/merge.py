@@ -7,9 +7,9 @@ need torch are imported while the files are copied: on a large checkpoint this c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,10 @@ from more_cli.checkpoint.copying import Patch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import Copied, copy_patched
 from more_cli.checkpoint.reader import fingerprint
-from more_cli.errors import FailedEditsError
-from more_cli.files import check_free, disk_errors, replacing_directory, sha256_file
+from more_cli.errors import FailedEditsError, ResourceError, StateError
+from more_cli.files import FULL, check_free, disk_errors, replacing_directory, sha256_file
 from more_cli.ops.merge_source import Source, refuse_misuse, source_of
-from more_cli.ops.provenance import PROVENANCE, write_provenance
+from more_cli.ops.provenance import PROVENANCE, own_names, write_provenance
 from more_cli.options import MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
@@ -115,11 +115,12 @@ def merge(
         return made
 
     if options.dry_run:
-        check_free(out, options.force, PROVENANCE)
+        check_free(out, options.force, PROVENANCE, own_names)
         ready()
         return report
-    with replacing_directory(out, options.force, marker=PROVENANCE) as scratch:
-        copied = _copy(source, scratch, ready, options, progress)
+    with replacing_directory(out, options.force, marker=PROVENANCE, own=own_names) as scratch:
+        with _writing(out):
+            copied = _copy(source, scratch, ready, options, progress)
         written.linked, written.not_linked, written.left_out = copied.linked, copied.not_linked, copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
         files = _hashes(scratch, own, progress) if options.sha256 else {}
@@ -159,6 +160,18 @@ def _prepare(target: Target, source: Source, machine: Machine, options: MergeOpt
             live = score_edits(session, session.runtime)
     folds, patches = patches_of(state, options.rounding, options.seed, source.keys)
     return _Ready(session, replayed, live, folds, patches)
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            text = f"cannot write `{out}`: {str(error.strerror).lower()}"
+            raise ResourceError(text, "free some space, or name a folder on another disk") from error
+        text = f"cannot copy to `{out}`: {error}"
+        raise StateError(text, "check that both folders can be read and written") from error
 
 
 def _copy(

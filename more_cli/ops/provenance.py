@@ -16,10 +16,10 @@ import yaml
 from more_cli.checkpoint.hub import HUB_ID, Pin, cached_id, pin_of
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import fingerprint
-from more_cli.errors import DISTRIBUTION, StateError
-from more_cli.files import disk_errors, sha256_file, write_new
+from more_cli.errors import DISTRIBUTION, StateError, UsageError
+from more_cli.files import disk_errors, names_below, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
-from more_cli.store.statement import Signed, read_signed, remove_signed
+from more_cli.store.statement import NAME, SIGNATURE, Signed, read_signed, remove_signed
 from more_cli.store.target import Target
 from more_cli.text import canonical_json, code, counted, shorten, span, strict_json
 
@@ -85,13 +85,14 @@ def write_provenance(
     made_from = model or session.target.model
     before = made_from / PROVENANCE
     with disk_errors(folder):
+        remove_signed(folder)  # of the base
         values = provenance(session) | of_edits(session.ledger) | more
         values["statuses"] = _counts(session.ledger)
         values["files"] = dict(files)
+        values["names"] = sorted(names_below(folder) | {PROVENANCE, CARD})
         if pin := pin_of(session.target.model):
             values["hub"] = pin._asdict()
         values["previous"] = sha256_file(before) if before.is_file() else None
-        remove_signed(folder)  # of the base
         _write(folder / PROVENANCE, f"{canonical_json(values)}\n".encode())
         card = made_from / CARD
         base = hub_id(made_from, open_checkpoint(made_from).config)
@@ -173,6 +174,21 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
         raise StateError(f"`{path}` does not list the edited tensors", _AGAIN)
     return values
+
+
+def own_names(folder: Path) -> set[str]:
+    """Return the files that `merge` or `export` wrote to a folder, and `more sign` after them.
+
+    Raises:
+        UsageError: its `more.json` does not say it.
+    """
+    try:
+        names = read_provenance(folder).get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise StateError(f"`{folder / PROVENANCE}` does not say what was written")
+    except StateError as error:
+        raise UsageError(error.message, f"name a new folder, or remove `{folder}`") from None
+    return {*names, NAME, SIGNATURE}
 
 
 def carried(values: Mapping[str, Any]) -> Signed | None:

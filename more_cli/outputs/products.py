@@ -157,6 +157,8 @@ class ProvenanceFile(
     """merge only: shards that are hard links to the base's"""
     files: dict[str, str]
     """SHA-256 of files that were written; of shards with `--sha256`"""
+    names: list[str] = LEFT_OUT
+    """all files that were written, but for deltas: `--force` replaces a folder that holds nothing else"""
 
 
 class PushOutput(Printed, schema="more.push/1", command="more push PATH REPO_ID --json"):

@@ -42,7 +42,9 @@ def require(signers: Path) -> None:
         UsageError: there is no such file.
         Missing: there is no `ssh-keygen`.
     """
-    if not signers.is_file():
+    if signers.exists() and not signers.is_file():  # it is read more than once
+        raise UsageError(f"`{signers}` is not a regular file", "save the signers to a file first")
+    if not signers.exists():
         raise UsageError(f"no file `{signers}`", f"it has a line for each signer: NAME {_ONLY} ssh-ed25519 AAAA...")
     _program()
 
@@ -59,7 +61,11 @@ def sign(data: bytes, key: Path) -> bytes:
     """
     done = _run("sign", "-f", str(key), "-n", NAMESPACE, data=data)
     if done.returncode:
-        reason, hint = _reason(done), "`ssh-keygen -t ed25519 -f KEY` makes a key"
+        reason, hint = _reason(done), "`ssh-keygen -t ed25519 -f KEY` makes a new one"
+        if not key.exists():
+            raise UsageError(f"no file `{key}`", hint)
+        if "load public key" in reason:  # what ssh-keygen says of any file that is not a key
+            raise UsageError(f"`{key}` is not an SSH key", hint)
         if "passphrase" in reason:
             hint = f"the ssh-agent can: type ssh-add {shlex.quote(str(key))}, then pass its public key, {key}.pub"
         raise UsageError(f"`{key}` cannot sign: {reason}", hint)

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from more_cli.checkpoint import copying
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import copy_patched
-from more_cli.errors import ResourceError, StateError
+from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
 from support import tiny
 from support.helpers import wait_for
@@ -161,7 +161,7 @@ def test_copy_refusals(base: Path, tmp_path: Path) -> None:
         copy_patched(opened, base / "merged", [], dict)
     assert not (tmp_path / "out").exists()
     copy_patched(opened, tmp_path / "out", [], dict)
-    with pytest.raises(StateError, match="exists"):
+    with pytest.raises(FileExistsError):
         copy_patched(opened, tmp_path / "out", [], dict)
     with pytest.raises(TypeError, match="patched to"):
         copy_patched(opened, tmp_path / "other", [LINEAR], lambda: {LINEAR: lambda rows, first: rows.double()})
@@ -244,9 +244,8 @@ def test_full_disk(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ResourceError, match="No space left") as caught:
+    with pytest.raises(OSError, match="No space left"):
         copy_patched(open_checkpoint(base), tmp_path / "out", [], dict)
-    assert caught.value.hint
 
 
 def test_files_get_the_users_mode(base: Path, tmp_path: Path) -> None:

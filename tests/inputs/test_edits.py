@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -278,6 +279,7 @@ def test_whole_file_problems(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (b"", "holds no edits"),
         (b"\xef\xbb\xbf\n \r\n", "holds no edits"),
         ("{}".encode("utf-16"), "is UTF-16, not UTF-8"),
+        (gzip.compress(b"{}"), r"is compressed \(gzip\)"),
         (b"[1, 2", "not JSON: "),
         (b"[]", "holds no edits"),
     ]:

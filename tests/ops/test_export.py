@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -314,3 +315,9 @@ def test_an_adapter_of_somebody_else_is_not_replaced(world: World, tmp_path: Pat
     assert world.edit("--limit", 1).code == 0
     assert run("export", world.model, "-o", out, "--force").code == 2
     assert tree(out) == before
+    shutil.rmtree(out)
+    assert run("export", world.model, "-o", out).code == 0
+    (out / "notes.txt").write_text("mine")
+    assert "holds more than was written there: notes.txt" in run("export", world.model, "-o", out, "--force").err
+    (out / "notes.txt").unlink()
+    assert run("export", world.model, "-o", out, "--force").code == 0

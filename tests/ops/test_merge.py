@@ -496,6 +496,36 @@ def killed(world: World, step: int) -> Result:
     return merge(world, "--force")
 
 
+def test_force_removes_nothing_that_was_not_written(world: World) -> None:
+    out = world.root / "out"
+    assert merge(world, "--force").code == 0
+    for name in ("notes.txt", "eval/r.json", ".git/HEAD", "sub/dir/a", "sub/dir/b"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("mine")
+    before = tree(out)
+    for options in (["--force"], ["--force", "--dry-run"]):
+        refused = merge(world, *options)
+        assert refused.code == 2
+        first = "error: `out` holds more than was written there: .git/HEAD, eval/r.json, notes.txt and 2 more"
+        assert refused.err.splitlines() == [first, "hint: move that away, or name a new folder"]
+        assert tree(out) == before
+    for name in (".git", "eval", "sub"):
+        shutil.rmtree(out / name)
+    (out / "notes.txt").unlink()
+    (out / "model.safetensors.index.json").unlink(missing_ok=True)  # what is missing is no hindrance
+    assert merge(world, "--force").code == 0
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": "more.provenance/1", "files": {}, "base": {}}'])
+def test_force_replaces_no_folder_of_which_it_is_not_known_what_was_written(world: World, damage: str) -> None:
+    out = world.root / "out"
+    assert merge(world).code == 0
+    (out / "more.json").write_text(damage)
+    refused = merge(world, "--force")
+    assert refused.code == 2
+    assert refused.err.endswith("hint: name a new folder, or remove `out`\n")
+
+
 @pytest.mark.parametrize("wrong", [KeyboardInterrupt, MemoryError, OSError(28, "No space left on device")])
 def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
     def fail(*_: Any) -> None:
@@ -505,6 +535,16 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(Copying, "_overwrite", fail)
     assert merge(world).code == (130 if wrong is KeyboardInterrupt else 7)
     assert tree(world.root) == before
+
+
+def test_sigterm_ends_as_ctrl_c_does_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, handler = tree(world.root), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Copying, "_overwrite", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    done = merge(world)
+    assert done.code == 130
+    assert done.err.startswith("interrupted; what was saved so far is kept;")
+    assert tree(world.root) == before
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 @pytest.mark.parametrize(
@@ -553,7 +593,7 @@ def test_a_merge_is_never_of_a_stale_state(world: World) -> None:
     run("init", world.model, *LEARNING)
     stale = world.sidecar.read_bytes()
     replayed = merge(world)
-    assert "replayed 4 edits that were in the ledger but not in the state" in replayed.err
+    assert "replayed 4 ledger lines that were not in the state" in replayed.err
     assert tree(world.root / "out") == tree(world.root / "fresh")
     assert world.sidecar.read_bytes() == stale != ahead
 

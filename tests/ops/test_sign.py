@@ -316,6 +316,7 @@ def test_a_merged_folder_is_signed_whole(world: World, merged: Path) -> None:
     statement = json.loads((merged / NAME).read_text())
     names = [item["name"] for item in statement["subject"]]
     assert {"more.json", "model.safetensors", "config.json", "README.md"} <= set(names)
+    assert run("merge", world.model, "-o", merged, "--force", "--dry-run").code == 0, "what `sign` wrote may go too"
     assert statement["predicateType"] == "urn:more-vlm:model:1"
     code, verdict, detail = signed(verify(world, merged))
     assert (code, verdict) == (0, "ok")
@@ -422,8 +423,8 @@ def test_names_with_spaces_and_newlines(world: World, tmp_path: Path) -> None:
 
 
 def test_keys_that_cannot_sign(world: World) -> None:
-    assert_refused(run("sign", world.model, "--key", world.root / "nokey"), 2, "nokey` cannot sign: ")
-    assert_refused(run("sign", world.model, "--key", world.root / "signers"), 2, "signers` cannot sign: ")
+    assert_refused(run("sign", world.model, "--key", world.root / "nokey"), 2, f"no file `{world.root / 'nokey'}`")
+    assert_refused(run("sign", world.model, "--key", world.root / "signers"), 2, "signers` is not an SSH key")
     assert signed(verify(world))[:2] == (0, "ok")  # what there was still is
     assert_refused(run("sign", world.root / "nowhere", "--key", world.root / "alice"), 5, "nowhere: no such directory")
 
