@@ -100,7 +100,7 @@ def edit(
     _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if report.failed and not report.run.dry_run:
+    if report.failed and not report.dry_run:
         raise typer.Exit(EDITS_FAILED)
 
 
@@ -196,7 +196,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry:
     output.json(EditEndOutput.of(whole) if line_by_line else whole)
     _show_notes(output, report)
     _show_failed(output, report)
-    if report.run.dry_run:
+    if report.dry_run:
         result = "would be tried again" if retry else "checked"
         output.line(f"{counted(report.total, 'edit')} {result}, nothing written")
         return

@@ -167,11 +167,10 @@ class Output:
         """Ask a person for a line: print a text on stderr and leave the line open."""
         print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
-    def replayed(self, edits: int) -> None:
-        """Report on stderr how many edits were replayed from the ledger, if any."""
-        if edits:
-            were = verb(edits, "was", "were")
-            self.note(f"replayed {counted(edits, 'edit')} that {were} in the ledger but not in the state")
+    def replayed(self, lines: int) -> None:
+        """Report on stderr how many lines of the ledger were applied again because the state lacked them, if any."""
+        if lines:
+            self.note(f"replayed {counted(lines, 'ledger line')} that {verb(lines, 'was', 'were')} not in the state")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from more_cli.cli.words import CONFIG, names_model
+from more_cli.checkpoint.folder import CONFIG
+from more_cli.cli.words import names_model
 from more_cli.errors import MoreError
 from more_cli.store.names import current_file, name_of
 from more_cli.store.project import KEYS, Setting, Settings, blamed_on, settings_for

@@ -1,4 +1,4 @@
-"""Scores as table cells and as JSON values, the same in every command that shows them."""
+"""Means as cells of a table, the same in every command that shows them."""
 
 from __future__ import annotations
 

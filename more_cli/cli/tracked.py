@@ -62,7 +62,7 @@ def start_edits(to: Tracking, report_of: str, command: str) -> None:
 
 def finish_edits(to: Tracking, report: EditReport) -> None:
     """End a run of edits with its counts."""
-    counts = {"applied": report.applied, "skipped": report.skipped, "seconds": report.run.wall_seconds}
+    counts = {"applied": report.applied, "skipped": report.skipped, "seconds": report.wall_seconds}
     to.finish(counts | {name.replace("-", "_"): count for name, count in report.counts.items()})
 
 

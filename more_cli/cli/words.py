@@ -1,4 +1,4 @@
-"""Words of a command that name a state and edits, in either order."""
+"""Words of a command: which of them is the model, and which are states or ids."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import UsageError
 from more_cli.store.names import known_state, names_state, sidecar_path
 from more_cli.store.target import Target, locate, model_here
-
-CONFIG = "config.json"
-"""The file that makes a folder a checkpoint."""
 
 
 def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[Target, list[str]]:

@@ -7,7 +7,7 @@ that appears: until then the same command goes on with the draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,11 +21,12 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity, keep_anchors, load_anchors
 from more_cli.ops.commit import commit_anchors, commit_edit
 from more_cli.ops.drafts import Work, drafts, finish, made_lines
+from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, open_session, versions
 from more_cli.ops.shared import Holding, Moment, Source, Union
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
-from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.pin import read_pin, write_pin
@@ -90,24 +91,13 @@ class Plan:
 
 
 @dataclass
-class AssemblyReport:
+class AssemblyReport(Outcome):
     """What was done to make a new state, or would be."""
 
     target: Target
     plan: Plan
-    statuses: dict[str, Status] = field(default_factory=dict)
-    """Status of every edit of the new state."""
-    notes: list[str] = field(default_factory=list)
     existed: bool = False
     """Whether the new state was there already, with these edits."""
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
-
-    @property
-    def failed(self) -> list[str]:
-        """Edits of the new state that do not stand."""
-        return [id for id, status in self.statuses.items() if status in FAILED]
 
     @property
     def changed(self) -> dict[str, tuple[Status, Status]]:

@@ -35,8 +35,12 @@ SIZE = 160
 """Largest number of anchors that are made."""
 TEXT = SIZE // 4
 """Largest number of anchors without a picture."""
-OWN, OWN_ROUNDS, OWN_TOKENS = 120, 8, 16
-"""Largest number of anchors that the base asks itself, samples of so many that are drawn for them, and their length."""
+OWN = 120
+"""Largest number of questions that the base asks itself, and how many are sampled at once."""
+OWN_ROUNDS = 8
+"""Largest number of times that they are sampled, until there are `OWN` different ones."""
+OWN_TOKENS = 16
+"""Longest of these questions, tokens."""
 PICTURED = SIZE - TEXT
 """Largest number of anchors with a picture."""
 CANDIDATES = PICTURED * 3 // 2

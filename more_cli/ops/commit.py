@@ -10,14 +10,12 @@ from more_cli.clock import timed
 from more_cli.editors.base import EditOutcome, EditRequest
 from more_cli.editors.more.editor import Consolidated
 from more_cli.errors import DataError
+from more_cli.evaluation.probes import SPARE_TOKENS
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.ops.anchors import keep_anchors, line_of
 from more_cli.ops.session import Session, Try, versions
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.store.entry import Entry, Status
-
-SPARE_TOKENS = 8
-"""A greedy answer may be this many tokens longer than its target before it is cut off."""
 
 
 def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: Try) -> Entry:

@@ -18,7 +18,7 @@ from more_cli.ops.ask import ANSWER_TOKENS
 from more_cli.ops.session import open_session
 from more_cli.ops.shared import Contradiction, Holding, Source, differing, open_sources, union
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import Status
+from more_cli.store.entry import GONE
 from more_cli.store.target import Target
 
 What = Literal[
@@ -145,7 +145,7 @@ def ask_both(report: DiffReport, model: Path, machine: Machine, progress: Progre
         edit.subject: edit
         for source in (report.second, report.first)
         for edit in source.holdings.values()
-        if edit.status not in (Status.SUPERSEDED, Status.REVERTED)
+        if edit.status not in GONE
     }
     asked = sorted(edits.values(), key=lambda edit: edit.moment)
     runtime, said = None, list[list[str]]()

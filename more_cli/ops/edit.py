@@ -34,14 +34,15 @@ from more_cli.ops.commit import commit_consolidation, commit_edit, compact_if_du
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.held import anchors_of
 from more_cli.ops.init import InitReport, Inputs, initialise, plan
+from more_cli.ops.outcome import Outcome
 from more_cli.ops.prefetch import Prefetch
-from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, free_of_adapters, open_session
+from more_cli.ops.session import SAVE_SECONDS, Every, Session, Try, open_session, require_outside
 from more_cli.ops.signals import Interrupted, Stop, stoppable
 from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
-from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Entries
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
@@ -68,13 +69,10 @@ class EditRun:
     consolidation: Entry | None = None
     drift: Drift | None = None
     """Of the watched anchors after the stream; None without any."""
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
 
 
 @dataclass
-class EditReport:
+class EditReport(Outcome):
     """The result of a stream."""
 
     target: Target
@@ -89,11 +87,8 @@ class EditReport:
     applied: int = 0
     entries: Sequence[Entry] = ()
     """Edits that this run applied or, as a dry retry, would try again, in order; read from the ledger on access."""
-    statuses: dict[str, Status] = field(default_factory=dict)
-    """Status of every edit of the stream, also of edits applied in earlier runs."""
     problems: list[str] = field(default_factory=list)
     """Lines that were left out (`--on-error skip`)."""
-    notes: list[str] = field(default_factory=list)
     superseded: dict[str, list[str]] = field(default_factory=dict)
     """Edits of this run that corrected earlier ones, with the ids of these."""
     run: EditRun = field(default_factory=EditRun)
@@ -107,19 +102,9 @@ class EditReport:
         return contradicted
 
     @property
-    def interrupted(self) -> bool:
-        """Whether a signal ended the run; the state is saved, and the same call continues."""
-        return self.run.interrupted
-
-    @property
     def counts(self) -> dict[str, int]:
         """Number of the stream's edits by status."""
         return dict(sorted(Counter(self.statuses.values()).items()))
-
-    @property
-    def failed(self) -> list[str]:
-        """Edits of the stream that do not stand."""
-        return [id for id, status in self.statuses.items() if status in FAILED]
 
 
 class Listener:
@@ -241,13 +226,13 @@ class _Run:
                     report.entries = session.ledger.entries[start:].of_kind("edit")
             statuses = session.ledger.statuses()
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
-            report.run.interrupted = stop.asked
+            report.interrupted = stop.asked
             report.run.drift = known_drift(session.ledger, session.state.meta)
             if report.applied and session.compaction_advised and not stop.asked:
                 report.notes.append(_advice(session))
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
-        report.run.wall_seconds = time.monotonic() - started
+        report.wall_seconds = time.monotonic() - started
         return report
 
     def _apply(
@@ -318,7 +303,8 @@ class _Run:
                 continue
             self.listener.problem(item)
             if self.options.on_error == "stop":
-                raise StreamErrors([str(item)], f"{item.hint or 'fix the line'}; the edits before it are applied")
+                before = "" if self.options.dry_run or not self.report.total else "; the edits before it are applied"
+                raise StreamErrors([str(item)], f"{item.hint or 'fix the line'}{before}")
             self.report.problems.append(str(item))
 
     def _pending(self, session: Session, edits: Iterable[Edit]) -> Iterator[Edit]:
@@ -378,7 +364,7 @@ class _Run:
     def _dry_run(self, edits: Iterable[Edit]) -> None:
         """Check everything that can be checked without writing."""
         target, report = self.report.target, self.report
-        report.run.dry_run = True
+        report.dry_run = True
         if target.sidecar.exists():
             session = open_session(target, Machine())
             _refuse_other_recipe(session, self.options)
@@ -388,7 +374,7 @@ class _Run:
             known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
             return
-        free_of_adapters(target)
+        require_outside(target)
         chosen = plan(target, self.options.recipe, self.options.settings)
         load_fitting_prompter(chosen.checkpoint, chosen.model)
         count = sum(1 for _ in edits)

@@ -45,7 +45,7 @@ from more_cli.ops.auto_anchors import (
 )
 from more_cli.ops.calibrate import calibrate, stream_digest, with_calibrated
 from more_cli.ops.estimate import estimate, require
-from more_cli.ops.session import anchors_cache, free_of_adapters, update_state
+from more_cli.ops.session import anchors_cache, require_outside, update_state
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import is_set, load_recipe, pick_recipe
@@ -283,12 +283,13 @@ def initialise(
 
 
 def _check(target: Target) -> None:
-    """Check that the base has no adapter and, where the state exists, that it has its ledger, before a folder is made.
+    """Check where the state lies and, if it exists, that it has its ledger, before a folder is made.
 
     Raises:
-        StateError: it has one, or the ledger is missing.
+        UsageError: it would lie inside the checkpoint folder.
+        StateError: the ledger is missing.
     """
-    free_of_adapters(target)
+    require_outside(target)
     if target.sidecar.exists():
         require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import require_ledger
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ def show(target: Target, id: str) -> EditRecord:
 
     ledger = _open(target, note)
     if not numbers:
-        near = difflib.get_close_matches(id, ledger.by_id, 1)
-        hint = f"did you mean `{near[0]}`?" if near else "`more log` lists the ids"
+        hint = did_you_mean(id, ledger.by_id) or "`more log` lists the ids"
         raise UsageError(f"no edit `{id}` in `{ledger.path}`", hint)
     entry = ledger.by_id.get(id) or ledger.entries[numbers[-1] - 1]
     now = ledger.statuses().get(id, entry.status)

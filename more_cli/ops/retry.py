@@ -79,9 +79,9 @@ def retry(
         statuses = ledger.statuses()
         report.statuses = {id: statuses[id] for id in report.ids}
         report.entries = ledger.entries[start:].of_kind("edit")
-        report.run.interrupted = stop.asked
+        report.interrupted = stop.asked
         report.run.drift = known_drift(ledger, session.state.meta)
-    report.run.wall_seconds = time.monotonic() - started
+    report.wall_seconds = time.monotonic() - started
     return report
 
 
@@ -94,7 +94,7 @@ def _dry_run(report: EditReport, words: Sequence[str], options: EditOptions) -> 
     statuses = ledger.statuses()
     report.statuses = {id: statuses[id] for id in report.ids}
     report.total, report.entries = len(report.ids), [ledger.by_id[id] for id in report.ids]
-    report.run.dry_run = options.dry_run
+    report.dry_run = options.dry_run
     return report
 
 

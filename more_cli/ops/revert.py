@@ -26,11 +26,12 @@ from more_cli.ops.anchors import anchors_digest, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
 from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines
 from more_cli.ops.held import added_at
+from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, anchors_cache, open_session, versions
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.entry import Entry, Status
 from more_cli.store.ledger import Entries, Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import (
@@ -69,7 +70,7 @@ class Plan:
 
 
 @dataclass
-class RevertReport:
+class RevertReport(Outcome):
     """What a revert did, or would do."""
 
     target: Target
@@ -82,19 +83,8 @@ class RevertReport:
     """Entries before the first reverted edit that had to be replayed, because no snapshot was close enough."""
     changed: dict[str, tuple[Status, Status]] = field(default_factory=dict)
     """Status before and after of edits that were not reverted and whose status changed."""
-    statuses: dict[str, Status] = field(default_factory=dict)
-    """Status of every edit that was applied again."""
     snapshot: Path | None = None
     """Copy of the state before the revert."""
-    notes: list[str] = field(default_factory=list)
-    interrupted: bool = False
-    dry_run: bool = False
-    wall_seconds: float = 0.0
-
-    @property
-    def failed(self) -> list[str]:
-        """Edits that were applied again and do not stand."""
-        return [id for id, status in self.statuses.items() if status in FAILED]
 
 
 def revert(

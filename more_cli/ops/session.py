@@ -446,8 +446,12 @@ class Every:
         return True
 
 
-def free_of_adapters(target: Target) -> None:
-    """Keep the state outside the checkpoint folder, where `from_pretrained` and other tools would find it."""
+def require_outside(target: Target) -> None:
+    """Check that the state lies outside the checkpoint folder, where `from_pretrained` and other tools would find it.
+
+    Raises:
+        UsageError: it would lie inside.
+    """
     if target.sidecar.resolve().parent == target.model.resolve():
         raise UsageError(
             f"the state `{target.sidecar}` would lie inside the checkpoint folder", "put it beside or elsewhere"

@@ -15,6 +15,7 @@ from more_cli.errors import StateError, UsageError
 from more_cli.inputs.edits import Probe
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.held import added_at
+from more_cli.recipe.settings import dotted
 from more_cli.store.entry import FAILED, Entry, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
@@ -187,7 +188,7 @@ def _contradictions(edits: Iterable[Holding], sources: Sequence[Source]) -> Iter
         for earlier, later in combinations(alike, 2):
             found = [(_status(source, earlier), _status(source, later)) for source in sources]
             both = [pair for pair in found if None not in pair and Status.REVERTED not in pair]
-            undone = any(last is Status.SUPERSEDED is not first for first, last in both)
+            undone = any(last is Status.SUPERSEDED and first is not last for first, last in both)
             if earlier.content != later.content and (undone or not both):
                 yield Contradiction(earlier, later)
 
@@ -212,21 +213,12 @@ def differing(first: StateMeta, other: StateMeta) -> dict[str, tuple[object, obj
             found[f"base {name}"] = first.base.get(name), other.base.get(name)
     if first.template != other.template:
         found["base template"] = first.template, other.template
-    ours, theirs = (_flat(meta.recipe.canonical()) for meta in (first, other))
+    ours, theirs = (dotted(meta.recipe.canonical()) for meta in (first, other))
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
             found[f"recipe {key}"] = ours.get(key), theirs.get(key)
     if first.arriving != other.arriving:
         found["edits bring anchors"] = first.arriving, other.arriving
-    return found
-
-
-def _flat(values: Mapping[str, object], before: str = "") -> dict[str, object]:
-    """Return nested values by dotted keys."""
-    found: dict[str, object] = {}
-    for key, value in values.items():
-        inner = _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-        found |= inner
     return found
 
 

@@ -120,9 +120,6 @@ class WholeStream(Stream):
             replayed=run.replayed,
             consolidation=EditResult.of_entry(run.consolidation) if run.consolidation else None,
             compactions=[EditResult.of_entry(entry) for entry in run.compactions],
-            dry_run=run.dry_run,
-            interrupted=run.interrupted,
-            wall_seconds=run.wall_seconds,
             edits=[EditResult.of_entry(entry, report.statuses[entry.id]) for entry in report.entries],
         )
 

@@ -225,7 +225,7 @@ class SwitchOutput(Printed, schema="more.switch/1", command="more switch [MODEL]
     model: FilePath
     """path of the checkpoint"""
     current: str
-    """name of the state that commands use without `--state` and `MORE_STATE`"""
+    """name of the state that commands use without `--state`, `MORE_STATE` and `state` in more.toml"""
     created: bool
     """whether this call made it"""
     states: list[NamedState]

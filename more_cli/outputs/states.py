@@ -88,7 +88,7 @@ class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"
     calibration: Calibration | None
     """with `--calibrate`: what was tried and chosen"""
     parameters: int
-    """numbers in B and P together"""
+    """numbers in B, P and a stored A together"""
     recipe: dict[str, Any]
     """the recipe in full"""
     sites: list[Site]

@@ -79,6 +79,14 @@ def values_of(table: BaseModel, above: str = "") -> dict[str, Any]:
     return values
 
 
+def dotted(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested values by their dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
 def described(table: BaseModel) -> dict[str, tuple[Any, Key]]:
     """Return value and description of every key of a filled table."""
     keys = keys_of(type(table))

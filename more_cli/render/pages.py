@@ -1,4 +1,4 @@
-"""Reports of `ops` as pages: which tables and plots each kind has."""
+"""Reports of `ops` and `runner` as pages: which tables and plots each kind has."""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from more_cli.render.templates import environment
 from more_cli.review.edits import COLUMNS
 from more_cli.review.tasks import edit_path
 from more_cli.review.words import advised, worded
-from more_cli.store.entry import FAILED, Status
+from more_cli.store.entry import FAILED, RIGHT, Status
 
 STATIC = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
 """Files that the page loads, with their types."""
-_GOOD = (Status.LEARNT, Status.ALREADY_RIGHT)
 
 
 def page(template: str, **values: Any) -> str:
@@ -49,7 +48,7 @@ def _address(path: str, **query: object) -> str:
 
 def _kind_of(status: Status) -> str:
     """Return the class of a status: whether the edit stands, failed, or no longer counts."""
-    return "good" if status in _GOOD else "bad" if status in FAILED else "gone"
+    return "good" if status in RIGHT else "bad" if status in FAILED else "gone"
 
 
 def _likely(nll: float) -> str:

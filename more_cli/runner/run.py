@@ -1,4 +1,4 @@
-"""`more eval --suite`: run an editor on a suite of edits, starting from the untouched base; no state is changed."""
+"""Run an editor on a suite of edits from the untouched base, as `more eval --suite` and `more run` do."""
 
 from __future__ import annotations
 

@@ -41,6 +41,8 @@ RIGHT = (Status.LEARNT, Status.ALREADY_RIGHT)
 """Statuses of edits whose answer is right."""
 FAILED = (Status.NOT_LEARNT, Status.REFUSED)
 """Statuses of edits that do not stand."""
+GONE = (Status.REVERTED, Status.SUPERSEDED)
+"""Statuses of edits that no longer count."""
 
 
 class FailedEdit(NamedTuple):

@@ -6,7 +6,6 @@ below and nothing else, and it is read only where it is needed.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from more_cli.errors import MoreError, UsageError
 from more_cli.store.names import is_name
-from more_cli.text import check_strings, shorten
+from more_cli.text import check_strings, did_you_mean, shorten
 
 FILE = "more.toml"
 KEYS = {
@@ -132,9 +131,7 @@ class _Problem:
 
 def _problem(key: str, value: object) -> _Problem | None:
     if key not in KEYS:
-        near = difflib.get_close_matches(key, KEYS, 1, 0.5)
-        meant = f"did you mean `{near[0]}`? " if near else ""
-        return _Problem(f"there is no key `{shorten(key)}`", meant + _HINT)
+        return _Problem(f"there is no key `{shorten(key)}`", f"{did_you_mean(key, KEYS, 0.5)} {_HINT}".lstrip())
     texts = value if key == "gates" and isinstance(value, list) else [] if key == "gates" else [value]
     if (not texts and value != []) or not all(isinstance(text, str) and text for text in texts):
         return _Problem(f"`{key}` cannot be {_shown(value)}", f"it takes {KEYS[key]}")

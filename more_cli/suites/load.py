@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from more_cli.suites.annotations import EditPool, read_pool
 from more_cli.suites.catalog import CATALOG, EditEntry, YesNoEntry
 from more_cli.suites.embedded import suite_folder
 from more_cli.suites.mme import AskedImage, category_folders, read_category
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 
 _SAMPLED = 20
 """Images that are used to find the folder that image paths start in."""
@@ -100,8 +99,7 @@ def _load_file(name: str, image_root: Path | None) -> EditSuite:
     if not path.is_file():
         if path.suffix in (".json", ".jsonl"):
             raise not_found(path)
-        near = difflib.get_close_matches(name, CATALOG, 1)
-        hint = f"did you mean `{near[0]}`?" if near else f"use one of {', '.join(CATALOG)}, or a file of edits"
+        hint = did_you_mean(name, CATALOG) or f"use one of {', '.join(CATALOG)}, or a file of edits"
         raise UsageError(f"unknown suite `{shorten(name)}`", hint)
     return EditSuite(path.stem, str(path), {"evaluation": read_pool(path, image_root or path.parent)})
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from more_cli.errors import UsageError
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 
 if TYPE_CHECKING:
     from more_cli.model.machine import Machine
@@ -78,6 +77,5 @@ def chosen(name: str) -> list[Analysis]:
         return list(ANALYSES.values())
     if name in ANALYSES:
         return [ANALYSES[name]]
-    near = difflib.get_close_matches(name, [*ANALYSES, ALL], 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(ANALYSES)}, and all"
+    hint = did_you_mean(name, [*ANALYSES, ALL]) or f"there are {', '.join(ANALYSES)}, and all"
     raise UsageError(f"unknown analysis `{shorten(name)}`", hint)

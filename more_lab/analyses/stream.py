@@ -14,6 +14,7 @@ import numpy as np
 
 from more_cli.evaluation.metrics import Estimate, change, estimate
 from more_cli.evaluation.names import is_locality
+from more_cli.recipe.settings import dotted
 from more_cli.runner.report import summary
 from more_lab.analyses.figures import colour, line
 from more_lab.analyses.kept import KeptRun, NotKept
@@ -235,7 +236,7 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
 def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what differs between runs: suite, model, editor and, between runs of one editor, three constants."""
     shared = [fact.get("on", {}) | {"editor": fact["editor"]} for fact in facts]
-    own = [_flat(fact.get("constants", {})) for fact in facts]
+    own = [dotted(fact.get("constants", {})) for fact in facts]
     names = [
         [f"{name}={one[name]}" for name in one if len({str(other[name]) for other in shared}) > 1] for one in shared
     ]
@@ -249,13 +250,6 @@ def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
         label if labels.count(label) == 1 else ", ".join(filter(None, (label, f"run {number}")))
         for number, label in enumerate(labels, 1)
     ]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def _five(estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:

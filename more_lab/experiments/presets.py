@@ -6,12 +6,10 @@ does not follow its appendix: shares of the 17 tokens of one caption explain val
 
 from __future__ import annotations
 
-import difflib
-
 from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick, full_names
 from more_cli.runner.plan import Preset
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 
 
 def preset_of(name: str) -> Preset:
@@ -22,8 +20,7 @@ def preset_of(name: str) -> Preset:
     """
     if name in PRESETS:
         return PRESETS[name]
-    near = difflib.get_close_matches(name, PRESETS, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(PRESETS)}"
+    hint = did_you_mean(name, PRESETS) or f"there are {', '.join(PRESETS)}"
     raise UsageError(f"unknown metrics `{shorten(name)}`", hint)
 
 

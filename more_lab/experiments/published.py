@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.errors import UsageError
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 
 FILE = Path(__file__).with_name("published.json")
 BACKBONES = {"llava": "LLaVA-v1.5", "blip-2": "BLIP2-OPT", "qwen2_vl": "Qwen2-VL", "qwen3_vl": "Qwen3-VL"}
@@ -61,8 +60,7 @@ def table(name: str) -> list[Printed]:
         UsageError: there is no table of this name.
     """
     if name not in tables():
-        near = difflib.get_close_matches(name, tables(), 1)
-        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(tables())}"
+        hint = did_you_mean(name, tables()) or f"there are {', '.join(tables())}"
         raise UsageError(f"unknown table `{shorten(name)}`", hint)
     return [_printed(row) for row in published()[name]["rows"]]
 

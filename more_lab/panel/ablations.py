@@ -8,9 +8,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from more_cli.recipe.settings import spelled
+from more_cli.recipe.settings import dotted, spelled
 from more_lab.panel.table import FIVE, MEAN, Run, over_models, per_edit, row, runs_of, text_of
 
 SWEEPS = Path(__file__).parents[2] / "recipes" / "sweeps"
@@ -81,7 +80,7 @@ def changes(sweep: str, trials: Sequence[Run]) -> list[str]:
         return list(SETTINGS)
     sweep = sweep.removesuffix(PAPER)
     values = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
-    own = " ".join(f"{name}={spelled(each[0])}" for name, each in flat(values.get("settings", {})))
+    own = " ".join(f"{name}={spelled(each[0])}" for name, each in dotted(values.get("settings", {})).items())
     if sweep == SEEDS:
         own = f"seed={values['seeds'][0]}"
     elif len(values["editors"]) > 1:
@@ -129,15 +128,6 @@ def percent(found: tuple[float, float, float], sign: str = "") -> str:
     """Return a share and its 95 % interval over edits in percent."""
     value, low, high = (100 * number for number in found)
     return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
-
-
-def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings by their dotted names."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def table(*columns: str) -> Iterator[str]:

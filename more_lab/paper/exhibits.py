@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from more_cli.errors import UsageError
-from more_cli.text import shorten
+from more_cli.text import did_you_mean, shorten
 from more_lab.experiments.published import EDITORS
 
 FILE = Path(__file__).with_name("exhibits.toml")
@@ -94,6 +93,5 @@ def chosen(name: str) -> list[Exhibit]:
         return list(found.values())
     if name in found:
         return [found[name]]
-    near = difflib.get_close_matches(name, [*found, ALL], 1)
-    hint = f"did you mean `{near[0]}`?" if near else "`more reproduce` lists all tables and figures"
+    hint = did_you_mean(name, [*found, ALL]) or "`more reproduce` lists all tables and figures"
     raise UsageError(f"the paper has no table or figure `{shorten(name)}`", hint)

@@ -440,7 +440,7 @@ def test_eval_does_not_work_on_a_stale_state(world: World) -> None:
     fresh = run("eval", world.model, "--json")
     world.sidecar.write_bytes(stale)
     replayed = run("eval", world.model, "--json")
-    assert "replayed 1 edit that was in the ledger but not in the state" in replayed.err
+    assert "replayed 1 ledger line that was not in the state" in replayed.err
     assert replayed.json["metrics"] == fresh.json["metrics"]
     assert run("status", world.model, "--json").json["behind"] == 1
 

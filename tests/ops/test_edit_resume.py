@@ -135,7 +135,7 @@ def test_the_state_alone_is_rebuilt_from_the_ledger(world: World, undisturbed: b
     world.edit(*QUICK, "--state", sidecar)
     sidecar.unlink()
     again = world.edit(*QUICK, "--state", sidecar)
-    assert "replayed 8 edits that were in the ledger but not in the state" in again.err
+    assert "replayed 8 ledger lines that were not in the state" in again.err
     assert sidecar.read_bytes() == undisturbed
 
 

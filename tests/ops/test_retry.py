@@ -161,7 +161,7 @@ def test_a_try_is_replayed_with_its_settings(refused: World) -> None:
     checked = run("verify", refused.model, "--deep")
     assert checked.code == 0, checked.out + checked.err
     refused.sidecar.unlink()
-    assert "replayed 6 edits" in refused.edit(*REFUSING).err
+    assert "replayed 6 ledger lines" in refused.edit(*REFUSING).err
     assert refused.sidecar.read_bytes() == before
 
 

@@ -56,7 +56,7 @@ def test_later_edits_see_no_trace_of_reverted_ones(runs: Runs, world: World) -> 
     assert checked.code == 0, checked.out + checked.err
     assert "e2" in run("log", "show", "e2", world.model, "--state", world.sidecar).out
     world.sidecar.unlink()
-    assert "replayed 5 edits" in edit(world, [0], *SMALL).err
+    assert "replayed 5 ledger lines" in edit(world, [0], *SMALL).err
     assert world.sidecar.read_bytes() == never
 
 
