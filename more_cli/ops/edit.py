@@ -230,6 +230,8 @@ class _Run:
             report.run.drift = known_drift(session.ledger, session.state.meta)
             if report.applied and session.compaction_advised and not stop.asked:
                 report.notes.append(_advice(session))
+            if not report.total and not stop.asked:
+                report.notes.append("no edit arrived")
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
         report.wall_seconds = time.monotonic() - started

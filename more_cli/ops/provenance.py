@@ -15,7 +15,7 @@ import yaml
 
 from more_cli.checkpoint.hub import HUB_ID, Pin, cached_id, pin_of
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.checkpoint.reader import fingerprint
+from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import DISTRIBUTION, StateError, UsageError
 from more_cli.files import disk_errors, names_below, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
@@ -231,10 +231,17 @@ def compare_tensors(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     Raises:
         StateError: not a checkpoint.
     """
-    checkpoint = open_checkpoint(folder)
+    checkpoint = _opened(folder)
     actual = fingerprint(checkpoint, hashes.keys() & checkpoint.tensors.keys())
     changed = [key for key, sha256 in hashes.items() if actual.get(f"tensor:{key}") != sha256]
     return [f"`{shorten(key)}` has changed since it was written" for key in changed]
+
+
+def _opened(folder: Path) -> Checkpoint:
+    try:
+        return open_checkpoint(folder)
+    except StateError as error:
+        raise StateError(error.message, _AGAIN) from None
 
 
 def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
@@ -244,7 +251,7 @@ def compare_copies(folder: Path, values: Mapping[str, Any]) -> list[str]:
         StateError: not a checkpoint.
     """
     recorded = {name: sha256 for name, sha256 in values["base"].items() if not name.startswith("tensor:")}
-    actual = fingerprint(open_checkpoint(folder), [])
+    actual = fingerprint(_opened(folder), [])
     names = sorted(name for name in recorded.keys() | actual.keys() if recorded.get(name) != actual.get(name))
     return [f"`{shorten(name)}` differs from the base's" for name in names]
 

@@ -113,14 +113,14 @@ def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
 
 
 def marks_of(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, up to `MOST`.
+    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, from 1 to `MOST`.
 
     Raises:
         ValueError: not such a list.
     """
     parts = [part.partition("-") for part in text.split(",") if part.strip()]
     ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
-    if any(not first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:
+    if any(not 1 <= first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:
         raise ValueError(text)
     return tuple(number for first, last in ends for number in range(first, last + 1))
 

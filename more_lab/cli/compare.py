@@ -90,9 +90,9 @@ def compare(
 
         _show_pair(output, compare_runs(*of.paired))
         return
-    if not editors or of.suite is None:
+    if not editors or len(editors) < 2 or of.suite is None:
         hint = "for example: more compare more ft-l --suite e-vqa, or more compare --paired a.json b.json"
-        raise UsageError("`compare` needs editors and --suite, or --paired", hint)
+        raise UsageError("`compare` needs two editors or more and --suite, or --paired", hint)
     from more_lab.experiments.compare_editors import compare_editors, settings_by_editor
     from more_lab.render.comparison import of_comparison
 

@@ -225,5 +225,5 @@ def _numbers(flag: str, text: str) -> tuple[int, ...]:
     try:
         return marks_of(text)
     except ValueError:
-        what = f"`{flag} {shorten(text)}` is not a list of numbers up to {MOST:,}"
+        what = f"`{flag} {shorten(text)}` is not a list of numbers from 1 to {MOST:,}"
         raise UsageError(what, f"for example {flag} 1,10,100") from None

@@ -401,6 +401,13 @@ def test_a_merged_folder_that_was_changed(
     assert result.err.startswith(f"error: `{merged}` failed {len(failing)} of 5 checks")
 
 
+def test_a_merged_folder_that_is_no_checkpoint_any_more_is_to_be_written_again(merged: Path) -> None:
+    edited(merged / "config.json", b"{", b"[")
+    failed = [check for check in run("verify", merged, "--json").json["checks"] if check["verdict"] == "FAILED"]
+    assert [check["name"] for check in failed] == ["copies"]
+    assert failed[0]["hint"] == "copy it again, or write it again with `more merge` or `more export`"
+
+
 def test_only_deep_reads_the_weights(merged: Path) -> None:
     flip(merged / "model.safetensors", -1)
     assert run("verify", merged).code == 0

@@ -97,5 +97,5 @@ def test_editors_are_compared_after_the_last_edit_alone(world: World) -> None:
         "more": ["final@4"],
         "none": ["final@4"],
     }
-    refused = run("compare", "none", *where, "--batch", "--dtype", "float32")
+    refused = run("compare", "none", "ike", *where, "--batch", "--dtype", "float32")
     assert (refused.code, refused.err.splitlines()[0]) == (2, "error: no editor writes several edits together")

@@ -123,7 +123,7 @@ def test_an_interrupted_comparison_resumes(world: World) -> None:
         (("none", "ft-l", "--set", "rate=3"), "names none of the editors"),
         (("none", "ft-l", "--set", "ft-m:rate=3"), "names none of the editors"),
         (("none", "none"), "`none` is named twice"),
-        ((), "`compare` needs editors and --suite"),
+        ((), "`compare` needs two editors or more and --suite"),
         (("none", "--paired", "a.json", "b.json"), "compares two files and takes no editors"),
         (("--paired", "a.json", "b.json", "--image-root", "."), "compares two files and takes no editors"),
     ],

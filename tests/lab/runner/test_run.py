@@ -272,6 +272,7 @@ def test_portability_of_vlkeb_is_measured_by_hop(world: World, tmp_path: Path) -
         (("--protocol", "frozen"), "unknown protocol `frozen`"),
         (("--checkpoints", "1,x"), "is not a list of numbers"),
         (("--checkpoints", "3-1"), "is not a list of numbers"),
+        (("--checkpoints", "0,5"), "is not a list of numbers from 1 to"),
         (("--checkpoints", "1", "--batch"), "are scored after the last one alone"),
         (("--lags", "1"), "`--lags` needs `--protocol lag`"),
         (("--protocol", "final", "--protocol", "lag", "--limit", "2"), "no edit of 2 has as many after it"),
