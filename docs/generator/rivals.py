@@ -19,6 +19,8 @@ LONGEST = 12
 OWN_WORDS = {True: "true", False: "false", None: "none"}
 
 SUITE = "e-vqa"
+LLAVA = "rivals.jsonl"
+"""Runs on the embedded LLaVA."""
 
 
 def rivals_pages() -> dict[str, str]:
@@ -29,10 +31,9 @@ def rivals_pages() -> dict[str, str]:
 
 
 def single(editor: str) -> dict[str, Any] | None:
-    """Return the single edits of an editor with its own constants; None if they were not measured."""
-    own = _constants(editor)
-    found = (run for run in runs_of(SINGLE) if (run["suite"], run["editor"]) == (SUITE, editor))
-    return next((run for run in found if run["constants"] == own), None)
+    """Return an editor's single edits of the embedded LLaVA, own constants; None if they were not measured."""
+    about = {"base": runs_of(LLAVA)[0]["base"], "suite": SUITE, "editor": editor, "constants": _constants(editor)}
+    return next((run for run in runs_of(SINGLE) if about.items() <= run.items()), None)
 
 
 def verdict(run: Mapping[str, Any]) -> str:

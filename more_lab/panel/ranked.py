@@ -14,7 +14,7 @@ from more_cli.text import canonical_json
 from more_lab.panel.table import runs_of, share
 
 SINGLE = "single.jsonl"
-"""Edits that were learnt alone, by suite and editor, on the embedded LLaVA."""
+"""Edits that were learnt alone, by base, suite and editor; nearly all on the embedded LLaVA."""
 LEAST = 0.9
 """Least share of edits, each learnt alone."""
 OURS = "more", "naive", "none"

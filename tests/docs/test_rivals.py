@@ -46,6 +46,7 @@ def test_a_page_has_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = [[500 * n, 3.0 - n / 40] for n in range(1, 41)]
     facts = {"ended": "plateau", "iterations": 20_000, "of": 40_000, "curve": curve, "rate_fell_at": [9000]}
     found = {
+        "base": "that of the embedded model",
         "suite": "e-vqa",
         "editor": "liveedit",
         "constants": entry_of("liveedit").make(EditorOptions(demo_model_dir())).constants(),
