@@ -224,7 +224,7 @@ class FeedOptions:
 class MergeOptions:
     """How a checkpoint is merged."""
 
-    force: bool = option(False, "Replace a folder that an earlier merge wrote.")
+    force: bool = option(False, "Replace a folder that an earlier merge wrote and that holds nothing else.")
     verify: bool = option(False, "Load the result and score every edit on it.")
     """Its verdict on every edit is compared with the live state's."""
     rounding: Literal["nearest", "stochastic"] = option(
