@@ -172,12 +172,12 @@ def check_free(path: Path, force: bool, marker: str | None = None, own: OwnNames
 
 
 def names_below(folder: Path) -> set[str]:
-    """Return the paths of all files and links below a folder, relative to it, with `/`."""
+    """Return the paths of all files and links below a folder, with `/`; bytes that are not UTF-8 are escaped."""
     found = set[str]()
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         found |= {Path(place, name).relative_to(folder).as_posix() for name in (*names, *links)}
-    return found
+    return {name.encode("utf-8", "backslashreplace").decode() for name in found}
 
 
 def check_name(path: Path) -> None:
