@@ -196,23 +196,19 @@ def _remaining(history: Entries, gone: set[str]) -> list[int]:
     some_go = some_stay = fewer = False
     last = 0  # place of the last edit that stays
     for place, (kind, id) in enumerate(history.kinds(), 1):
+        goes = False
         if kind == "edit":
-            some_stay |= id not in gone
-            some_go |= id in gone
-            fewer |= id in gone
-            if id in gone:
-                continue
-            last = place
+            goes = id in gone
+            some_go, some_stay, fewer = some_go or goes, some_stay or not goes, fewer or goes
+            last = last if goes else place
         elif kind == "compact":
-            if fewer:
-                continue
-        elif kind == "anchors":
-            pass
-        elif some_go and (not some_stay or last < history[place - 1].since):
-            continue
-        else:
-            some_go = some_stay = False
-        places.append(place)
+            goes = fewer
+        elif kind == "consolidate":
+            goes = some_go and (not some_stay or last < history[place - 1].since)
+            if not goes:  # the next run of edits begins
+                some_go = some_stay = False
+        if not goes:
+            places.append(place)
     return places
 
 
