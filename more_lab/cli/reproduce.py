@@ -81,8 +81,6 @@ class PaperOptions(suites.MeasureOptions):
 
         found = suites.checked(replace(self, checkpoints=self.checkpoints or "1"), "more", limit=None)
         marks = found.scored.checkpoints if self.checkpoints else ()
-        if 0 in marks:
-            raise UsageError("`--checkpoints` are numbers of edits, from 1", "leave 0 out")
         wording = () if self.prompts == "own" else (f"prompts={self.prompts}",)
         return replace(found, scored=Scored((), marks, ()), settings=wording)
 

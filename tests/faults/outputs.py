@@ -121,7 +121,7 @@ def _start(stream: Stream) -> Path:
         stream.edit(sidecar)
         done = _merge(stream, "old")(folder).code or _export(stream, "old-adapter")(folder).code
         for name in ("old", "old-adapter"):
-            (folder / name / "mine.txt").write_text("replaced as a whole\n")
+            (folder / name / "README.md").write_text("replaced as a whole\n")
         return done
 
     assert forked(make).value == 0

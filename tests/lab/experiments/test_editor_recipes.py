@@ -86,8 +86,12 @@ def test_settings_reach_the_editor_with_the_longest_name(world: World) -> None:
         (("more", "more:paper@default"), "editor `more:paper` takes no recipe", "name it `more:paper`, or"),
         (("more", "moer@default"), "unknown editor `moer@default`", "did you mean `more@default`?"),
         (("more@default", "more", "more@default"), "editor `more@default` is named twice", "name each once"),
-        (("more@default", "--set", "more:rank=3"), "names none of the editors", "with one of more@default"),
-        (("more@default", "--set", "more@default:rnk=3"), "there is no key `rnk`", "did you mean `rank`?"),
+        (
+            ("none", "more@default", "--set", "more:rank=3"),
+            "names none of the editors",
+            "with one of none, more@default",
+        ),
+        (("none", "more@default", "--set", "more@default:rnk=3"), "there is no key `rnk`", "did you mean `rank`?"),
     ],
 )
 def test_a_mistake_in_a_name_is_one_line_and_a_hint(

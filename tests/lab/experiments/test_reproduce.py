@@ -84,7 +84,8 @@ def test_what_the_paper_does_not_have_is_refused_by_name(world: World, tmp_path:
 
 def test_no_edits_and_two_models_of_one_name_are_refused(world: World, tmp_path: Path) -> None:
     zero = run("reproduce", "table-1", world.model, "--checkpoints", "0,1")
-    refused = "error: `--checkpoints` are numbers of edits, from 1\nhint: leave 0 out\n"
+    what = "error: `--checkpoints 0,1` is not a list of numbers from 1 to 1,000,000"
+    refused = f"{what}\nhint: for example --checkpoints 1,10,100\n"
     assert (zero.code, zero.out, zero.err) == (2, "", refused)
     (tmp_path / world.model.name).symlink_to(world.model)
     twice = run("reproduce", "table-1", world.model, tmp_path / world.model.name)
