@@ -171,8 +171,13 @@ def _split(name: str) -> tuple[str, Bound]:
     return name, "value"
 
 
+_USUAL = "rel.gen_exact", "gen_text.gen_exact", "gen_image.gen_exact", "loc_text.loc_gen_same", "loc_image.loc_gen_same"
+"""Metrics that a hint names where none is spelled like what was typed."""
+
+
 def _nearest(metric: str, names: Sequence[str]) -> str:
-    """Return the names that were most likely meant: those that end with it, else those spelled alike."""
+    """Return a hint with the names that were most likely meant: those that end with it, else those spelled alike."""
     near = [name for name in names if name.split(".")[1] == metric] or difflib.get_close_matches(metric, names, 3, 0.5)
-    known = near or [name for name in names if "@" not in name]
-    return f"did you mean {' or '.join(f'`{name}`' for name in known)}?"
+    if not near:
+        return f"for example {', '.join(f'`{name}`' for name in _USUAL)}; `more eval MODEL --json` has all of them"
+    return f"did you mean {' or '.join(f'`{name}`' for name in near[:4])}?"

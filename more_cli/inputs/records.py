@@ -26,7 +26,7 @@ ARRAY_BYTES = 256 * 2**20
 UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """How compressed files begin."""
-UNPACK = "unpack it first, or pipe it: zcat FILE | more edit MODEL -"
+UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 
 
