@@ -179,5 +179,5 @@ def _nearest(metric: str, names: Sequence[str]) -> str:
     """Return a hint with the names that were most likely meant: those that end with it, else those spelled alike."""
     near = [name for name in names if name.split(".")[1] == metric] or difflib.get_close_matches(metric, names, 3, 0.5)
     if not near:
-        return f"for example {', '.join(f'`{name}`' for name in _USUAL)}; `more eval MODEL --json` has all of them"
+        return f"for example {', '.join(f'`{name}`' for name in _USUAL)}; `--json` prints all"
     return f"did you mean {' or '.join(f'`{name}`' for name in near[:4])}?"

@@ -73,7 +73,7 @@ def test_gates_hold_on_the_headline_or_on_the_protocol_they_name(scored: Result)
     [
         ("rel.gen_exact@online@7>=0.9", "no metric `rel.gen_exact@online@7`", "`rel.gen_exact@online"),
         ("rel.gen_exact@single>=0.9", "no metric `rel.gen_exact@single`", "`rel.gen_exact@final`"),
-        ("accuracy>=0.9", "no metric `accuracy`", "did you mean"),
+        ("accuracy>=0.9", "no metric `accuracy`", "for example `rel.gen_exact`, "),
     ],
 )
 def test_a_gate_on_what_is_not_measured_is_refused_at_once(
