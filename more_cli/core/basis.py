@@ -129,11 +129,6 @@ def drawn_fingerprint(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal
     return fingerprint(_leading(min(rank, FINGERPRINT_ENTRIES), rank, d_in, seed, kind))
 
 
-def matches(A: Tensor, expected: list[float], tolerance: float = 1e-5) -> bool:
-    """Return whether A is the basis that gave `expected`; another rounding passes, another basis does not."""
-    return close(fingerprint(A), expected, tolerance)
-
-
 def close(actual: list[float], expected: list[float], tolerance: float = 1e-5) -> bool:
-    """Return whether two fingerprints are of one basis, up to rounding."""
+    """Return whether two fingerprints are of one basis: another rounding passes, another basis does not."""
     return len(actual) == len(expected) and all(abs(a - b) <= tolerance for a, b in zip(actual, expected, strict=True))

@@ -10,17 +10,11 @@ from more_cli.recipe.files import data_folder
 from more_cli.suites.embedded import suite_folder
 
 HERE = Path(__file__).parent
-SUITES = ("e-vqa-mini", "e-ic-mini", "mme-mini")
 
 
 def demo_model_dir(family: str = "llava") -> Path:
     """Return the folder of the embedded checkpoint."""
     return HERE / family
-
-
-def suite_dir(name: str) -> Path:
-    """Return the folder of one of `SUITES`."""
-    return suite_folder(name)
 
 
 WEIGHTS = "model.safetensors"
@@ -64,5 +58,5 @@ def samples_for(model: Path, limit: int | None, *, fresh: bool) -> tuple[Path | 
     )
     if not same:
         return None, None, limit
-    suite = suite_dir("e-vqa-mini")
+    suite = suite_folder("e-vqa-mini")
     return suite / "eval.json", suite / "anchors.jsonl" if fresh else None, limit or SAMPLES

@@ -13,7 +13,6 @@ from more_lab.figures import PALETTE
 Floats = npt.NDArray[np.float64]
 MARKERS = "os^Dvp*"
 STROKES = ("-", "--", ":")
-GREY = "0.6"
 LABELS = 12
 """Most ticks of a heat map's axis."""
 

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from more_cli.clock import running
-from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.demo.files import demo_model_dir
 from more_cli.editors.more.sites import Sites
 from more_cli.files import sha256_bytes
 from more_cli.inputs.feeds import Pipe
@@ -44,12 +44,13 @@ from more_cli.store.entry import START, Entry, Status, with_checksum
 from more_cli.store.ledger import Ledger, content_digest
 from more_cli.store.state import load_state, save_state
 from more_cli.store.target import Target
+from more_cli.suites.embedded import suite_folder
 from more_lab.bench.floor import Floor
 from more_lab.bench.timing import Stopwatch
 from more_lab.panel.long import opened
 from more_lab.panel.table import RESULTS
 
-SUITE = suite_dir("e-vqa-mini")
+SUITE = suite_folder("e-vqa-mini")
 SEED = 0
 TAKEN = ("writes", "cost", "wall", "cpu", "alone", "samples", "bare")
 """Of each edit: its writes, its cost in samples, wall and CPU ms, the CPU ms of its writes alone and the samples in

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.demo.files import demo_model_dir
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, ProbeScore, probes_of, run_probes
@@ -25,13 +25,14 @@ from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
 from more_cli.model.runtime import Runtime
 from more_cli.runner.references import BaseAnswers
+from more_cli.suites.embedded import suite_folder
 
 
 def measure(folder: Path, rounds: int, edits: int = 100) -> dict[str, Any]:
     """Return the seconds of every round by way, and the largest difference between the scores of the ways."""
     torch.set_num_threads(1)
     loaded = load_runtime(open_checkpoint(demo_model_dir()), Machine(dtype="float32"))
-    chosen = read_edits(suite_dir("e-vqa-mini") / "eval.json").edits[:edits]
+    chosen = read_edits(suite_folder("e-vqa-mini") / "eval.json").edits[:edits]
     probes = [probe for edit in chosen for probe in probes_of(edit)]
     editor = entry_of("more").make(EditorOptions(demo_model_dir()))
     with editor.attach(loaded):

@@ -37,11 +37,11 @@ def test_fingerprint_recognises_its_basis_and_no_other() -> None:
     A = basis.draw_basis(32, 256, seed=1)
     known = basis.fingerprint(A)
     assert len(known) == basis.FINGERPRINT_ENTRIES
-    assert basis.matches(A + 1e-8, known)
-    assert not basis.matches(basis.draw_basis(32, 256, seed=2), known)
+    assert basis.close(basis.fingerprint(A + 1e-8), known)
+    assert not basis.close(basis.drawn_fingerprint(32, 256, seed=2), known)
     swapped = A.clone()
     swapped[[0, 1]] = A[[1, 0]]
-    assert not basis.matches(swapped, known)
+    assert not basis.close(basis.fingerprint(swapped), known)
 
 
 def test_sites_draw_from_streams_of_their_own() -> None:

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from more_cli.demo.files import SUITES, demo_model_dir, suite_dir
-from more_cli.suites.embedded import ARCHIVES, pack
+from more_cli.demo.files import demo_model_dir
+from more_cli.suites.embedded import ARCHIVES, pack, suite_folder
 from support.paths import DATA, ROOT
 from worlds.embedded import draw
 from worlds.embedded.world.emblems import KNOWN, emblems, new_emblems
@@ -29,6 +29,7 @@ from worlds.embedded.world.pictures import Picture, emblem_picture, picture_name
 from worlds.embedded.world.pools import Dice, Pool, Purpose
 from worlds.embedded.world.scenes import COLOURS, PLACES, SHAPES, SIZES, Scene, Thing, scene
 
+SUITES = ("e-vqa-mini", "e-ic-mini", "mme-mini")
 SAMPLES = ROOT / "sample_edits"
 MMEDIT_KEYS = {
     "src", "pred", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a",
@@ -47,7 +48,7 @@ RECORD_FILES = [
 
 
 def record_folder(family: str, suite: str) -> Path:
-    return suite_dir(suite) if family == "llava" else OTHERS / family / suite
+    return suite_folder(suite) if family == "llava" else OTHERS / family / suite
 
 
 def records(folder: Path, file: str) -> list[dict[str, Any]]:
@@ -61,7 +62,7 @@ def sample_lines(file: str) -> list[dict[str, Any]]:
 
 def shipped_images() -> list[Path]:
     """The pictures of the package and of the sample stream."""
-    return sorted(path for root in (*map(suite_dir, SUITES), SAMPLES) for path in root.rglob("*.png"))
+    return sorted(path for root in (*map(suite_folder, SUITES), SAMPLES) for path in root.rglob("*.png"))
 
 
 def all_images() -> list[Path]:
@@ -299,12 +300,12 @@ def test_records_follow_the_schema_and_can_be_rebuilt(
 
 
 def test_suites_hold_new_emblems_and_several_edits_on_a_picture() -> None:
-    loaded = records(suite_dir("e-vqa-mini"), "eval.json")
+    loaded = records(suite_folder("e-vqa-mini"), "eval.json")
     kinds = Counter(record["tags"]["kind"] for record in loaded)
     assert kinds["new-emblem"] >= 50
     assert len(kinds) >= 8
     assert max(Counter(record["image"] for record in loaded).values()) >= 2
-    assert {record["src"] for record in records(suite_dir("e-ic-mini"), "eval.json")} == {"a photo of"}
+    assert {record["src"] for record in records(suite_folder("e-ic-mini"), "eval.json")} == {"a photo of"}
 
 
 def test_no_picture_is_in_two_pools_or_two_roles() -> None:
@@ -322,7 +323,7 @@ def test_no_picture_is_in_two_pools_or_two_roles() -> None:
 
 
 def test_mme_asks_every_picture_one_yes_and_one_no() -> None:
-    categories = [path for path in suite_dir("mme-mini").iterdir() if path.is_dir()]
+    categories = [path for path in suite_folder("mme-mini").iterdir() if path.is_dir()]
     assert {"existence", "count", "position", "color", "OCR", "numerical_calculation"} <= {c.name for c in categories}
     for category in categories:
         pictures = sorted(category.glob("*.png"))
@@ -361,7 +362,7 @@ def test_anchors_come_from_their_own_pool() -> None:
 
 def test_every_suite_is_unpacked_and_packed_again_to_the_same_bytes(tmp_path: Path) -> None:
     for name in SUITES:
-        pack(suite_dir(name), tmp_path / name)
+        pack(suite_folder(name), tmp_path / name)
         assert (tmp_path / name).read_bytes() == (ARCHIVES / f"{name}.zip").read_bytes()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.demo.files import demo_model_dir, suite_dir
+from more_cli.demo.files import demo_model_dir
+from more_cli.suites.embedded import suite_folder
 from worlds.embedded import join, streams
 from worlds.embedded.world.pools import Pool
 
@@ -17,7 +18,7 @@ EDITS = 12
 def test_no_picture_of_an_emblem_is_shown_twice() -> None:
     found = [about.name for number in range(9) for about in streams.emblem_pictures(Pool.EVALUATION, number)]
     assert len(set(found)) == len(found) == 9 * streams.EMBLEMS
-    shipped = {path.name for path in (suite_dir("e-vqa-mini") / "images").glob("evaluation-emblem*")}
+    shipped = {path.name for path in (suite_folder("e-vqa-mini") / "images").glob("evaluation-emblem*")}
     assert shipped
     assert not shipped & set(found)
 
@@ -36,7 +37,7 @@ def test_a_stream_is_of_corrections_and_new_emblems_in_pictures_of_its_own(
         files.append((tmp_path / name / streams.FILE).read_bytes())
     assert files[0] == files[2]
     # The pool that editors are fitted on is made of such streams.
-    folder = suite_dir(f"{suite}-mini")
+    folder = suite_folder(f"{suite}-mini")
     fit = (folder / "fit.json").read_text(encoding="utf-8")
     shipped = {path.name for path in (folder / "images").iterdir() if path.name not in fit}
     assert len(shipped) > 500
