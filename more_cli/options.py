@@ -190,6 +190,12 @@ class EditOptions(RecipeOptions, FileOptions):
         panel=WRITING,
     )
     batch: bool = option(False, "Write all edits of the stream together, at its end.", "--batch", panel=WRITING)
+    compact: bool = option(
+        True,
+        "Write all standing edits anew where there are as many as the recipe says (default: 1,000, then four times as "
+        "many). --no-compact leaves that to a later call.",
+        panel=WRITING,
+    )
     reapply: bool = option(False, "Apply reverted edits again.", "--reapply", panel=WHICH)
     snapshot_every: int | None = option(
         None,

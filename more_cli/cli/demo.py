@@ -36,7 +36,7 @@ def demo(
 ) -> None:
     """Correct 24 mistakes of the embedded model.
 
-    Runs init, edit, eval and merge on it, in one to three minutes. A finished demo is left as it is.
+    Runs init, edit, eval and merge on it, in half a minute to three minutes. A finished demo is left as it is.
 
     \b
     Examples:

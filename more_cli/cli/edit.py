@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import shlex
 import stat
 import sys
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 FOR_EVERY_TRY = {
     *("--set", "--image-root", "--strict-paths", "--dry-run"),
-    *("--on-error", "--save-every", "--store-images", "--anchors"),
+    *("--on-error", "--save-every", "--store-images", "--anchors", "--compact"),
 }
 """Options that a retry takes too, or that cannot matter to it."""
 
@@ -83,7 +85,7 @@ def edit(
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
     target = locate(*fetched(output, model, state, hub))
     options = _for_new_state(target, options)
-    listener = _result_lines(output) if feed.json_lines else None
+    listener = _listener(output, line_by_line=feed.json_lines)
     with tracked(output, tracker) as to:
         if to is not None:
             start_edits(to, target.sidecar.stem, "more edit")
@@ -119,7 +121,7 @@ def _edit(
     source: Feed | Path,
     options: EditOptions,
     machine: Machine,
-    listener: Listener | None,
+    listener: Listener,
 ) -> EditReport:
     """Apply a file, or a stream as it arrives."""
     from more_cli.ops.edit import edit_file, edit_stream
@@ -131,10 +133,19 @@ def _edit(
 
 
 def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed:
-    """Return an empty stream for a call that only consolidates what a state has."""
+    """Return an empty stream for a call that only consolidates what a state has.
+
+    Raises:
+        UsageError: edits are needed, or the one word is a file of edits and no model is named.
+    """
     from more_cli.inputs.feeds import Pipe
     from more_cli.store.state import open_state
 
+    if target.model.is_file():
+        raise UsageError(
+            f"missing argument MODEL: `{target.model}` is no folder",
+            f"type: more edit MODEL {shlex.quote(str(target.model))}",
+        )
     if options.consolidate not in ("all", "anew") or source.watch or source.idle is not None:
         raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")
     open_state(target.sidecar)  # raises where there is none: without edits none is created
@@ -173,19 +184,25 @@ def _feed(output: Output, edits: Path, source: FeedOptions) -> Feed | Path:
     return edits
 
 
-def _result_lines(output: Output) -> Listener:
-    """Return what prints a JSON object for each edit and each bad line at once (`--json-lines`)."""
+def _listener(output: Output, *, line_by_line: bool) -> Listener:
+    """Return what says that a compaction begins and, with `--json-lines`, prints each edit and bad line at once."""
     from more_cli.ops.edit import Listener
     from more_cli.outputs.edits import EditProblemOutput, EditResultOutput
 
-    class ResultLines(Listener):
+    class Notes(Listener):
+        def compacting(self, edits: int, seconds: float) -> None:
+            longest = counted(math.ceil(seconds / 60), "minute")
+            output.note(f"{counted(edits, 'edit')} are written anew now, in about {longest} or less")
+            output.note("hint: --no-compact leaves that to a later call; a call that is ended begins it again")
+
+    class ResultLines(Notes):
         def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:
             output.json(EditResultOutput.of_entry(entry, status, new=new, supersedes=supersedes))
 
         def problem(self, problem: Problem) -> None:
             output.json(EditProblemOutput.of(problem))
 
-    return ResultLines()
+    return ResultLines() if line_by_line else Notes()
 
 
 def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry: bool) -> None:

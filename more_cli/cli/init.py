@@ -110,12 +110,13 @@ def _show_init(output: Output, report: InitReport, source: Path | None) -> None:
     output.json(InitOutput.of_report(report))
     show_new(output, plan)
     state = f"wrote {report.target.sidecar}" if report.created else f"{report.target.sidecar} already exists, unchanged"
-    anchors = f", {counted(report.anchors, 'anchor')}" if report.anchors else ""
+    lines = "no edits" if report.created else counted(report.state.edits, "ledger line")
+    anchors = f", made with {counted(report.anchors, 'anchor')}" if report.anchors else ""
     anchors += ARRIVING if report.state.arriving else ""
     stored = "A, B and P" if plan.recipe.stores_basis else "B and P"
     output.line(
         f"{state}: recipe {plan.recipe.name}, {counted(len(plan.sites), 'site')}, "
-        f"{report.parameters:,} parameters in {stored}, {counted(report.state.edits, 'edit')}{anchors}"
+        f"{report.parameters:,} parameters in {stored}, {lines}{anchors}"
     )
     if source is not None:
         text_only = report.anchors - report.pictured

@@ -16,7 +16,10 @@ Model = Annotated[
         help="Checkpoint folder. [default: that of more.toml, or the model of the only `*.more` file in this folder]",
     ),
 ]
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout.")]
+ModelFolder = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout. May be left out with a more.toml."),
+]
 Signers = Annotated[
     Path | None,
     typer.Option(

@@ -38,7 +38,7 @@ def tracked(output: Output, options: TrackOptions) -> Iterator[Tracking | None]:
             output.note(f"warning: tracker `{passed_on.name}` failed, and the run did not: {passed_on.problem}")
 
 
-def tracks_edits(to: Tracking, other: Listener | None) -> Listener:
+def tracks_edits(to: Tracking, other: Listener) -> Listener:
     """Return what passes every new edit on to a tracker, and everything to another listener."""
     from more_cli.ops.edit import Listener
 
@@ -47,10 +47,10 @@ def tracks_edits(to: Tracking, other: Listener | None) -> Listener:
             if new:
                 values = {"nll_before": entry.nll_before, "nll_after": entry.nll_after, "writes": entry.writes}
                 to.log(entry.seq, {"id": entry.id, "status": str(status), **_known(values | {"ms": entry.wall_ms})})
-            if other is not None:
-                other.edited(entry, status, new=new, supersedes=supersedes)
+            other.edited(entry, status, new=new, supersedes=supersedes)
 
-        problem = other.problem if other is not None else Listener.problem
+        problem = other.problem
+        compacting = other.compacting
 
     return Tracked()
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.past import Past
-
-GROWTH = 2
-"""A compaction comes when there are this many times the edits of the one before: spread over a stream, it costs a share
-of what the edits cost in turn."""
+from more_cli.recipe.schema import GROWTH
 
 
 class Memory:

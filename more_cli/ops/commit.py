@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from more_cli.clock import timed
@@ -43,8 +43,12 @@ def commit_consolidation(session: Session, since: int, *, anew: bool = False) ->
     return _append(session, started, {"kind": "consolidate", **_together(session, "consolidation", done), **how})
 
 
-def compact_if_due(session: Session, stop: Stop) -> Iterator[Entry]:
+def compact_if_due(
+    session: Session, stop: Stop, announce: Callable[[int, float], None] = lambda edits, seconds: None
+) -> Iterator[Entry]:
     """Write all standing edits together if there are enough of them, and append and yield a ledger line about it.
+
+    `announce` is told before it begins: how many edits, and how many seconds they took one by one.
 
     Raises:
         Interrupted: a signal ended it. The session is in the middle of its writes and must not be saved: the next call
@@ -53,6 +57,7 @@ def compact_if_due(session: Session, stop: Stop) -> Iterator[Entry]:
     if stop.asked or not session.compaction_due:
         return
     session.save()
+    announce(session.memory.standing, sum(line.wall_ms or 0.0 for line in session.ledger.history) / 1000)
     started, done = time.monotonic(), None
     with stop.waiting():
         done = session.compact()

@@ -116,6 +116,9 @@ class Listener:
     def problem(self, problem: Problem) -> None:
         """Receive a line that cannot be applied."""
 
+    def compacting(self, edits: int, seconds: float) -> None:
+        """Learn that all standing edits are written anew now; one by one they took this long."""
+
 
 def edit_file(
     target: Target,
@@ -210,6 +213,7 @@ class _Run:
             open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
         with writer_lock(target.lock), stoppable() as stop:
             session = open_session(target, self.machine, self.progress, runtime)
+            session.compacts = self.options.compact and self.options.consolidate != "anew"  # it is one
             _refuse_other_recipe(session, self.options)
             pending = self._pending(session, edits)
             # A whole file is compared with the ledger before the first write: often nothing is left to do.
@@ -228,8 +232,6 @@ class _Run:
             report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
             report.interrupted = stop.asked
             report.run.drift = known_drift(session.ledger, session.state.meta)
-            if report.applied and session.compaction_advised and not stop.asked:
-                report.notes.append(_advice(session))
             if not report.total and not stop.asked:
                 report.notes.append("no edit arrived")
             if session.unwritten and not stop.asked:
@@ -259,7 +261,7 @@ class _Run:
             report.notes += session.machine_notes()
             arriving.start(partial(_prepare, session), save_while_waiting, SAVE_SECONDS)
             try:
-                report.run.compactions += compact_if_due(session, stop)
+                self._compact(session, stop)
                 for edit in pending:
                     session.progress(report.skipped + report.applied, total, edit.id)
                     kept = session.ledger.describe(edit, store=options.store_images)
@@ -269,7 +271,7 @@ class _Run:
                     supersedes = report.count(entry, superseded)
                     with stop.waiting():
                         self.listener.edited(entry, entry.status, new=True, supersedes=supersedes)
-                    report.run.compactions += compact_if_due(session, stop)
+                    self._compact(session, stop)
                     if due():
                         session.save()
                     if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
@@ -280,7 +282,7 @@ class _Run:
                 if since is not None and not stop.asked:
                     anew = options.consolidate == "anew"
                     report.run.consolidation = commit_consolidation(session, since, anew=anew)
-                    report.run.compactions += compact_if_due(session, stop)
+                    self._compact(session, stop)
             except Interrupted:
                 return
             except (DataError, BrokenPipeError):
@@ -341,6 +343,9 @@ class _Run:
         self.report.problems.append(str(problem))
         self.report.total -= 1
 
+    def _compact(self, session: Session, stop: Stop) -> None:
+        self.report.run.compactions += compact_if_due(session, stop, self.listener.compacting)
+
     def _consolidated_from(self, session: Session) -> int | None:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""
         if self.options.consolidate in EVERY:
@@ -390,12 +395,6 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
         request = EditRequest.of(item)
         with suppress(DataError):
             session.runtime.prepare(request.query, request.target)
-
-
-def _advice(session: Session) -> str:
-    standing = counted(session.memory.standing, "edit")
-    command = f"more edit {session.target.typed} --consolidate anew"
-    return f"{standing} stand: `{command}` writes them together, in up to the time they took; undone if it does harm"
 
 
 def _refuse_other_recipe(session: Session, options: EditOptions) -> None:

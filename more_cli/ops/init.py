@@ -14,6 +14,7 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError, StateError, UsageError
+from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.model.backbones import Refusal, Site, find_sites
 from more_cli.model.families import family_of, is_tested
@@ -22,6 +23,7 @@ from more_cli.model.loading import load_blueprint, load_fitting_prompter, load_r
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import (
+    FILE,
     anchors_digest,
     ask_anchors,
     identities,
@@ -282,14 +284,30 @@ def initialise(
         )
 
 
+def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:
+    """Refuse to make a state again, for the ledger that it had, with other anchors than those kept in its folder.
+
+    Raises:
+        StateError: they are others.
+    """
+    kept, lines = target.folder / FILE, len(Ledger(target.folder).history)
+    if lines and kept.is_file() and sha256_file(kept) != anchors_digest(questions):
+        what = f"`{target.sidecar}` is gone, and its ledger of {counted(lines, 'line')} began with other anchors"
+        hint = "restore it, or use the options of the first time; for a new state name another one with --state"
+        raise StateError(what, hint)
+
+
 def _check(target: Target) -> None:
     """Check where the state lies and, if it exists, that it has its ledger, before a folder is made.
 
     Raises:
         UsageError: it would lie inside the checkpoint folder.
-        StateError: the ledger is missing.
+        StateError: the ledger is missing, or the state is a link that leads nowhere.
     """
     require_outside(target)
+    if target.sidecar.is_symlink() and not target.sidecar.exists():
+        what = f"`{target.sidecar}` is a link to `{target.sidecar.readlink()}`, which is not there"
+        raise StateError(what, "restore that file, or remove the link")
     if target.sidecar.exists():
         require_ledger(load_meta(target.sidecar), Ledger(target.folder), target.sidecar)
 
@@ -333,6 +351,7 @@ def _prepare(
         questions = wanted.chosen(runtime, meta.recipe)
         require_anchors(meta.recipe, questions)
         if questions:
+            _refuse_other_anchors(target, questions)
             meta.anchors = keep_anchors(target.folder, questions, first=True)
             cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)

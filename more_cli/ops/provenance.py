@@ -19,7 +19,7 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import DISTRIBUTION, StateError, UsageError
 from more_cli.files import disk_errors, names_below, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
-from more_cli.store.statement import NAME, SIGNATURE, Signed, read_signed, remove_signed
+from more_cli.store.statement import NAME, SIGNATURE, STATE, Signed, parsed, read_signed, remove_signed
 from more_cli.store.target import Target
 from more_cli.text import canonical_json, code, counted, shorten, span, strict_json
 
@@ -55,8 +55,14 @@ def provenance(session: Session) -> dict[str, Any]:
 
 
 def of_edits(ledger: Ledger) -> dict[str, Any]:
-    """Return how many edits were asked for, those of them that do not stand, and who signed them, as JSON values."""
+    """Return how many edits were asked for, those of them that do not stand, and who signed them, as JSON values.
+
+    Raises:
+        StateError: what was signed is damaged.
+    """
     signed = read_signed(ledger.folder)
+    if signed is not None:
+        parsed(signed.statement, STATE)
     texts = {"signed": {name: part.decode() for name, part in signed._asdict().items()}} if signed else {}
     return {"asked": len(ledger.asked()), "failed": [edit._asdict() for edit in ledger.failed()], **texts}
 

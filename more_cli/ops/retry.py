@@ -52,6 +52,7 @@ def retry(
         return _dry_run(report, words, options)
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress, runtime)
+        session.compacts = options.compact
         recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
         ledger, due = session.ledger, Every(options.save_every, SAVE_SECONDS)
         report.ids = _chosen(ledger, words, options, report.notes)
@@ -70,7 +71,7 @@ def retry(
                     supersedes = report.count(entry, contradicted)
                     with stop.waiting():
                         listener.edited(entry, entry.status, new=True, supersedes=supersedes)
-                    report.run.compactions += compact_if_due(session, stop)
+                    report.run.compactions += compact_if_due(session, stop, listener.compacting)
                     if due():
                         session.save()
                 snapshots.take()

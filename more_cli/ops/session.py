@@ -52,9 +52,6 @@ from more_cli.system.memory import give_back_large_blocks
 
 SAVE_SECONDS = 30.0
 """Longest time between two saves of the sidecar while edits are made."""
-MANY = 512
-"""Standing edits from which writing them together is worth a try. On small models it gained 1 point of the mean at 256
-and 857 edits and 4 at 1,000; it gained nothing at 128, and was undone once each at 256 and 512."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +104,8 @@ class Session:
         if self.ledger.has_reverts:
             self._rebuild_memory()
         self._runtime = runtime
+        self.compacts = True
+        """Whether this call writes all standing edits together where there are enough of them."""
         self.cache = target.folder / "cache"
         """Folder of what can be computed again."""
         self._held = held_at(self.ledger, self.state.meta, self.state.meta.edits)
@@ -264,12 +263,7 @@ class Session:
     @property
     def compaction_due(self) -> bool:
         """Whether all standing edits are to be written together before the next line."""
-        return not self.unwritten and self.memory.compaction_due(self.state.meta.recipe.compact)
-
-    @property
-    def compaction_advised(self) -> bool:
-        """Whether so many edits stand that writing them together is worth a try, and nothing does it by itself."""
-        return self.state.meta.recipe.compact is None and self.memory.compaction_due(MANY)
+        return self.compacts and not self.unwritten and self.memory.compaction_due(self.state.meta.recipe.compact)
 
     def compact(self) -> Consolidated:
         """Write all standing edits together, as if they had come at once; keep what was if that is better."""

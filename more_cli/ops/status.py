@@ -15,7 +15,7 @@ from more_cli.ops import held
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.sign import Signature, state_signature
-from more_cli.recipe.schema import Recipe
+from more_cli.recipe.schema import GROWTH, Recipe
 from more_cli.recipe.settings import spelled
 from more_cli.store.entry import FailedEdit, Status
 from more_cli.store.ledger import Ledger
@@ -169,7 +169,7 @@ def extensions(recipe: Recipe, anchors: int, watched: int = 0) -> list[str]:
         if recipe.captions:
             names.append(f"descriptions also under {counted(len(recipe.captions), 'other prompt')}")
     if recipe.compact:
-        names.append(f"compaction at {counted(recipe.compact, 'edit')} and each doubling")
+        names.append(f"compaction at {counted(recipe.compact, 'edit')}, {GROWTH * recipe.compact:,} and so on")
     if watched:
         names.append(f"harm budget ({counted(watched, 'watched anchor')}, {nats(recipe.anchors.max_drift)})")
     return names

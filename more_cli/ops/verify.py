@@ -170,7 +170,7 @@ def _verify_state(report: VerifyReport, machine: Machine, signers: Path | None, 
     report.run("digest", lambda: _digest(target, state(), ledger()))
     report.run("signed", lambda: _signed_state(target, state(), ledger(), signers))
     report.run("anchors", lambda: _anchors(target, state(), ledger(), named))
-    report.run("images", lambda: _images(target.folder / "images", named, deep, progress))
+    report.run("images", lambda: _images(target.folder / "images", named, deep or signers is not None, progress))
     base = report.run("base", lambda: _base(target, state()))
     report.run("basis", lambda: _basis(state(), base()))
     report.run("P", lambda: _statistics(state()))

@@ -82,7 +82,7 @@ class InitOutput(Printed, schema="more.init/1", command="more init MODEL --json"
     edits: int
     """ledger lines in the state: edits, further tries, consolidations, sets of anchors"""
     anchors: int
-    """anchors in the state"""
+    """anchors that the state was made with"""
     pictured: int
     """of these, about a picture"""
     calibration: Calibration | None

@@ -38,6 +38,9 @@ VISUAL_GROUPS = SITE_GROUPS[2:]
 """Those on the image's path: a plain language model has none of them."""
 BY_PATH = "re:"
 """Prefix of a regular expression over module paths, in place of a group."""
+GROWTH = 4
+"""A compaction comes when there are this many times the edits of the one before. Together, those of a stream then cost
+at most 4/3 of what the last one costs."""
 SWITCHES = (
     *("statistics", "key_mask", "key_taken", "rank_share"),
     *("basis", "basis_rate", "basis_orthonormal", "last_vision", "compact", "labels"),
@@ -152,8 +155,8 @@ class Recipe(Table):
     """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
     compact: Count | Unset = None
     """Number of standing edits, from 1, at which all of them are written together again, as if they had come at once,
-    and then at each doubling (compaction). P is made anew too, with a rank of up to all of a site's inputs. Default:
-    never, as in the paper."""
+    and then at four times that number, and so on (compaction). P is made anew too, with `rank` and no cap by
+    `rank_share`. Default: never, as in the paper."""
     visual_share: Share | Unset = None
     """Share of the loss, between 0 and 1, that the Polyak step of the visual sites aims to remove; where the projector
     has more inputs than the text model's layers, less in that proportion. Default: all sites have one step length."""

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from more_cli import files
-from more_cli.editors.memory import GROWTH, Memory
+from more_cli.editors.memory import Memory
 from more_cli.editors.more import loop
 from more_cli.editors.more.passes import Passes
-from more_cli.ops import session
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
+from more_cli.recipe.schema import GROWTH
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta
 from support.helpers import (
@@ -93,7 +93,7 @@ def test_ranks_then_reach_all_of_a_site_s_inputs(whole: World, world: World) -> 
     edit(world, "--limit", 1)
     assert all(rank == width // 2 for rank, width in ranks(world))
     assert all(rank == width for rank, width in ranks(whole))
-    assert "compaction at 2 edits and each doubling" in run("status", whole.model).out
+    assert "compaction at 2 edits, 8 and so on" in run("status", whole.model).out
     assert run("verify", whole.model).code == 0
     assert run("verify", whole.model, "--deep").code == 0
 
@@ -210,24 +210,34 @@ def assert_same_tensors(one: Path, other: Path) -> None:
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def test_a_call_that_ends_with_many_edits_says_how_to_compact_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "MANY", 2)
-    world, command = World(tmp_path, text_layers=1), "`more edit {} --consolidate anew`"
-    world.edits(4)
-    assert run("init", world.model, "--set", "criterion=margin", "--set", "max_steps=2").code == 0
-    assert "--consolidate anew" not in world.edit("--limit", 1).err
-    assert f"2 edits stand: {command.format(world.model)}" in world.edit("--limit", 2).err
+def test_a_call_says_that_a_compaction_begins_and_how_to_go_on_without(world: World) -> None:
+    assert "anew" not in edit(world, "--limit", 1).err
+    said = edit(world, "--limit", 2, "--json-lines").err
+    assert "2 edits are written anew now, in about 1 minute or less" in said
+    assert "hint: --no-compact leaves that to a later call" in said
+
+
+def test_a_call_without_compaction_leaves_it_to_a_later_one(world: World) -> None:
+    assert "anew" not in edit(world, "--no-compact", "--limit", 3).err
+    assert kinds(world) == ["edit"] * 3
+    assert run("verify", world.model, "--deep").code == 0
+    assert "3 edits are written anew" in edit(world, "--limit", 3).err
+    assert kinds(world) == ["edit"] * 3 + ["compact"]
+
+
+def test_writing_all_anew_is_the_compaction_that_is_due(world: World) -> None:
+    edit(world, "--no-compact", "--limit", 3)
     assert run("edit", world.model, "--consolidate", "anew").code in (0, 3)
-    assert "--consolidate anew" not in world.edit("--limit", 3).err, "not before there are twice as many"
-    assert "4 edits stand" in world.edit().err
+    assert kinds(world) == ["edit"] * 3 + ["consolidate"]
+    edit(world, "--limit", 3)
+    assert kinds(world) == ["edit"] * 3 + ["consolidate"]
 
 
-def test_no_recipe_compacts_unless_it_is_set(world: World) -> None:
-    assert {load_recipe(name).compact for name in ("default", "llava", "paper-llava")} == {None}
-    assert "compact" not in load_recipe("default").canonical(), "states of before keep their bytes"
-    assert world.edit(*SETTINGS[2:], "--no-anchors").code in (0, 3)
+def test_only_the_default_compacts_by_itself_and_not_before_a_thousand_edits(world: World) -> None:
+    assert {load_recipe(name).compact for name in ("default", "llava", "gemma3")} == {1000}
+    assert {load_recipe(name).compact for name in ("paper-llava", "authors", "strict")} == {None}
+    assert "compact" not in load_recipe("paper").canonical(), "states of before keep their bytes"
+    assert world.edit(*SETTINGS, "--set", "compact=none", "--no-anchors").code in (0, 3)
     assert kinds(world) == ["edit"] * COUNT
     refused = world.edit(*SETTINGS)
     assert refused.code == 5

@@ -14,10 +14,9 @@ from safetensors.torch import load_file
 
 from more_cli import files
 from more_cli.api import open_model
-from more_cli.editors.more import loop
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
-from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.passes import Attempt, Passes
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Joint
@@ -112,12 +111,10 @@ def test_it_is_undone_where_a_watched_anchor_moves_too_far(world: World, monkeyp
     anchors = ("--anchors", world.root / "anchors.jsonl", "--set", "anchors.prompts=[]")
     assert run("init", world.model, *JOINT, *watching, *anchors, "--state", state).code == 0
     world.edit("--state", state)
-    B, steps = parts(state, "B"), []
+    B = parts(state, "B")
     monkeypatch.setattr(Watch, "harm", lambda watch: True)
-    monkeypatch.setattr(loop, "consolidate", lambda *given: steps.append(given[1].attempt.max_step) or [])
     done = world.edit("--state", state, "--consolidate", "anew")
     assert f"5 edits written anew (undone: {HARM})" in done.out
-    assert steps == [1.0, 0.5], "tried twice"
     assert same(parts(state, "B"), B)
     assert HARM in run("log", world.model, "--state", state).out
 
@@ -131,6 +128,45 @@ def test_a_batch_that_breaks_the_harm_budget_is_written_edit_by_edit(world: Worl
         assert run("init", world.model, *JOINT, *strict, *anchors, "--state", state).code == 0
         assert world.edit("--state", state, *how).code == 3
         assert not any(B.any() for B in parts(state, "B").values()), "every edit is refused"
+
+
+def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow() -> None:
+    written: list[tuple[list[int], list[str]]] = []
+    harm = iter([["a", "b"], ["a"], []])
+    learnt = set[int]()
+
+    class Found:
+        def harm(self) -> bool:
+            self.harmed = [SimpleNamespace(anchor=anchor) for anchor in next(harm)]
+            return bool(self.harmed)
+
+    class Held:
+        margin = 2.0
+        recipe = load_recipe("default")
+        attempt = Attempt()
+
+        def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
+            return {number: SimpleNamespace(margin=number) for number in numbers}
+
+        def failing(self) -> list[int]:
+            return []
+
+        def holds(self, score: SimpleNamespace) -> bool:
+            return score.margin in learnt
+
+        def steps(self, chosen: list[int], *, fresh: bool) -> dict[str, object]:
+            self.scores = self.score(chosen)
+            return {}
+
+        def write(self, chosen: list[int], steps: object) -> str:
+            written.append((chosen, [*self.attempt.harmed]))
+            learnt.update(chosen)
+            return ""
+
+    assert consolidate(range(9, 0, -1), Held(), Joint(rounds=16, size=2), watch=Found()) == []
+    assert [chosen for chosen, _ in written[:5]] == [[1, 2], [3, 4], [5, 6], [7, 8], [9]]
+    least_sure = [[1, 2], [3, 4], [5, 6]]
+    assert written[5:] == [(chosen, ["a", "b"]) for chosen in [*least_sure, *least_sure]]
 
 
 def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:

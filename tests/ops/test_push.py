@@ -110,6 +110,14 @@ def test_what_more_did_not_write_is_refused(edited: World, hub: Hub) -> None:
         assert says in result.err
 
 
+def test_a_folder_without_its_weights_is_not_published(edited: World, hub: Hub, tmp_path: Path) -> None:
+    shutil.copytree(edited.root / "merged", tmp_path / "merged")
+    (tmp_path / "merged" / "model.safetensors").unlink()
+    refused = run("push", tmp_path / "merged", "me/x", "--dry-run")
+    assert refused.code == 5
+    assert "model.safetensors` is missing\nhint: write" in refused.err
+
+
 def test_errors_of_the_hub_are_one_line(edited: World, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.read_only.add("me/merged")
     refused = run("push", edited.root / "merged", "me/merged", "--yes")

@@ -76,6 +76,20 @@ def test_a_signed_state_passes_and_says_by_whom(world: World) -> None:
     assert tree(world.root) == before
 
 
+def test_a_stored_picture_that_was_replaced_is_found(world: World) -> None:
+    stored = next((world.folder / "images").iterdir())
+    stored.write_bytes(stored.read_bytes() + b"\0")
+    assert failed(verify(world)) == ["images"]
+
+
+@pytest.mark.parametrize("change", [b"\xff", b"x"])
+def test_what_is_signed_and_damaged_is_merged_into_nothing(world: World, change: bytes) -> None:
+    with open(world.folder / NAME, "ab") as statement:
+        statement.write(change)
+    assert_refused(run("merge", world.model, "-o", world.root / "merged"), 5, "is no statement of `more`")
+    assert not (world.root / "merged").exists()
+
+
 def test_sign_prints_what_it_wrote(world: World) -> None:
     result = run("sign", world.model, "--key", world.root / "alice", "--json")
     (part,) = result.json["signed"]

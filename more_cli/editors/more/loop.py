@@ -119,25 +119,28 @@ def consolidate(
 
     A round writes the edits that failed when each was scored last: its own write scores it, and every `LOOK` rounds, or
     when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
-    edits go on failing, and where `watch` finds that an anchor was moved too far. `scores` are those of the model as it
-    is, if they are known. Returns the edits that do not hold by the margin of a single edit.
+    edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on; where no
+    edit fails, the least sure ones are written with it. `scores` are those of the model as it is, if they are known.
+    Returns the edits that do not hold by the margin of a single edit.
     """
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
-    found, current = dict(scores or passes.score(numbers)), True
+    found, current, harmed = dict(scores or passes.score(numbers)), True, False
     for round in range(rules.rounds):
         failing = _unsure(found, passes)
         if not current and (not failing or round % LOOK == 0):
             found, current = passes.score(numbers), True
             failing = _unsure(found, passes)
-            if watch and watch.harm():
-                break
-        holding = len(numbers) - len(failing)
-        if not failing or (round == EARLY and len(failing) > least):
+            harmed = watch is not None and watch.harm()
+            if watch and harmed:
+                passes.attempt.train_on(moved.anchor for moved in watch.harmed)
+        if not (failing or harmed) or (round == EARLY and len(failing) > least):
             break
-        for start in range(0, len(failing), rules.size):
-            progress(holding + start, len(numbers), f"writing edits together, round {round + 1}")
-            chosen = failing[start : start + rules.size]
+        holding = len(numbers) - len(failing)
+        chosen_of_round = failing or _least_sure(found)[: LOOK * rules.size]
+        for start in range(0, len(chosen_of_round), rules.size):
+            progress(min(holding + start, len(numbers)), len(numbers), f"writing edits together, round {round + 1}")
+            chosen = chosen_of_round[start : start + rules.size]
             passes.write(chosen, passes.steps(chosen, fresh=True))
             found, current = found | passes.scores, False
     passes.margin = passes.recipe.margin
@@ -147,8 +150,12 @@ def consolidate(
 
 def _unsure(scores: Mapping[int, EditScore], passes: Passes) -> list[int]:
     """Return the edits that do not hold, the least sure first."""
-    failing = [number for number, score in scores.items() if not passes.holds(score)]
-    return sorted(failing, key=lambda number: scores[number].margin)
+    return [number for number in _least_sure(scores) if not passes.holds(scores[number])]
+
+
+def _least_sure(scores: Mapping[int, EditScore]) -> list[int]:
+    """Return all edits, the least sure first."""
+    return sorted(scores, key=lambda number: scores[number].margin)
 
 
 @dataclass
@@ -210,22 +217,15 @@ class JointWrites:
         return failing, undone
 
     def _together(self, before: Snapshot, scores: Mapping[int, EditScore] | None = None) -> tuple[list[int], bool]:
-        """Write the edits together, again if that moves a watched anchor too far from where it was `before`.
+        """Write the edits together; return those that do not hold, and whether a watched anchor was moved too far.
 
-        As for a single edit, the second try takes half the steps and trains on the anchors that the first one harmed.
-        Returns the edits that do not hold, and whether an anchor was moved too far in the end.
+        Too far is meant from where it was `before`.
         """
-        passes, sites = self.passes, self.passes.model.sites
-        start, attempt = sites.snapshot(), passes.attempt
-        attempt.start = before
-        watch = Watch(self.watched, passes, list(self.watched.anchors), joint=True) if self.watched else None
+        passes, watched = self.passes, self.watched
+        passes.attempt.start = before
+        watch = Watch(watched, passes, list(watched.anchors), joint=True) if watched else None
         failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress)
-        if watch is None or not watch.harm():
-            return failing, False
-        sites.restore(start)
-        attempt.halve([moved.anchor for moved in watch.harmed])
-        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress)
-        return failing, watch.harm()
+        return failing, watch is not None and watch.harm()
 
     def _absorb_new(self) -> dict[int, EditScore]:
         """Let P absorb the keys of the new edits, and return their scores."""

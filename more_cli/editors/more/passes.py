@@ -46,6 +46,11 @@ class Attempt:
     start: Snapshot = field(init=False)
     """The sites before the edit."""
 
+    def train_on(self, harmed: Iterable[Anchor]) -> None:
+        """Let these anchors take part in every write from now on."""
+        known = {id(anchor) for anchor in self.harmed}
+        self.harmed += [anchor for anchor in harmed if id(anchor) not in known]
+
     def halve(self, harmed: Iterable[Anchor]) -> None:
         """Take half the steps from now on, and train on these anchors too."""
         self.harmed += harmed

@@ -109,7 +109,7 @@ class Watch:
         """Score the anchors, and return whether the edit moved any of them beyond the budget."""
         if not self.passes.tally.written:
             return False
-        budget = self.passes.recipe.anchors.max_drift
+        budget, self.harmed = self.passes.recipe.anchors.max_drift, []
         self.moved = self.watched.moved(self.passes, self.places)
         over = [place for place, moved in self.moved.items() if moved.drift > budget]
         with self.passes.before_edit():
