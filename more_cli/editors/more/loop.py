@@ -119,28 +119,29 @@ def consolidate(
 
     A round writes the edits that failed when each was scored last: its own write scores it, and every `LOOK` rounds, or
     when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
-    edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on; where no
-    edit fails, the least sure ones are written with it. `scores` are those of the model as it is, if they are known.
-    Returns the edits that do not hold by the margin of a single edit.
+    edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on. Where one is
+    too far still and no edit fails, or after the last round, the least sure edits are written with it, in at most
+    `LOOK` further rounds. `scores` are those of the model as it is, if they are known. Returns the edits that do not
+    hold by the margin of a single edit.
     """
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
     found, current, harmed = dict(scores or passes.score(numbers)), True, False
-    for round in range(rules.rounds):
-        failing = _unsure(found, passes)
-        if not current and (not failing or round % LOOK == 0):
+    for round in range(rules.rounds + LOOK):
+        failing, mending = _unsure(found, passes), round >= rules.rounds
+        if not current and (not failing or mending or round % LOOK == 0):
             found, current = passes.score(numbers), True
             failing = _unsure(found, passes)
             harmed = watch is not None and watch.harm()
             if watch and harmed:
                 passes.attempt.train_on(moved.anchor for moved in watch.harmed)
-        if not (failing or harmed) or (round == EARLY and len(failing) > least):
+        if (not harmed and (mending or not failing)) or (round == EARLY and len(failing) > least):
             break
         holding = len(numbers) - len(failing)
-        chosen_of_round = failing or _least_sure(found)[: LOOK * rules.size]
-        for start in range(0, len(chosen_of_round), rules.size):
+        written = _least_sure(found)[: LOOK * rules.size] if mending or not failing else failing
+        for start in range(0, len(written), rules.size):
             progress(min(holding + start, len(numbers)), len(numbers), f"writing edits together, round {round + 1}")
-            chosen = chosen_of_round[start : start + rules.size]
+            chosen = written[start : start + rules.size]
             passes.write(chosen, passes.steps(chosen, fresh=True))
             found, current = found | passes.scores, False
     passes.margin = passes.recipe.margin
