@@ -120,9 +120,9 @@ def consolidate(
     A round writes the edits that failed when each was scored last: its own write scores it, and every `LOOK` rounds, or
     when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
     edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on. Where one is
-    too far still and no edit fails, or after the last round, the least sure edits are written with it, in at most
-    `LOOK` further rounds. `scores` are those of the model as it is, if they are known. Returns the edits that do not
-    hold by the margin of a single edit.
+    too far still, the least sure edits are written with it: in rounds in which none fails, and in up to `LOOK` rounds
+    after the last. `scores` are those of the model as it is, if they are known. Returns the edits that do not hold by
+    the margin of a single edit.
     """
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
