@@ -238,7 +238,7 @@ def test_none_are_made_without_anchors(empty: World) -> None:
 def test_init_makes_the_state_that_edit_would_make(whole: World, empty: World) -> None:
     made = run_as_typed("init", empty.model, *FEW, *LOOP)
     assert made.code == 0, made.err
-    assert "0 edits, 2 anchors; edits bring more, made of their pictures" in made.out
+    assert "no edits, made with 2 anchors; edits bring more, made of their pictures" in made.out
     empty.write(LINES)
     assert run_as_typed("edit", empty.model, empty.root / "edits.jsonl").code in (0, 3)
     assert_same(empty, whole)
@@ -255,7 +255,7 @@ def test_init_holds_no_anchors_where_none_are_wanted_or_the_recipe_takes_none(
         state = empty.root / f"{number}.more"
         done = run_as_typed("init", empty.model, "--state", state, *options)
         assert done.code == 0, done.err
-        assert done.out.rstrip().endswith("0 edits")
+        assert done.out.rstrip().endswith("no edits")
         assert b"arriving" not in state.read_bytes()
     both = run_as_typed("init", empty.model, "--anchors", "anchors.jsonl", "--no-anchors")
     assert_refused(both, 2, "`--anchors` and `--no-anchors` exclude each other")

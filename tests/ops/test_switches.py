@@ -17,7 +17,11 @@ from more_cli.recipe.schema import SWITCHES
 from more_cli.store.state import load_meta, load_state, save_state
 from support.helpers import Result, World, at_call, die, forks, in_child, run, stopped_at
 
-SMALL = ("--set", "last=1", "--set", "max_steps=2", "--set", "halvings=0", "--set", "rehearsal.size=0")
+SMALL = tuple(
+    word
+    for key in ("last=1", "max_steps=2", "halvings=0", "rehearsal.size=0", "compact=none")
+    for word in ("--set", key)
+)
 SWITCHED: dict[str, tuple[str, ...]] = {
     "one P per modality": ("statistics=modality",),
     "one P for all sites": ("statistics=shared",),
@@ -213,7 +217,7 @@ def test_a_state_without_switches_is_what_it_was(world: World, made: dict[str, P
     assert not set(SWITCHES) & set(meta["recipe"])
     assert {name.rpartition(".")[2] for name in names} == {"B", "P"}
     for name in shipped_recipes().keys() - {"paper-literal"}:
-        assert not set(SWITCHES) & set(load_recipe(name).canonical())
+        assert set(SWITCHES) & set(load_recipe(name).canonical()) <= {"compact"}
 
 
 def test_a_basis_from_data_needs_data(world: World, tmp_path: Path) -> None:
@@ -267,7 +271,7 @@ def test_recipes_that_differ_in_a_switch_are_compared(world: World, tmp_path: Pa
     done = run("compare", "more", f"more@{recipe}", *where, "--set", "more:max_steps=2", "--limit", 2, "--json")
     assert done.code == 0, done.err
     plain, switched = (each["reproduce"]["constants"] for each in done.json["editors"].values())
-    assert not set(SWITCHES) & set(plain)
+    assert set(SWITCHES) & set(plain) == {"compact"}
     assert (switched["key_taken"], switched["statistics"]) == ("after", "shared")
 
 
