@@ -266,6 +266,8 @@ def initialise(
             questions = _prepare(
                 target, chosen, state, runtime, wanted, corrections, machine=machine, progress=progress
             )
+        else:
+            _refuse_other_anchors(target, questions)
         if inputs.auto is not None and not _pictured(questions):
             chosen.notices.append(TEXT_ALONE.format(inputs.auto))
         if wanted.prompts:
@@ -350,8 +352,8 @@ def _prepare(
         progress(0, None, "choosing anchors")
         questions = wanted.chosen(runtime, meta.recipe)
         require_anchors(meta.recipe, questions)
+        _refuse_other_anchors(target, questions)
         if questions:
-            _refuse_other_anchors(target, questions)
             meta.anchors = keep_anchors(target.folder, questions, first=True)
             cache = target.folder / "cache" / anchors_cache(meta, meta.anchors, machine)
             anchors = ask_anchors(runtime, questions, cache, progress)

@@ -189,12 +189,21 @@ def own_names(folder: Path) -> set[str]:
         UsageError: its `more.json` does not say it.
     """
     try:
-        names = read_provenance(folder).get("names")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise StateError(f"`{folder / PROVENANCE}` does not say what was written")
+        return {*written_names(folder), NAME, SIGNATURE}
     except StateError as error:
         raise UsageError(error.message, f"name a new folder, or remove `{folder}`") from None
-    return {*names, NAME, SIGNATURE}
+
+
+def written_names(folder: Path) -> list[str]:
+    """Return the files that `merge` or `export` wrote to a folder, as its `more.json` names them.
+
+    Raises:
+        StateError: there is no `more.json`, or it does not say it.
+    """
+    names = read_provenance(folder).get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StateError(f"`{folder / PROVENANCE}` does not say what was written", _AGAIN)
+    return names
 
 
 def carried(values: Mapping[str, Any]) -> Signed | None:

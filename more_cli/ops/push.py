@@ -14,7 +14,7 @@ from more_cli.checkpoint.hub import HUB_ID
 from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors
 from more_cli.ops.hub import hub_errors
-from more_cli.ops.provenance import CARD, PROVENANCE, own_names, state_card
+from more_cli.ops.provenance import CARD, PROVENANCE, state_card, written_names
 from more_cli.options import PushOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.ledger import Ledger
@@ -70,7 +70,7 @@ def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
         if not (path / PROVENANCE).is_file():
             hint = "name a folder that `more merge` or `more export` wrote, or a .more file"
             raise UsageError(f"{path}: no {PROVENANCE}, so this is not the work of `more`", hint)
-        if lost := sorted(name for name in own_names(path) - {NAME, SIGNATURE} if not (path / name).is_file()):
+        if lost := [name for name in written_names(path) if not (path / name).is_file()]:
             raise StateError(f"`{path / lost[0]}` is missing", f"write `{path}` again")
         report.files = {file.relative_to(path).as_posix(): file for file in _of_folder(path)}
     return report

@@ -32,6 +32,7 @@ def test_it_is_made_again_with_the_anchors_of_the_first_time_alone(world: World)
     world.write([{"question": "when ?"}], "others.jsonl")
     refused = init(world, "--anchors", world.root / "others.jsonl")
     assert_refused(refused, 5, "is gone, and its ledger of 1 line began with other anchors")
+    assert_refused(init(world, "--no-anchors"), 5, "began with other anchors")
     assert kept.read_bytes() == lines
     assert not world.sidecar.exists()
     assert init(world, *ours).code == 0
