@@ -130,7 +130,8 @@ def test_a_batch_that_breaks_the_harm_budget_is_written_edit_by_edit(world: Worl
         assert not any(B.any() for B in parts(state, "B").values()), "every edit is refused"
 
 
-def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow() -> None:
+@pytest.mark.parametrize("rounds", [16, 1], ids=["within the rounds", "after the last"])
+def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow(rounds: int) -> None:
     written: list[tuple[list[int], list[str]]] = []
     harm = iter([["a", "b"], ["a"], []])
     learnt = set[int]()
@@ -163,7 +164,7 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
             learnt.update(chosen)
             return ""
 
-    assert consolidate(range(9, 0, -1), Held(), Joint(rounds=16, size=2), watch=Found()) == []
+    assert consolidate(range(9, 0, -1), Held(), Joint(rounds=rounds, size=2), watch=Found()) == []
     assert [chosen for chosen, _ in written[:5]] == [[1, 2], [3, 4], [5, 6], [7, 8], [9]]
     least_sure = [[1, 2], [3, 4], [5, 6]]
     assert written[5:] == [(chosen, ["a", "b"]) for chosen in [*least_sure, *least_sure]]
