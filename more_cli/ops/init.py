@@ -268,10 +268,7 @@ def initialise(
             )
         else:
             _refuse_other_anchors(target, questions)
-        if inputs.auto is not None and not _pictured(questions):
-            chosen.notices.append(TEXT_ALONE.format(inputs.auto))
-        if wanted.prompts:
-            chosen.notices.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+        chosen.notices.extend(_of_made(inputs, wanted, questions))
         write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
         return InitReport(
@@ -284,6 +281,16 @@ def initialise(
             pictured=_pictured(questions),
             runtime=runtime,
         )
+
+
+def _of_made(inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
+    """Return what the user is told of the anchors that were made: whether they have pictures, and how many joined."""
+    told = []
+    if inputs.auto is not None and not _pictured(questions):
+        told.append(TEXT_ALONE.format(inputs.auto))
+    if wanted.prompts:
+        told.append(JOINED.format(len(questions) - len(wanted.questions) + wanted.prompts))
+    return told
 
 
 def _refuse_other_anchors(target: Target, questions: Sequence[Probe]) -> None:
