@@ -6,7 +6,9 @@ the family's processor and questions need beyond a chat template.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -201,3 +203,8 @@ def family_of(model_type: str) -> Family:
     """Return the row of a family; of an unlisted one, what all of its kind have in common."""
     unlisted = Family(images=(0, 0), phrasing=_BARE) if is_language_model(model_type) else Family()
     return FAMILIES.get(model_type) or LANGUAGE_MODELS.get(model_type) or unlisted
+
+
+def family_in(config: Mapping[str, Any]) -> Family:
+    """Return the row of the family that a checkpoint's config.json names."""
+    return family_of(str(config.get("model_type")))

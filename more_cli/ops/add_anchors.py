@@ -8,8 +8,17 @@ from pathlib import Path
 
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Probe
+from more_cli.model.families import family_in
 from more_cli.model.machine import Machine
-from more_cli.ops.anchors import contradictions, identities, identity, line_of, read_anchors, require_agreement
+from more_cli.ops.anchors import (
+    contradictions,
+    identities,
+    identity,
+    line_of,
+    read_anchors,
+    require_agreement,
+    require_askable,
+)
 from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
@@ -52,7 +61,9 @@ def add_anchors(
         StateError: model, state or ledger do not fit, or the lock is held.
     """
     questions = read_anchors(file, image_root, strict_paths=strict_paths)
-    recipe = open_session(target, machine).state.meta.recipe
+    opened = open_session(target, machine)
+    recipe = opened.state.meta.recipe
+    require_askable(file, questions, family_in(opened.checkpoint.config))
     if not recipe.uses_anchors:
         raise UsageError(f"recipe `{recipe.name}` does not use anchors", f"start a new state with {USE_OF_ANCHORS}")
     with writer_lock(target.lock):

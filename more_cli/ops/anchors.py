@@ -16,6 +16,7 @@ from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.turns import Turn
+from more_cli.model.families import Family
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import ProbeEntry, shown_as, told, turns_in
@@ -46,6 +47,17 @@ def read_anchors(file: Path, image_root: Path | None = None, *, strict_paths: bo
     if found:
         raise StreamErrors(found, "keep one of the two lines")
     return questions
+
+
+def require_askable(file: Path, questions: Iterable[Probe], family: Family) -> None:
+    """Check that a model of this family can be asked the questions of a file.
+
+    Raises:
+        StreamErrors: one has an image more, or less, than the model takes.
+    """
+    found = [(each.line, refused) for each in questions if (refused := family.refuses(len(each.images), alone=True))]
+    if found:
+        raise StreamErrors([f"{file}:{line}: {reason}" for line, (reason, _) in found], found[0][1][1])
 
 
 def require_agreement(file: Path, held: Iterable[Probe], questions: Iterable[Probe]) -> None:

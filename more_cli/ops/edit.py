@@ -24,7 +24,7 @@ from more_cli.evaluation.probes import may_not_fit, probes_of
 from more_cli.inputs.edits import Edit, EditStream, check_edits, iter_edits, raise_all, read_edits
 from more_cli.inputs.feeds import Feed
 from more_cli.inputs.records import Problem, given
-from more_cli.model.families import Family, family_of
+from more_cli.model.families import Family, family_in
 from more_cli.model.loading import load_fitting_prompter, load_prompter
 from more_cli.model.machine import Machine
 from more_cli.model.prompts import Prompter
@@ -434,7 +434,7 @@ class EditCheck:
     @cached_property
     def family(self) -> Family:
         """The entry of the model's family."""
-        return family_of(str(open_checkpoint(self.target.model).config.get("model_type")))
+        return family_in(open_checkpoint(self.target.model).config)
 
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:

@@ -17,7 +17,7 @@ from more_cli.errors import DataError, StateError, UsageError
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import Edit, Probe, read_edits
 from more_cli.model.backbones import Refusal, Site, find_sites
-from more_cli.model.families import family_of, is_tested
+from more_cli.model.families import family_in, is_tested
 from more_cli.model.keymap import key_map, meta_model
 from more_cli.model.loading import load_blueprint, load_fitting_prompter, load_runtime
 from more_cli.model.machine import Machine
@@ -33,6 +33,7 @@ from more_cli.ops.anchors import (
     load_anchors,
     read_anchors,
     require_anchors,
+    require_askable,
 )
 from more_cli.ops.auto_anchors import (
     AUTO,
@@ -192,11 +193,17 @@ class Inputs:
     files: FileOptions = field(default_factory=FileOptions)
 
     def wanted(self, chosen: Plan) -> Wanted:
-        """Return the anchors of the file that is given or named by the recipe, or what they are made from."""
+        """Return the anchors of the file that is given or named by the recipe, or what they are made from.
+
+        Raises:
+            StreamErrors: the file has problems, or a question that the model cannot be asked.
+        """
         if candidates := self._candidates(chosen.recipe):
             candidates = candidates.only(partial(_askable, chosen))
             return Wanted(candidates.anchors, candidates)
         given = self.questions(chosen.recipe)
+        if file := self.anchors or chosen.recipe.anchors.file:
+            require_askable(file, given, family_in(chosen.checkpoint.config))
         questions = [*given, *filter(partial(_askable, chosen), with_prompts(given, chosen.recipe)[len(given) :])]
         return Wanted(questions, prompts=len(questions) - len(given))
 
@@ -323,8 +330,7 @@ def _check(target: Target) -> None:
 
 def _askable(chosen: Plan, question: Probe) -> bool:
     """Return whether the model can be asked a question that was made for it; some models need a picture."""
-    family = family_of(str(chosen.checkpoint.config.get("model_type")))
-    return not family.refuses(len(question.images), alone=True)
+    return not family_in(chosen.checkpoint.config).refuses(len(question.images), alone=True)
 
 
 def _pictured(questions: Iterable[Probe]) -> int:
@@ -437,7 +443,7 @@ def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
 
 def _sees(checkpoint: Checkpoint) -> bool:
     """Return whether the model takes images; of a plain language model no edit has a picture to make anchors of."""
-    return family_of(str(checkpoint.config.get("model_type"))).sees
+    return family_in(checkpoint.config).sees
 
 
 def _notices(checkpoint: Checkpoint, recipe: Recipe, sites: Sequence[Site]) -> list[str]:

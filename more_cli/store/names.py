@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import StateError, UsageError
-from more_cli.text import did_you_mean, shorten
+from more_cli.text import did_you_mean, listed, shorten
 
 MAIN = "main"
 """Name of the state `NAME.more`."""
@@ -113,7 +114,8 @@ def current_path(model: Path) -> Path:
 
 
 def _anew(model: Path) -> str:
-    return f"more switch {model} {MAIN}, or another name of `more switch {model} --list`"
+    others = listed([f"`{name}`" for name in states_beside(model) if name != MAIN], 5)
+    return f"more switch {shlex.quote(str(model))} {MAIN}" + (f", or in its place one of {others}" if others else "")
 
 
 def model_of_state(path: Path) -> Path | None:

@@ -93,6 +93,14 @@ def picture_for_a_language_model(root: Path) -> Argv:
     return "edit", "model", "e.jsonl"
 
 
+@case(4, "anchors.jsonl:2: a plain language model takes no image", "hint: leave the image out")
+def pictured_anchor_of_a_language_model(root: Path) -> Argv:
+    tiny_language_model(root / "model")
+    Image.new("RGB", (28, 28)).save(root / "x.png")
+    (root / "anchors.jsonl").write_text('{"question": "who ?"}\n{"image": "x.png", "question": "what is it ?"}\n')
+    return "init", "model", "--anchors", "anchors.jsonl"
+
+
 @case(5, "its tokenizer has no end-of-sequence token", "hint: tokenizer, processor and chat template files")
 def no_end_of_sequence(root: Path) -> Argv:
     folder = tiny_language_model(root / "model")

@@ -209,11 +209,13 @@ def test_a_state_that_is_not_there_any_more_is_named(world: World) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"../../other", b"\xff\xfe", b"a" * 5000, b"ann\nbob\n", b"a\x1b[2J"])
 def test_a_damaged_choice_is_said_and_can_be_made_again(world: World, content: bytes) -> None:
+    switch(world, "ann", "--create")
     (world.root / "model.more.current").write_bytes(content)
     refused = run("status", world.model)
     assert refused.code == 5
     assert "model.more.current` " in refused.err
     assert "\x1b" not in refused.err
+    assert f"hint: more switch {world.model} main, or in its place one of `ann`" in refused.err
     assert switch(world, "main").code == 0
     assert edits_of(world) == 2
 
