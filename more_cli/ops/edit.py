@@ -54,6 +54,10 @@ EVERY = ("all", "anew")
 """Values of `consolidate` that mean all edits, also those of earlier runs."""
 LINES = "edits"
 """Name of a stream that is in memory, in messages and in the ledger."""
+NEW_PROBES = (
+    "new probes of {} are not scored: an edit keeps those that it was applied with; "
+    "`more eval --probes FILE` asks others"
+)
 
 
 @dataclass
@@ -193,6 +197,8 @@ class _Run:
     listener: Listener
     runtime: Runtime | None = None
     """The model, if it is loaded already."""
+    unscored: int = 0
+    """Applied edits of the stream whose lines have probes that the ledger does not know."""
 
     def go(self, source: list[Edit] | Prefetch[Edit | Problem]) -> EditReport:
         """Apply a whole file, or a stream as it arrives."""
@@ -234,6 +240,8 @@ class _Run:
             report.run.drift = known_drift(session.ledger, session.state.meta)
             if not report.total and not stop.asked:
                 report.notes.append("no edit arrived")
+            if self.unscored:
+                report.notes.append(NEW_PROBES.format(counted(self.unscored, "line")))
             if session.unwritten and not stop.asked:
                 report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
         report.wall_seconds = time.monotonic() - started
@@ -328,6 +336,7 @@ class _Run:
                 yield edit
             else:
                 report.skipped += 1
+                self.unscored += _has_new_probes(edit, known)
                 if edit.id in session.ledger.reverted:
                     report.reverted.append(edit.id)
                 self.listener.edited(known, statuses[edit.id], new=False)
@@ -395,6 +404,15 @@ def _prepare(session: Session, item: Edit | Problem) -> None:
         request = EditRequest.of(item)
         with suppress(DataError):
             session.runtime.prepare(request.query, request.target)
+
+
+def _has_new_probes(edit: Edit, known: Entry) -> bool:
+    """Return whether a line has a probe that the ledger, which keeps those it was applied with, does not know."""
+    asked = {*edit.rephrases, *(image.sha256 for image in edit.image_rephrases)}
+    asked |= {probe.question for probe in (*edit.locality, *edit.portability)}
+    kept = {*known.rephrases, *known.image_rephrases}
+    kept |= {probe.question for probe in (*known.locality, *known.portability)}
+    return not asked <= kept
 
 
 def _refuse_other_recipe(session: Session, options: EditOptions) -> None:

@@ -130,6 +130,18 @@ def test_a_finished_stream_is_not_applied_again_and_the_model_is_not_loaded(
     assert (sidecar.read_bytes(), world.entries(sidecar)) == (before, ledger)
 
 
+def test_new_probes_of_an_applied_line_are_said_to_be_ignored(world: World, tmp_path: Path) -> None:
+    sidecar, path = tmp_path / "s.more", world.edits(2, "probed.jsonl")
+    run("edit", world.model, path, "--state", sidecar, *QUICK)
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    again = run("edit", world.model, world.write(lines, "again.jsonl"), "--state", sidecar)
+    assert "new probes" not in again.err
+    lines[1] |= {"rephrases": [*lines[1].get("rephrases", []), "asked in another way ?"]}
+    again = run("edit", world.model, world.write(lines, "again.jsonl"), "--state", sidecar)
+    assert "new probes of 1 line are not scored: an edit keeps those that it was applied with" in again.err
+    assert "2 skipped" in again.out
+
+
 def test_the_state_alone_is_rebuilt_from_the_ledger(world: World, undisturbed: bytes, tmp_path: Path) -> None:
     sidecar = tmp_path / "s.more"
     world.edit(*QUICK, "--state", sidecar)
