@@ -170,12 +170,14 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
     assert written[5:] == [(chosen, ["a", "b"]) for chosen in [*least_sure, *least_sure]]
 
 
-def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
+@pytest.mark.parametrize(("share", "rounds"), [(1.0, 6), (0.5, 12)])
+def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing(share: float, rounds: int) -> None:
     written = []
 
     class Stuck:
         margin = 2.0
         recipe = load_recipe("default")
+        attempt = Attempt(max_step=share)
 
         def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
             return {number: SimpleNamespace(margin=-1.0) for number in numbers}
@@ -195,7 +197,7 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing() -> None:
             return ""
 
     assert consolidate(range(1, 41), Stuck(), Joint(rounds=16, size=16)) == list(range(1, 41))
-    assert written == [16, 16, 8] * 6, "six rounds"
+    assert written == [16, 16, 8] * rounds
 
 
 @pytest.mark.parametrize("together", [{"batch": True}, {"consolidate": "all"}, {"consolidate": "anew"}], ids=str)

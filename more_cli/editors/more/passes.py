@@ -51,11 +51,9 @@ class Attempt:
         known = {id(anchor) for anchor in self.harmed}
         self.harmed += [anchor for anchor in harmed if id(anchor) not in known]
 
-    def halve(self, harmed: Iterable[Anchor]) -> None:
-        """Take half the steps from now on, and train on these anchors too."""
-        self.harmed += harmed
-        self.max_step /= 2
-        self.next_step = self.max_step
+    def limit(self, share: float) -> None:
+        """Take at most this share of every step from now on."""
+        self.max_step = self.next_step = share
 
 
 @dataclass
@@ -131,7 +129,8 @@ class Passes:
         attempt = self.attempt
         if harmed:
             self.model.sites.restore(attempt.start)
-            attempt.halve(moved.anchor for moved in harmed)
+            attempt.train_on(moved.anchor for moved in harmed)
+            attempt.limit(attempt.max_step / 2)
             self.tally.undo_writes()
         attempt.start, attempt.next_step = self.model.sites.snapshot(), attempt.max_step
         self.last.forget_steps()
