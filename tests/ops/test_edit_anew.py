@@ -17,11 +17,12 @@ from more_cli.api import open_model
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Attempt, Passes
+from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
-from support.helpers import World, at_call, die, forks, in_child, run, tree
+from support.helpers import World, at_call, die, forks, in_child, line, run, tree
 from support.refused import assert_refused
 
 JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
@@ -60,6 +61,23 @@ def test_all_edits_are_written_together_from_nothing(world: World) -> None:
     assert [number for number, _ in last["looks"]] == [1, 2, 3, 4, 5]
     assert run("eval", world.model, "--json").json["metrics"]["rel.tf_exact"]["value"] == 1.0
     assert "5 edits written anew" in run("log", world.model).out
+
+
+def test_all_anew_takes_at_most_half_a_step_and_a_batch_whole_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares, write = list[float](), Sites.write
+
+    def spy(sites: Sites, before: Snapshot, steps: dict[str, Any], share: float = 1.0) -> None:
+        shares.append(share)
+        write(sites, before, steps, share)
+
+    monkeypatch.setattr(Sites, "write", spy)
+    assert world.edit("--consolidate", "anew").code == 0
+    assert max(shares) == 0.5
+    shares.clear()
+    world.edit("--batch", edits=world.write([line(5)], "later.jsonl"))
+    assert max(shares) == 1.0
 
 
 def test_a_consolidation_needs_no_file_of_edits(world: World) -> None:

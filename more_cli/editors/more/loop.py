@@ -45,8 +45,8 @@ EARLY, MOST = 6, 0.9
 still fails. On a weak small model all failed after 6 rounds and 79 % after 16; on two models where at most 15 % failed
 in the end, 77 and 70 % did after 6."""
 ANEW = 0.5
-"""Largest share of a step that is written when all edits are written anew. On three small models with 1,000 edits it kept
-answers without a picture at 97 % or more, where whole steps fell to 92 % on one; it costs a third more."""
+"""Largest share of a step that is written when all edits are written anew. On three small models with 1,000 edits it
+kept answers without a picture at 97 % or more, where whole steps fell to 92 % on one; it costs a third more."""
 TOO_FEW = "fewer edits are right than before"
 HARM = "it moved a watched anchor too far"
 
