@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,6 +116,11 @@ def shorten(text: str, limit: int = 60) -> str:
     """Return ``text`` for a message: one printable line of at most ``limit`` characters."""
     line = "".join(letter if letter.isprintable() else "�" for letter in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def quoted(word: object) -> str:
+    """Return a word as it is typed in a shell, such as a path with a blank in it."""
+    return shlex.quote(str(word))
 
 
 def nats(limit: float) -> str:

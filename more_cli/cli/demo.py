@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.scores import estimate_cells
-from more_cli.text import counted, verb
+from more_cli.text import counted, quoted, verb
 
 if TYPE_CHECKING:
     from more_cli.demo.run import DemoReport
@@ -50,7 +49,7 @@ def demo(
     from more_cli.demo.run import is_finished, run_demo
 
     if is_finished(folder) and not force:
-        _leave(output, folder, f"more eval {_typed(folder / 'llava')}", f"more demo {_typed(folder)} --force")
+        _leave(output, folder, f"more eval {quoted(folder / 'llava')}", f"more demo {quoted(folder)} --force")
         return
     with output.progress() as progress:
         report = run_demo(folder, force=force, progress=progress)
@@ -65,12 +64,12 @@ def _write_files(output: Output, folder: Path, force: bool) -> None:
     from more_cli.outputs.evaluations import DemoFilesOutput
 
     if (folder / FILES).is_file() and not force:
-        _leave(output, folder, f"cd {_typed(folder)}", f"more demo --files {_typed(folder)} --force")
+        _leave(output, folder, f"cd {quoted(folder)}", f"more demo --files {quoted(folder)} --force")
         return
     write_files(folder, force=force)
     output.json(DemoFilesOutput(folder=folder, written=True))
     output.line(f"wrote {folder}: llava/, images/, edits.jsonl, anchors.jsonl, regression.jsonl")
-    output.line(f"next: cd {_typed(folder)}")
+    output.line(f"next: cd {quoted(folder)}")
 
 
 def _leave(output: Output, folder: Path, go_on: str, anew: str) -> None:
@@ -79,10 +78,6 @@ def _leave(output: Output, folder: Path, go_on: str, anew: str) -> None:
 
     output.json(DemoFilesOutput(folder=folder, written=False))
     output.line(f"{folder} is there from an earlier demo: `{go_on}` goes on with it, `{anew}` replaces it")
-
-
-def _typed(path: Path) -> str:
-    return shlex.quote(str(path))
 
 
 def _show_demo(output: Output, report: DemoReport) -> None:
@@ -123,7 +118,7 @@ def _show_demo(output: Output, report: DemoReport) -> None:
         named = f": {', '.join(lost)}" if lost else ""
         output.line(f"merged into {report.merge.out}: {counted(len(lost), 'edit')} lost to rounding{named}")
     output.line(f"{report.wall_seconds:.0f} s; all files are in {report.folder}")
-    model = _typed(report.folder / "llava")
+    model = quoted(report.folder / "llava")
     output.line(
         f"next: more eval {model} --report demo.html shows every answer; docs/tutorial.md corrects your own model"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import shlex
 import stat
 import sys
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from more_cli.model.machine import Machine
 from more_cli.options import EditOptions, FeedOptions, HubOptions, TrackOptions, given
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
-from more_cli.text import counted, listed
+from more_cli.text import counted, listed, quoted
 
 if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
@@ -144,7 +143,7 @@ def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed
     if target.model.is_file():
         raise UsageError(
             f"missing argument MODEL: `{target.model}` is no folder",
-            f"type: more edit MODEL {shlex.quote(str(target.model))}",
+            f"type: more edit MODEL {quoted(target.model)}",
         )
     if options.consolidate not in ("all", "anew") or source.watch or source.idle is not None:
         raise UsageError("missing argument EDITS", "name a JSON Lines file, or - for standard input")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 from collections.abc import Sequence, Sized
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ from more_cli.cli.output import fail
 from more_cli.cli.words import names_model
 from more_cli.errors import MoreError, ResourceError, UsageError
 from more_cli.files import FULL
-from more_cli.text import did_you_mean, shorten
+from more_cli.text import did_you_mean, quoted, shorten
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
@@ -104,7 +103,7 @@ def _second_word(command: str, words: Sequence[str]) -> str:
     model, other = sorted(words, key=names_model, reverse=True)
     if command == "more eval" and not os.path.isfile(other):
         return ""
-    return f"{command} {shlex.quote(model)} {_SECOND[command]} {shlex.quote(other)}"
+    return f"{command} {quoted(model)} {_SECOND[command]} {quoted(other)}"
 
 
 def _options_of(group: Any, name: str) -> set[str]:

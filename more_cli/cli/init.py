@@ -18,7 +18,7 @@ from more_cli.model.machine import Machine
 from more_cli.options import FileOptions, HubOptions, RecipeOptions
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, quoted
 
 if TYPE_CHECKING:
     from more_cli.ops.init import InitReport, Plan
@@ -96,7 +96,7 @@ def _refuse_anchors(model: Path, anchors: str | None, source: Path | None, *, no
     if none and anchors is not None:
         raise UsageError("`--anchors` and `--no-anchors` exclude each other", "leave one of them out")
     if anchors == AUTO and source is None:
-        hint = f"name a file of edits or a folder of pictures: more init {model} --anchors {AUTO} edits.jsonl"
+        hint = f"name a file of edits or a folder of pictures: more init {quoted(model)} --anchors {AUTO} edits.jsonl"
         raise UsageError(f"`--anchors {AUTO}` makes anchors from edits or pictures, and none are named", hint)
     if anchors != AUTO and source is not None:
         raise UsageError(f"`{source}` is read with `--anchors {AUTO}` only", f"add --anchors {AUTO}, or leave it out")

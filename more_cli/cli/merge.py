@@ -15,7 +15,7 @@ from more_cli.cli.words import refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import MergeOptions
 from more_cli.store.target import locate
-from more_cli.text import counted, verb
+from more_cli.text import counted, quoted, verb
 
 if TYPE_CHECKING:
     from more_cli.ops.folding import Verification
@@ -119,4 +119,4 @@ def _show_held(output: Output, report: MergeReport, result: Verification) -> Non
         output.note(f"did not hold beside the quantised weights either: {', '.join(report.not_held)}")
     if result.lost:
         output.note(f"lost beside full-precision weights: {', '.join(result.lost)}")
-        output.note(f"hint: correct these there: more edit {report.out} STREAM")
+        output.note(f"hint: correct these there: more edit {quoted(report.out)} STREAM")

@@ -18,7 +18,7 @@ from more_cli.errors import UsageError
 from more_cli.store.names import named_path
 from more_cli.store.project import settings_for
 from more_cli.store.target import locate, model_here
-from more_cli.text import counted
+from more_cli.text import counted, quoted
 
 if TYPE_CHECKING:
     from more_cli.ops.switch import SwitchReport
@@ -62,7 +62,7 @@ def switch(
 
     model, name = _model_and_name(words or [])
     if list_ and (create or name is not None):
-        raise UsageError("`--list` goes with no name and no `--create`", f"type: more switch {model} --list")
+        raise UsageError("`--list` goes with no name and no `--create`", f"type: more switch {quoted(model)} --list")
     if create and name is None:
         raise UsageError("`--create` needs the name of the new state", f"type: {USAGE} --create")
     report = listed(model) if name is None else make(locate(model, state), name) if create else run(model, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import UsageError
 from more_cli.store.names import known_state, names_state, sidecar_path
 from more_cli.store.target import Target, locate, model_here
+from more_cli.text import quoted
 
 
 def locate_among(words: Sequence[str], state: Path | None, usage: str) -> tuple[Target, list[str]]:
@@ -70,7 +70,7 @@ def refuse_swapped(model: object, others: Iterable[object], usage: str) -> None:
     for other in map(str, others):
         if os.path.isfile(os.path.join(other, CONFIG)):
             what = f"`{other}` is a checkpoint folder, and stands where `{model}` should"
-            raise UsageError(what, f"type: {usage.format(shlex.quote(other), shlex.quote(str(model)))}")
+            raise UsageError(what, f"type: {usage.format(quoted(other), quoted(model))}")
 
 
 def names_model(word: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from more_cli.inputs.label_studio import FORM as LABEL_STUDIO
 from more_cli.inputs.label_studio import is_task
 from more_cli.inputs.records import Record, opened, records
 from more_cli.inputs.tables import table_form, table_rows
+from more_cli.text import quoted
 
 ROWS = "JSON rows"
 
@@ -24,7 +24,7 @@ def form_of(record: Mapping[str, Any]) -> str:
 
 def needs_conversion(name: str, form: str) -> DataError:
     """Return the error of `more edit` for a file of another form."""
-    file = "FILE" if name.startswith("<") else shlex.quote(name)
+    file = "FILE" if name.startswith("<") else quoted(name)
     return DataError(f"{name} is {form}: more convert {file} -o edits.jsonl")
 
 

@@ -17,7 +17,7 @@ from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError, UsageError
 from more_cli.progress import Progress
 from more_cli.store.state import SiteRecord
-from more_cli.text import shorten
+from more_cli.text import quoted, shorten
 
 if TYPE_CHECKING:
     from more_cli.model.keymap import KeyMap
@@ -41,7 +41,8 @@ def refuse_misuse(edited: Checkpoint, into: Path | None) -> None:
     if edited.scheme is not None and into is None:
         what = f"`{edited.path}` is quantised to {edited.scheme}: merged into its weights, edits would be rounded away"
         hint = (
-            f"more merge {edited.path} -o OUT --into BASE, where BASE is the full-precision checkpoint it was made from"
+            f"more merge {quoted(edited.path)} -o OUT --into BASE, where BASE is the full-precision checkpoint that it "
+            "was made from"
         )
         raise UsageError(what, hint)
     if edited.scheme is None and into is not None:

@@ -6,7 +6,6 @@ of the folder. Lines that were added later are not signed, those before them sti
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +35,7 @@ from more_cli.store.statement import (
 from more_cli.store.target import Target
 from more_cli.system import ssh
 from more_cli.system.ssh import Signer
-from more_cli.text import counted, listed, shorten
+from more_cli.text import counted, listed, quoted, shorten
 
 SHOWN = 5
 """Most files that one error names."""
@@ -221,9 +220,7 @@ def folder_signature(folder: Path, signers: Path | None, *, deep: bool, progress
         actual = _hashes(folder, [name for name in said if name in there], progress)
         flaws += [f"`{shorten(name)}` has changed" for name, sha256 in actual.items() if said[name] != sha256]
     if flaws:
-        hint = (
-            f"copy the folder again or, if it is sound, sign it again: more sign {shlex.quote(str(folder))} --key KEY"
-        )
+        hint = f"copy the folder again or, if it is sound, sign it again: more sign {quoted(folder)} --key KEY"
         raise StateError(f"since {signer} signed: {listed(flaws, SHOWN, '; ')}", hint)
     return signer
 

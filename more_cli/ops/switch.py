@@ -28,7 +28,7 @@ from more_cli.store.names import (
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, load_meta, open_state
 from more_cli.store.target import Target
-from more_cli.text import shorten
+from more_cli.text import quoted, shorten
 
 LINKED = ("images", "snapshots", "cache")
 """Folders of files that are never changed once written: a copy shares them."""
@@ -107,7 +107,7 @@ def create(source: Target, name: str) -> SwitchReport:
     model = source.model
     new = Target(model, _free_path(model, name))
     if new.sidecar.exists() and (current_name(model) == name or not _alike(new, source)):
-        raise UsageError(f"`{model}` has a state `{name}` already", f"more switch {model} {name}")
+        raise UsageError(f"`{model}` has a state `{name}` already", f"more switch {quoted(model)} {name}")
     state = open_state(source.sidecar)
     replay_start(state, Ledger(source.folder), source.sidecar)  # raises unless they fit together
     open_base(source, state)  # raises for a state of another base

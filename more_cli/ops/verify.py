@@ -7,7 +7,6 @@ of the edits: it applies all of them again.
 from __future__ import annotations
 
 import re
-import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +47,7 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
 from more_cli.system import ssh
-from more_cli.text import counted, listed, shorten, verb
+from more_cli.text import counted, listed, quoted, shorten, verb
 
 SHOWN = 5
 """Largest number of problems that the line of one check lists."""
@@ -247,7 +246,7 @@ def _signed_folder(
     edits = carried_signature(state, values, signers) if state else ""
     signer = folder_signature(folder, signers, deep=deep, progress=progress)
     if signer is None:
-        command = f"more sign {shlex.quote(str(folder))} --key KEY"
+        command = f"more sign {quoted(folder)} --key KEY"
         what = f"the files of `{folder}` are not signed" + (f", only {edits}" if edits else "")
         return _not_signed(what, command, demanded=signers is not None)
     compared = "all files" if deep else "all files (--deep compares their bytes)"

@@ -9,7 +9,6 @@ import ast
 import difflib
 import inspect
 import re
-import shlex
 import tomllib
 import types
 import typing
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from more_cli.errors import UsageError
-from more_cli.text import shorten
+from more_cli.text import quoted, shorten
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -284,7 +283,7 @@ def _example(name: str, key: Key, typed: Sequence[str]) -> str:
         return ""
     given = {setting.partition("=")[0].strip() for setting in typed}
     if name in given:
-        return f"for example --set {shlex.quote(f'{name}={spelled(key.default)}')};"
+        return f"for example --set {quoted(f'{name}={spelled(key.default)}')};"
     return f"for example {name} = {spelled(key.default)};"
 
 

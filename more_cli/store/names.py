@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import StateError, UsageError
-from more_cli.text import did_you_mean, listed, shorten
+from more_cli.text import did_you_mean, listed, quoted, shorten
 
 MAIN = "main"
 """Name of the state `NAME.more`."""
@@ -115,7 +114,7 @@ def current_path(model: Path) -> Path:
 
 def _anew(model: Path) -> str:
     others = listed([f"`{name}`" for name in states_beside(model) if name != MAIN], 5)
-    return f"more switch {shlex.quote(str(model))} {MAIN}" + (f", or in its place one of {others}" if others else "")
+    return f"more switch {quoted(model)} {MAIN}" + (f", or in its place one of {others}" if others else "")
 
 
 def model_of_state(path: Path) -> Path | None:
@@ -148,7 +147,7 @@ def known_state(model: Path, name: str, advice: str = "") -> Path:
     """
     known = states_beside(model)
     if name not in known:
-        hint = f"{did_you_mean(name, known)} `more switch {model} --list` lists them".lstrip()
+        hint = f"{did_you_mean(name, known)} `more switch {quoted(model)} --list` lists them".lstrip()
         raise UsageError(f"`{model}` has no state `{shorten(name)}`", hint + advice)
     return _from_here(known[name])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.store.names import current_file, current_path, file_of, model_of_state, names_state, sidecar_path
 from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
+from more_cli.text import quoted
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Target:
         usual = sidecar_path(self.model)
         with suppress(MoreError):
             usual = usual_path(self.model)
-        state = "" if self.sidecar == usual else f" --state {shlex.quote(str(self.sidecar))}"
+        state = "" if self.sidecar == usual else f" --state {quoted(self.sidecar)}"
         model = f"./{self.model}" if str(self.model).startswith("-") else str(self.model)  # no option
-        return f"{shlex.quote(model)}{state}"
+        return f"{quoted(model)}{state}"
 
     @property
     def folder(self) -> Path:

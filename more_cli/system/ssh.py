@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from more_cli.errors import StateError, UsageError
+from more_cli.text import quoted
 
 NAMESPACE: Final = "more-ledger@1"
 """What a signature is for: one that a key made for git or for a file does not count."""
@@ -67,7 +67,7 @@ def sign(data: bytes, key: Path) -> bytes:
         if "load public key" in reason:  # what ssh-keygen says of any file that is not a key
             raise UsageError(f"`{key}` is not an SSH key", hint)
         if "passphrase" in reason:
-            hint = f"the ssh-agent can: type ssh-add {shlex.quote(str(key))}, then pass its public key, {key}.pub"
+            hint = f"the ssh-agent can: type ssh-add {quoted(key)}, then pass its public key, {key}.pub"
         raise UsageError(f"`{key}` cannot sign: {reason}", hint)
     return done.stdout
 

@@ -207,6 +207,12 @@ def test_a_state_that_is_not_there_any_more_is_named(world: World) -> None:
     assert edits_of(world) == 2
 
 
+def test_a_hint_can_be_pasted_where_a_path_has_blanks(world: World) -> None:
+    blank = world.root.rename(world.root.with_name("two words"))
+    refused = run("switch", blank / "model", "zz")
+    assert f"`more switch '{blank}/model' --list` lists them" in refused.err
+
+
 @pytest.mark.parametrize("content", [b"", b"../../other", b"\xff\xfe", b"a" * 5000, b"ann\nbob\n", b"a\x1b[2J"])
 def test_a_damaged_choice_is_said_and_can_be_made_again(world: World, content: bytes) -> None:
     switch(world, "ann", "--create")
