@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.editors.registry import EDITORS
+from more_cli.editors.registry import EDITORS, editor_names, entry_of
 from more_cli.system.plugins import installed
 
 EDITOR = '''
@@ -48,6 +48,8 @@ class Packages:
 @contextmanager
 def outsiders(folder: Path) -> Iterator[Packages]:
     """Put a folder of packages on the path; afterwards nothing of them is known."""
+    for name in editor_names():  # a module that is imported first in here would not register its editor again
+        entry_of(name)
     before = dict(EDITORS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
