@@ -64,7 +64,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if error.errno in _NOT_WRITABLE:
-            hint = "name a writable path with `--state FILE` (state) or `-o OUT` (output)"
+            hint = "make its folder writable, or name another path: `--state FILE` for a state, `-o OUT` for an output"
             raise StateError(f"`{path}` is not writable: {reason}", hint) from error
         if error.errno in FULL:
             hint = "free some space, then run the same command again"

@@ -18,7 +18,7 @@ from more_cli.cli.failures import EDITS_FAILED, INTERRUPTED
 from more_cli.cli.hub import fetched
 from more_cli.cli.init import ARRIVING, show_new
 from more_cli.cli.output import ROWS, Output
-from more_cli.cli.project import recipe_of
+from more_cli.cli.project import anchors_named, recipe_of
 from more_cli.cli.records import command
 from more_cli.cli.tracked import finish_edits, start_edits, tracked, tracks_edits
 from more_cli.cli.words import refuse_swapped
@@ -110,7 +110,7 @@ def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
     if target.sidecar.exists():
         return options
     project = settings_for(target.model)
-    anchors = project["anchors"].value if options.anchors and "anchors" in project else None
+    anchors = anchors_named(project) if options.anchors else None
     return replace(options, recipe=options.recipe or recipe_of(project), anchors_file=anchors)
 
 

@@ -10,7 +10,7 @@ import typer
 from more_cli.cli import options as opt
 from more_cli.cli.hub import fetched
 from more_cli.cli.output import Output
-from more_cli.cli.project import recipe_of
+from more_cli.cli.project import anchors_named, recipe_of
 from more_cli.cli.records import command
 from more_cli.cli.words import refuse_swapped
 from more_cli.errors import UsageError
@@ -79,8 +79,8 @@ def init(
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
     target = locate(*fetched(output, model, state, hub))
     project = settings_for(target.model)
-    if "anchors" in project and not (anchors or source or no_anchors):
-        anchors = str(project["anchors"].value)
+    if not (anchors or source or no_anchors) and (path := anchors_named(project)):
+        anchors = str(path)
     _refuse_anchors(model, anchors, source, none=no_anchors)
     file = Path(anchors) if anchors and source is None else None
     inputs = Inputs(file, source, arriving=not (anchors or no_anchors), calibrate=calibrate, files=files)

@@ -98,6 +98,23 @@ def recipe_of(project: Settings) -> str | None:
     return str(found.value)
 
 
+def anchors_named(project: Settings) -> Path | None:
+    """Return the anchors file of `more.toml`.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if (found := project.get("anchors")) is None:
+        return None
+    from more_cli.inputs.records import not_found
+
+    path: Path = found.value
+    if not path.exists():
+        with blamed_on(found):
+            raise not_found(path)
+    return path
+
+
 @dataclass(frozen=True)
 class InForce:
     """A setting and where it comes from."""

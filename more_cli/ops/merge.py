@@ -19,7 +19,7 @@ from more_cli.checkpoint.copying import Patch
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import Copied, copy_patched
 from more_cli.checkpoint.reader import fingerprint
-from more_cli.errors import FailedEditsError, ResourceError, StateError
+from more_cli.errors import FailedEditsError, ResourceError, StateError, UsageError
 from more_cli.files import FULL, check_free, disk_errors, replacing_directory, sha256_file
 from more_cli.ops.merge_source import Source, refuse_misuse, source_of
 from more_cli.ops.provenance import PROVENANCE, own_names, write_provenance
@@ -86,11 +86,14 @@ def merge(
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
-        UsageError: `out` is the base, or exists and may not be replaced; or `into` is missing or not needed.
+        UsageError: `out` is the base, or exists and may not be replaced; `into` is missing or not needed; or a seed is
+            given, and nothing is drawn.
         FailedEditsError: an edit does not stand, and all are required.
         ResourceError: not enough disk.
     """
     options = options or MergeOptions()
+    if options.seed and options.rounding == "nearest":
+        raise UsageError("`--seed` is of stochastic rounding", "add --rounding stochastic, or leave --seed out")
     for base in filter(None, (target.model, options.into)):
         replace(target, model=base).protect_from(out)
     edited = open_checkpoint(target.model)

@@ -179,6 +179,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     folds = values.get("folds", [])
     if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
         raise StateError(f"`{path}` does not list the edited tensors", _AGAIN)
+    if type(values.get("edits")) is not int or not isinstance(values.get("ledger_head"), str):
+        raise StateError(f"`{path}` does not say which edits were written", _AGAIN)
     return values
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory
 from more_cli.ops.base import open_base
@@ -64,9 +65,12 @@ def listed(model: Path, *, created: bool = False) -> SwitchReport:
     """Return the states beside a checkpoint, and which one is in use.
 
     Raises:
-        StateError: the file that says which one is damaged.
+        StateError: the file that says which one is damaged, or there are no states, and no checkpoint either.
     """
-    states = [_described(name, path) for name, path in states_beside(model).items()]
+    found = states_beside(model)
+    if not found:
+        require_checkpoint(model)
+    states = [_described(name, path) for name, path in found.items()]
     return SwitchReport(model, current_name(model), states, created)
 
 
@@ -85,11 +89,13 @@ def switch(model: Path, name: str) -> SwitchReport:
 
     Raises:
         UsageError: there is none.
-        StateError: the folder is not writable.
+        StateError: the folder is not writable, or there are no states, and no checkpoint either.
     """
-    if name != MAIN:  # back to `main` always leads, also where it has no state yet
+    if name != MAIN:
         advice = f"; --create makes `{name}` as a copy of the one in use" if is_name(name) else ""
         known_state(model, name, advice)
+    elif not states_beside(model):  # back to `main` leads where it has no state yet, but only beside a checkpoint
+        require_checkpoint(model)
     _write_current(model, name)
     return listed(model)
 

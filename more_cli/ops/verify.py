@@ -180,7 +180,7 @@ def _verify_state(report: VerifyReport, machine: Machine, signers: Path | None, 
 
 def _origin(folder: Path) -> tuple[str, dict[str, Any]]:
     values = read_provenance(folder)
-    return f"{values.get('edits')} ledger lines up to {str(values.get('ledger_head'))[:16]}", values
+    return f"{counted(values['edits'], 'ledger line')} up to {values['ledger_head'][:16]}", values
 
 
 def _files(folder: Path, values: Mapping[str, Any], deep: bool) -> tuple[str, None]:

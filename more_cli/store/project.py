@@ -75,8 +75,8 @@ def _about(found: Settings, model: Path | None) -> Settings:
 
 
 @contextmanager
-def blamed_on(setting: Setting) -> Iterator[None]:
-    """Let an error in the block say that the value comes from this file.
+def blamed_on(setting: Setting | None) -> Iterator[None]:
+    """Let an error in the block say that the value comes from this file, if it comes from one.
 
     Raises:
         MoreError: of the same kind, with file and line.
@@ -84,6 +84,8 @@ def blamed_on(setting: Setting) -> Iterator[None]:
     try:
         yield
     except MoreError as error:
+        if setting is None:
+            raise
         raise type(error)(f"{setting.place}: {error.message}", error.hint) from None
 
 

@@ -13,7 +13,7 @@ from more_cli.checkpoint.hub import snapshot_folder
 from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.store.names import current_file, current_path, file_of, model_of_state, names_state, sidecar_path
 from more_cli.store.pin import read_pin
-from more_cli.store.project import settings_for
+from more_cli.store.project import blamed_on, settings_for
 from more_cli.text import quoted
 
 
@@ -117,7 +117,8 @@ def locate(model: Path | None, state: Path | None) -> Target:
     if model is not None:
         target = Target(model, state or usual_path(model))
         if state is None and not (model.exists() or target.sidecar.exists()):
-            require_checkpoint(model)  # a mistyped name is no checkpoint without a state
+            with blamed_on(project.get("model")):
+                require_checkpoint(model)  # a mistyped name is no checkpoint without a state
         return target
     if state is None and "state" in project:
         return locate(None, project["state"].value)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from more_cli.cli.app import main
-from support.helpers import QUICK, World, line, run, tree
+from support.helpers import QUICK, World, line, run, run_as_typed, tree
 
 KEYS = ["model", "state", "recipe", "gates", "anchors", "device"]
 
@@ -266,6 +266,22 @@ def test_a_value_that_cannot_be_used_is_blamed_on_the_file(
     assert refused.code == 2
     assert f"error: {said}" in refused.err
     assert "hint: " in refused.err
+
+
+@pytest.mark.parametrize("words", [("init",), ("edit", "e.jsonl")])
+def test_anchors_that_are_not_there_are_blamed_on_the_file(
+    world: World, elsewhere: Path, words: tuple[str, ...]
+) -> None:
+    project(elsewhere, '\nanchors = "no.jsonl"\n')
+    refused = run_as_typed(words[0], world.model, *words[1:], "--state", "new.more")
+    assert (refused.code, refused.err.splitlines()[0]) == (4, "error: more.toml:2: file not found: `no.jsonl`")
+
+
+@pytest.mark.parametrize("command", [("status",), ("init",), ("edit", "e.jsonl"), ("log",)])
+def test_a_checkpoint_that_is_not_there_is_blamed_on_the_file(elsewhere: Path, command: tuple[str, ...]) -> None:
+    project(elsewhere, '\nmodel = "llavaa"\n')
+    refused = run(*command)
+    assert (refused.code, refused.err.splitlines()[0]) == (5, "error: more.toml:2: llavaa: no such directory")
 
 
 def test_what_was_typed_takes_the_place_of_a_value_that_cannot_be_used(world: World, elsewhere: Path) -> None:

@@ -233,6 +233,12 @@ def test_the_surviving_part_of_an_update_is_reported(tmp_path: Path) -> None:
         assert fold["dtype"] == "bfloat16"
 
 
+def test_a_seed_without_stochastic_rounding_is_refused(world: World) -> None:
+    refused = merge(world, "--seed", "3")
+    assert (refused.code, (world.root / "out").exists()) == (2, False)
+    assert "`--seed` is of stochastic rounding\nhint: add --rounding stochastic, or leave --seed out" in refused.err
+
+
 def test_stochastic_rounding_is_right_on_average_and_the_same_for_a_seed(tmp_path: Path) -> None:
     world = edited(World(tmp_path, dtype="bfloat16", text_layers=1), 1)
     key, wanted = "multi_modal_projector.linear_1.weight", exact(world)

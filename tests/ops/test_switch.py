@@ -101,6 +101,15 @@ def test_without_links_images_are_copied(world: World, monkeypatch: pytest.Monke
     assert run("verify", world.model, "--deep").code == 0
 
 
+def test_a_folder_without_a_checkpoint_has_no_states(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for words in (("main",), ()):
+        refused = run("switch", tmp_path / "photos", *words)
+        assert refused.code == 5
+        assert f"error: {tmp_path / 'photos'}: an empty directory" in refused.err
+    assert tree(tmp_path) == {"photos": None}
+
+
 def test_a_named_state_comes_before_the_one_in_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     switch(world, "ann", "-c")
     world.edit(edits=world.write(LINES[2:], "more.jsonl"))
