@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from more_cli import files
 from more_cli.editors.memory import Memory
-from more_cli.editors.more import loop
+from more_cli.editors.more import joint
 from more_cli.editors.more.passes import Passes
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
@@ -164,7 +164,7 @@ def test_killed_at_any_step_of_a_compaction(whole: World, world: World, tmp_path
 @forks
 def test_a_signal_ends_a_compaction_at_once_and_the_next_call_makes_it(whole: World, world: World) -> None:
     def interrupted() -> Result:
-        at_call(1, [(loop, "consolidate")], lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        at_call(1, [(joint, "consolidate")], lambda *_: os.kill(os.getpid(), signal.SIGINT))
         return world.edit(*SETTINGS, "--no-anchors")
 
     assert in_child(interrupted) == 130
@@ -193,7 +193,7 @@ def test_it_is_undone_where_fewer_edits_hold(world: World, monkeypatch: pytest.M
     edit(world, "--limit", 1)
     before = ranks(world)
     wrong = iter([0, 1])
-    monkeypatch.setattr(loop.JointWrites, "_wrong", lambda joint: next(wrong))
+    monkeypatch.setattr(joint.JointWrites, "_wrong", lambda _: next(wrong))
     done = edit(world, "--limit", 2)
     assert "undone: fewer edits are right than before" in done.out
     assert ranks(world) == before

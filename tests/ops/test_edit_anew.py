@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from more_cli import files
 from more_cli.api import open_model
 from more_cli.editors.more.editor import Consolidated, MoreEditor
-from more_cli.editors.more.loop import HARM, TOO_FEW, Watch, consolidate
+from more_cli.editors.more.joint import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Attempt, Passes
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.ops.session import Session
@@ -173,7 +173,7 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
         def holds(self, score: SimpleNamespace) -> bool:
             return score.margin in learnt
 
-        def steps(self, chosen: list[int], *, fresh: bool) -> dict[str, object]:
+        def steps(self, chosen: list[int], *, rescore: bool) -> dict[str, object]:
             self.scores = self.score(chosen)
             return {}
 
@@ -206,7 +206,7 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing(share: floa
         def holds(self, score: SimpleNamespace) -> bool:
             return False
 
-        def steps(self, chosen: list[int], *, fresh: bool) -> dict[str, object]:
+        def steps(self, chosen: list[int], *, rescore: bool) -> dict[str, object]:
             self.scores = self.score(chosen)
             return {}
 

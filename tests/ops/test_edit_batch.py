@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from more_cli import files
-from more_cli.editors.more import loop
+from more_cli.editors.more import joint
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
@@ -67,7 +67,7 @@ def test_a_batch_whose_joint_writes_fail_ends_as_the_stream_does(world: World) -
 
 
 def test_a_few_that_do_not_hold_are_written_one_by_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "FEW", 1.0)
+    monkeypatch.setattr(joint, "FEW", 1.0)
     state = world.root / "few.more"
     assert run("init", world.model, *ONE_ROUND, "--state", state).code == 0
     done = world.edit("--state", state, "--batch", "--json")

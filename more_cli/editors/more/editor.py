@@ -20,7 +20,8 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.draws import watched_places
-from more_cli.editors.more.loop import JointWrites, admit, consolidate, learn
+from more_cli.editors.more.joint import JointWrites, admit, consolidate
+from more_cli.editors.more.loop import learn
 from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, Weights, new_record, principal_bases, rebuild_basis
@@ -128,19 +129,19 @@ class MoreEditor(Editor):
         return admit(request, self._passes(context))
 
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
-        """Score past edits and write those that fail; see `loop.consolidate`."""
+        """Score past edits and write those that fail; see `joint.consolidate`."""
         self._drop_replaced(context)
         passes = self._passes(context)
         rules = self.recipe.consolidation
         return self._consolidated(consolidate(numbers, passes, rules, progress=self.progress), passes)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
-        """Write past edits, of which the `new` ones were only admitted; see `loop.JointWrites.write`."""
+        """Write past edits, of which the `new` ones were only admitted; see `joint.JointWrites.write`."""
         joint = self._joint(numbers, new, context)
         return self._consolidated(joint.write(), joint.passes)
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
-        """Start over from the anchors, and write these past edits together; see `loop.JointWrites.write_anew`."""
+        """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
         joint, watched = self._joint(numbers, new, context), self._watched
         failing, undone = joint.write_anew(self._start_over)
         if undone:

@@ -224,18 +224,18 @@ class Passes:
         self.tally.passes += size
         self.tally.cost += size / 3
 
-    def steps(self, chosen: Sequence[int], *, fresh: bool = False) -> dict[str, Step]:
+    def steps(self, chosen: Sequence[int], *, rescore: bool = False) -> dict[str, Step]:
         """Return the steps of a write on these edits; conjugate to the last one only if that wrote the same edits.
 
-        `fresh` takes their scores from the pass that the gradient needs.
+        `rescore` takes their scores from the pass that the gradient needs.
         """
-        if fresh:
+        if rescore:
             self.scores = {}
-        loss = self.gradient(chosen, fresh=fresh)
+        loss = self.gradient(chosen, rescore=rescore)
         return self.model.sites.steps(loss, self.recipe, self.last.steps if self.last.edits == chosen else {})
 
     @timed("gradient")
-    def gradient(self, chosen: Sequence[int], *, fresh: bool = False) -> float:
+    def gradient(self, chosen: Sequence[int], *, rescore: bool = False) -> float:
         """Run the forward and backward pass of a write on these edits; return L = mean loss + KL(base || edited)."""
         runtime, tally = self.model.runtime, self.tally
         if self.one_pass:
@@ -244,21 +244,22 @@ class Passes:
         key = self.recipe.rehearsal.seed, self.context.number, tally.writes
         anchors = [*self.attempt.harmed, *draw_anchors(self.anchors, self.recipe.anchors.size, *key)]
         self.last.drifts = {}
-        samples = [self._encoded(number) for number in chosen]
+        edits = [self._encoded(number) for number in chosen]
         if self.wordings and self.context.number in chosen:
-            samples.append(self.wordings[(self.context.number + tally.writes) % len(self.wordings)])
-        targets = len(samples)
-        samples += [anchor.encoded for anchor in anchors]
+            edits.append(self.wordings[(self.context.number + tally.writes) % len(self.wordings)])
+        samples = [*edits, *(anchor.encoded for anchor in anchors)]
+        anchor_of: list[Anchor | None] = [*(None for _ in edits), *anchors]
         total, start = 0.0, 0
         for part in runtime.parts(samples, "backward"):
             scored = runtime.score(runtime.batch(part), record=True, add=start > 0)
-            edits = min(max(targets - start, 0), len(part))
-            if fresh and edits:
-                rows = edit_scores(scored[:edits], self.handicap)
-                self.scores |= dict(zip(chosen[start : start + edits], rows, strict=True))
-            loss = scored[:edits].nll(self.handicap).sum() / targets
-            if held := anchors[start + edits - targets :][: len(part) - edits]:
-                moved = drift(scored[edits:], held)
+            held = [anchor for anchor in anchor_of[start : start + len(part)] if anchor]
+            own = len(part) - len(held)  # edits come first
+            if rescore and own:
+                rows = edit_scores(scored[:own], self.handicap)
+                self.scores |= dict(zip(chosen[start : start + own], rows, strict=True))
+            loss = scored[:own].nll(self.handicap).sum() / len(edits)
+            if held:
+                moved = drift(scored[own:], held)
                 self.last.drifts |= dict(zip((anchor.question for anchor in held), moved.detach(), strict=True))
                 loss = loss + moved.sum() / len(anchors)
             total += runtime.backward(loss)
