@@ -96,7 +96,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     try:
         with disk_errors(path):
             mode = _mode(target if target.exists() else scratch)
-        yield scratch
+        with _full_disk_of(path):
+            yield scratch
         with disk_errors(path):
             with open(scratch, "rb+") as file:
                 os.chmod(scratch, mode)  # safetensors 0.8.0 writes 0600 and ignores the umask (its issue 782)
@@ -108,6 +109,18 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def _full_disk_of(path: Path) -> Iterator[None]:
+    """Let an error of a full disk that names no file name the output that is written in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            with disk_errors(path):
+                raise
+        raise
 
 
 @contextmanager
@@ -132,7 +145,8 @@ def replacing_directory(
         scratch = _beside(target, "part")
         scratch.mkdir()
     try:
-        yield scratch
+        with _full_disk_of(path):
+            yield scratch
         with disk_errors(path):
             _sync_tree(scratch)
             check_free(path, force, marker, own)  # the block may have taken an hour

@@ -94,7 +94,7 @@ class FileOptions:
 
     image_root: Path | None = option(
         None,
-        "Folder that image paths start from. [default: the folder of the file]",
+        "Folder that image paths start from. [default: the folder of the file; of a pipe, the current folder]",
         metavar="DIR",
         panel=FILES,
     )

@@ -113,6 +113,16 @@ def test_a_failing_step_is_reported_by_name_and_leaves_no_half(
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_full_disk_within_the_block_is_reported_by_the_name_of_the_output(tmp_path: Path) -> None:
+    for make in (replacing, lambda path: replacing_directory(path, False)):
+        with (
+            pytest.raises(ResourceError, match=f"cannot write `{tmp_path / 'a'}`: no space left"),
+            make(tmp_path / "a"),
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device")  # as `write` does: without a file name
+    assert os.listdir(tmp_path) == []
+
+
 @posix
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_killed_at_any_step_the_file_is_whole_and_the_next_writer_cleans_up(

@@ -29,7 +29,9 @@ _TAIL = 256
 class Feed(ABC):
     """A source of records that ends by itself or is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """Where image paths of its records start."""
         self._closed = threading.Event()
 
     @abstractmethod
@@ -48,7 +50,7 @@ class Pipe(Feed):
     """
 
     def __init__(self, stream: BinaryIO, name: str = "<stdin>") -> None:
-        super().__init__()
+        super().__init__(Path())  # not that of a FIFO: a shell makes it for `<(...)`, in a folder of its own
         self._stream = stream
         self.name = name
 
@@ -93,7 +95,7 @@ class Watch(Feed):
     def __init__(
         self, path: Path, idle: float | None = None, notify: Callable[[str], object] = lambda text: None
     ) -> None:
-        super().__init__()
+        super().__init__(path.parent)
         self.path = path
         self.idle = idle
         self._notify = notify

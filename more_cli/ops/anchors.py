@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonlines
 
-from more_cli.errors import StateError, StreamErrors, UsageError
+from more_cli.errors import ResourceError, StateError, StreamErrors, UsageError
 from more_cli.files import disk_errors, replacing, sha256_bytes
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
@@ -209,10 +209,10 @@ def keep_answers(cache: Path, anchors: Sequence[Anchor]) -> None:
 
 
 def write_cache(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Keep tensors that can be computed again, where the folder is writable."""
+    """Keep tensors that can be computed again, where the folder is writable and has space."""
     from safetensors.torch import save
 
-    with suppress(StateError), disk_errors(path):
+    with suppress(StateError, ResourceError), disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as scratch:
             scratch.write_bytes(save(tensors))

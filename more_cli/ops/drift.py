@@ -84,8 +84,8 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
     held = held_at(ledger, meta, len(ledger.history))
     anchors, gone = held.anchors, corrected(held, ledger)
     every = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
-    places = [place for place in every if place not in gone]
-    if not places:
+    questions = {place: anchors[place].question for place in every if place not in gone}
+    if not questions:
         return None
     seen: dict[int, float] = {}
     after: dict[int, DriftAfter] = {}
@@ -93,11 +93,11 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
     for entry in ledger.history:
         if entry.kind == "edit":
             edits.add(entry.id)
-        if drifts := {at: drift for at, drift in entry.drifts if at not in gone}:
+        if drifts := {at: drift for at, drift in entry.drifts if at in questions}:
             seen |= drifts
             mean = round(sum(seen.values()) / len(seen), 6)
             after[len(edits)] = DriftAfter(len(edits), mean, max(seen.values()))
-    return Drift({at: anchors[at].question for at in places}, seen, list(after.values()), rules.max_drift)
+    return Drift(questions, seen, list(after.values()), rules.max_drift)
 
 
 def _short(drift: float) -> str:

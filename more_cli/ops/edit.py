@@ -176,7 +176,7 @@ def edit_stream(
     check = EditCheck(target, options)
 
     def checked() -> Iterator[Edit | Problem]:
-        for item in iter_edits(feed.records(), options.image_root, strict_paths=options.strict_paths):
+        for item in iter_edits(feed.records(), options.image_root or feed.folder, strict_paths=options.strict_paths):
             check.load()
             yield (check.problem(item) if isinstance(item, Edit) else None) or item
 

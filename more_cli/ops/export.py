@@ -119,7 +119,7 @@ def export(
 def _write_adapter(session: Session, folder: Path, updates: Sequence[Update], *, truncated: bool) -> dict[str, float]:
     """Write an adapter; return by module the part of its update that truncation kept."""
     kept: dict[str, float] = {}
-    with disk_errors(folder), open(folder / ADAPTER, "wb") as file:
+    with open(folder / ADAPTER, "wb") as file:
         for block in _adapter_bytes(session.state, updates, kept if truncated else None):
             file.write(block)
     config = adapter_config(updates, str(session.target.model))

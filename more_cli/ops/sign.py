@@ -120,9 +120,10 @@ def _of_state(target: Target) -> bytes:
     ledger, state = Ledger(target.folder), load_state(target.sidecar)
     ledger.check_contents()
     behind = replay_start(state, ledger, target.sidecar) is not state or state.meta.edits < len(ledger.history)
-    if behind or ledger.torn:
+    if behind:
         what = f"`{target.sidecar}` does not have all lines of its ledger yet"
         raise StateError(what, f"`more edit {target.typed} EDITS`, with its last file, brings it up to date")
+    ledger.cut_torn()
     files, meta = {target.sidecar.name: target.sidecar}, state.meta
     if ledger.entries:
         files[f"{target.folder.name}/{ledger.path.name}"] = ledger.path
@@ -144,7 +145,7 @@ def _of_state(target: Target) -> bytes:
 def _of_folder(folder: Path, progress: Progress) -> bytes:
     values = read_provenance(folder)
     predicate = {name: values.get(name) for name in ("base", "recipe", "edits", "digest", "ledger_head", "asked")}
-    predicate["failed"] = len(values.get("failed", []))
+    predicate["failed"] = len(values["failed"])
     return statement_bytes(MODEL, _hashes(folder, _files(folder), progress), predicate)
 
 

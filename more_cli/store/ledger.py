@@ -307,6 +307,16 @@ class Ledger:
             os.close(self._fd)
             self._fd = None
 
+    def cut_torn(self) -> None:
+        """Remove what a crash left at the end; only for the holder of the state's writer lock.
+
+        Raises:
+            StateError, ResourceError: as `disk_errors`.
+        """
+        if self._torn:
+            with self, disk_errors(self.path):
+                self._writable()
+
     def __enter__(self) -> Self:
         return self
 

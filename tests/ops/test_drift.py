@@ -20,6 +20,7 @@ from more_cli.render.html import html
 from more_cli.render.markdown import markdown
 from more_cli.render.pages import of_state
 from more_cli.store.target import Target
+from support.forging import forge
 from support.helpers import COLOURS, World, line, run
 from support.pages import HOSTILE, Page
 
@@ -57,6 +58,13 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> World:
 def copy(learnt: World, tmp_path: Path) -> World:
     """The same to write to."""
     return learnt.copy(tmp_path / "copy")
+
+
+def test_a_drift_of_no_watched_anchor_is_left_out(copy: World) -> None:
+    forge(copy.folder / "ledger.jsonl", 4, drifts=[(9_999_999, 50.0)])
+    for command in ("status", "eval"):
+        done = run(command, copy.model)
+        assert (done.code, "above" in done.out) == (0, False), done.err
 
 
 def expected(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

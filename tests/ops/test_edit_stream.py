@@ -471,6 +471,16 @@ def test_what_cannot_be_watched(tmp_path: Path) -> None:
         list(Watch(tmp_path).records())
 
 
+def test_pictures_of_a_watched_file_lie_beside_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = world.root / "watched.jsonl"
+    path.write_bytes(lines_of(*FIVE[:2]))
+    done = world.edit(*QUICK, "--watch", "--idle", "0.2", "--state", tmp_path / "s.more", edits=path)
+    assert (done.code in (0, 3), lines_in(tmp_path / "s.more")) == (True, 2), done.err
+
+
 @pytest.mark.slow
 def test_a_watched_file_is_applied_until_a_signal(world: World, undisturbed: bytes, tmp_path: Path) -> None:
     sidecar, path = tmp_path / "s.more", tmp_path / "fixes.jsonl"

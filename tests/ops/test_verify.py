@@ -386,6 +386,7 @@ def test_an_unchanged_merged_folder_passes(merged: Path) -> None:
         ("more.json", b'"folds":[{', b'"folds":[[],{', ["origin"], "does not list the edited tensors"),
         ("more.json", b'"disk_key":"', b'"disk_key":"\\u2028', ["tensors"], "has changed since it was written"),
         ("more.json", b'"files"', b'"fils"', ["origin"], "does not list files and base"),
+        ("more.json", b'"failed":[]', b'"failed":null', ["origin"], "does not say which edits were written"),
         ("more.json", b'"edits":4', b'"edits":null', ["origin"], "does not say which edits were written"),
         ("more.json", b"provenance/1", b"provenance/2", ["origin"], "is not of the schema"),
         ("more.json", b"{", b"[", ["origin"], "cannot be read: not JSON"),
