@@ -1,6 +1,6 @@
-"""AlphaEdit and MEMIT in batches, as their papers measure them: corrections wait, and many are written in one go.
+"""AlphaEdit, MEMIT and UltraEdit in batches, as published: corrections wait, and many are written in one go.
 
-Fang et al. 2025 (AlphaEdit) write 100 at a time; Meng et al. 2023 (MEMIT) up to 10,000.
+Fang et al. 2025 (AlphaEdit) and Gu et al. 2025 (UltraEdit) write 100 at a time; Meng et al. 2023 (MEMIT) up to 10,000.
 """
 
 from __future__ import annotations
@@ -124,3 +124,4 @@ def _batched(name: str) -> Callable[[EditorOptions], Batched]:
 
 alphaedit = editor("alphaedit:batch", tries=entry_of("alphaedit").tries)(_batched("alphaedit"))
 memit = editor("memit:batch", tries=entry_of("memit").tries)(_batched("memit"))
+ultraedit = editor("ultraedit:batch", tries=entry_of("ultraedit").tries)(_batched("ultraedit"))

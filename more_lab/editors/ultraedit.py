@@ -6,14 +6,16 @@ Gu et al., "UltraEdit: Training-, Subject-, and Memory-Free Lifelong Editing in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
+from more_cli.editors.anchors import Anchor
+from more_cli.editors.base import FitData
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query
@@ -32,7 +34,7 @@ class UltraTuning(Table):
     """The numbers of UltraEdit."""
 
     layers: int = Field(default=2, ge=1)
-    """Text layers, the last ones, whose FFN output weights are edited, as published for Mistral."""
+    """Text layers, the last ones, whose FFN outputs are edited. Published for Mistral: the two before its last one."""
     step: float = Field(default=4.0, gt=0)
     """eta d_in: how far an edit moves an output coordinate whose normalised gradient is 1, before the ridge."""
     ridge: float = Field(default=1.0, gt=0)
@@ -98,22 +100,29 @@ class UltraEditor(WeightEditor):
         """Return the numbers that decide the statistics."""
         return {"layers": self.tuning.layers, "warm": self.tuning.warm}
 
-    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction."""
-        statistics = self._statistics()
-        found = super().edit(request, context)
-        if found.status == "refused":
-            self._restore(statistics)
-        return found
+    def snapshot(self) -> Any:
+        """Return every Delta W and the statistics so far."""
+        return super().snapshot(), self._statistics()
+
+    def restore(self, before: Any) -> None:
+        """Go back to these."""
+        written, statistics = before
+        super().restore(written)
+        self._restore(statistics)
 
     def write(self, encoded: Encoded, work: Work) -> None:
-        """Add the solution for every FFN output; all gradients come from one pass, before anything is written."""
-        read = list(self._read(encoded))
-        work.both()
-        for shape, inputs, gradients in read:
+        """Write one correction."""
+        self.write_together([encoded], (), work)
+
+    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
+        """Add the solution of all edits for every FFN output; all gradients come before anything is written."""
+        read = [list(self._read(encoded)) for encoded in edits]
+        work.both(len(edits))
+        for shape, inputs, gradients in chain.from_iterable(read):
             self._watch(shape, inputs, gradients)
-        for delta, (shape, inputs, gradients) in zip(self.deltas.values(), read, strict=True):
-            update = shift(self._moments[shape], inputs, gradients, self.tuning.step, self.tuning.ridge)
+        for delta, rows in zip(self.deltas.values(), zip(*read, strict=True), strict=True):
+            H, G = (torch.cat([row[place] for row in rows]) for place in (1, 2))
+            update = shift(self._moments[rows[0][0]], H, G, self.tuning.step, self.tuning.ridge)
             delta.value = delta.value + update.to(delta.value)
         work.writes += 1
 

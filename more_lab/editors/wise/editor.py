@@ -28,7 +28,8 @@ from more_lab.editors.wise.side_memory import SideMemory, block_mask, choose, me
 from more_lab.editors.work import Work
 
 SETTLED, LOW = 1e-4, 0.02
-"""A training ends when its loss changes by less than the first and its NLL is below the second, as published."""
+"""A training ends when its loss changes by less than the first and its NLL is at most the second. Published: its loss,
+which has the margins too, is at most the second."""
 MASKED = 0.2 * 11_008
 """Inputs of an output that a published mask leaves: 0.2 of those of LLaMA-2-7B's FFN output. Of a small weight 0.2
 leaves so few that later edits of a block change what earlier ones need."""
@@ -173,17 +174,18 @@ class WiseEditor(RoutedEditor):
         self._unrelated = [tensors[f"unrelated.{number}"] for number in range(len(tensors) - 2)]
 
     def learn(self, encoded: Encoded, first: EditScore, context: EditContext, work: Work) -> bool:
-        """Train the open memory on a correction; a full one is closed first, and enough closed ones are merged."""
+        """Train the open memory on a correction, a new one where it is full; then merge, where enough are full."""
         (inputs,) = self.inputs([encoded])
         work.forward()
         if self._edits % self.tuning.block == 0:
-            self._merge()
             self._open(inputs.device)
         chosen = pick(len(self._unrelated), self.tuning.unrelated, self.tuning.seed, 2, context.number)
         finite = self._train(encoded, inputs, [self._unrelated[place].to(inputs.device) for place in chosen], work)
         memory = self.memories[-1]
         memory.least = min(memory.least, float(memory.distance(inputs)))
         self._edits += 1
+        if self._edits % self.tuning.block == 0:
+            self._merge()
         return finite
 
     def _open(self, device: torch.device) -> None:
@@ -192,8 +194,7 @@ class WiseEditor(RoutedEditor):
 
     def _merge(self) -> None:
         """Merge the last memories when enough are full; what was merged before stays as it is."""
-        full = self._edits // self.tuning.block
-        if full and full % self.tuning.merge == 0:
+        if self._edits // self.tuning.block % self.tuning.merge == 0:
             whole = merged(self.memories[-self.tuning.merge :], self.tuning.density)
             self.memories[-self.tuning.merge :] = [whole]
 

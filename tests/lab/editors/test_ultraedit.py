@@ -76,6 +76,24 @@ def test_an_edit_writes_every_module_from_one_backward_pass(runtime: Runtime, tm
     assert (outcome.writes, outcome.passes) == (1, 3)
 
 
+def test_edits_of_a_batch_are_one_system(runtime: Runtime, tmp_path: Path) -> None:
+    """Its rows are those of all edits, each at the weights before the write; alone, an edit is a batch of one."""
+    editor, asked = fitted(runtime, tmp_path, layers=1, step=0.5), requests(tmp_path, 3)[1:]
+    encoded, work = [runtime.encode(one.query, one.target) for one in asked], Work()
+    first = an_edit(tmp_path)
+    with editor.attach(runtime):
+        rows = []
+        for one in (runtime.encode(Query(first.images, first.question), first.target), *encoded):
+            ((_, H, G),) = editor._read(one)
+            rows.append((H, G))
+        editor.write_together(encoded, (), work)
+        (delta,) = editor.deltas.values()
+        H, G = (torch.cat(parts) for parts in zip(*rows[1:], strict=True))
+        expected = solution(H, G, torch.cat(rows[0], dim=1), 0.5, 1.0)
+        torch.testing.assert_close(delta.value.double(), expected, rtol=1e-3, atol=1e-6)
+    assert work.writes == 1
+
+
 def test_a_first_edit_with_a_single_token_is_finite(model: Runtime, tmp_path: Path) -> None:
     """Without statistics from before, and with an answer that is the end token alone: one row in all."""
     runtime = model
