@@ -36,7 +36,7 @@ class DeltaEditTuning(AlphaEditTuning):
 
     warmup: int = Field(default=20, ge=1)
     """Edits before the first constraint, whose noise sets the usual range; as published."""
-    deviation: float = Field(default=1.5, ge=0)
+    deviation: float = Field(default=3.0, ge=0)
     """Standard deviations of the noise's norm from its mean, beyond which an edit is constrained; published 1.5, 3."""
     room: float = Field(default=0.75, gt=0, le=1)
     """Share of the output's directions that a constrained edit may use at least, as published."""
@@ -44,7 +44,7 @@ class DeltaEditTuning(AlphaEditTuning):
 
 @editor(
     "deltaedit",
-    tries=tries(share=(0.5, 0.7, 0.9, 0.999), deviation=(1.0, 3.0), room=(0.5, 0.9)),
+    tries=tries(share=(0.5, 0.7, 0.9, 0.999), deviation=(1.0, 1.5), room=(0.5, 0.9)),
 )
 class DeltaEditor(AlphaEditor):
     """Keeps the values of noisy edits orthogonal to what earlier edits put out."""
