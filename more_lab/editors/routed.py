@@ -37,15 +37,12 @@ class RoutedEditor(Editor):
 
     capabilities = frozenset({"fit"})
     grows = True
+    tuning: RoutedTuning
 
     def __init__(self, tuning: RoutedTuning) -> None:
         self.tuning = tuning
         self._forced: int | None = None
         self._attached: tuple[Runtime, str] | None = None
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the editor."""
-        return self.tuning.model_dump(mode="json")
 
     @abstractmethod
     def taps(self, path: str) -> list[Tap]:

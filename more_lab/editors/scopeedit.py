@@ -134,6 +134,8 @@ class Scope:
 class ScopeEditor(Editor):
     """ScopeEdit; its state does not grow with the number of edits."""
 
+    tuning: ScopeTuning
+
     def __init__(self, tuning: ScopeTuning) -> None:
         self.tuning = tuning
         self.capabilities: frozenset[Capability] = frozenset({"fit"} if tuning.locality else ())
@@ -232,10 +234,6 @@ class ScopeEditor(Editor):
     def changes(self) -> dict[str, Change]:
         """Return s B A of every module, both blocks together."""
         return {scope.branch.module: scope.branch.change for scope in self.working[1]}
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the editor."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget every edit: B = 0, P as before the first one."""

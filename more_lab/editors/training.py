@@ -44,6 +44,8 @@ class Tuning(Table):
 class TrainedEditor(JointEditor):
     """An editor whose effect is a set of trained weights."""
 
+    tuning: Tuning
+
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
         self._values: dict[str, Tensor] = {}
@@ -115,10 +117,6 @@ class TrainedEditor(JointEditor):
     def changes(self) -> dict[str, Change]:
         """Return how every trained matrix differs from the base's; vectors, such as biases, are left out."""
         return {path: change for part in self.working[1] for path, change in part.changes().items()}
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Go back to the base's weights."""

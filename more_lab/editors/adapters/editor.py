@@ -87,6 +87,7 @@ class VisEdit(Editor):
 
     capabilities = frozenset({"fit"})
     name: ClassVar[str]
+    tuning: AdapterTuning
 
     def __init__(self, tuning: AdapterTuning) -> None:
         self.tuning = tuning
@@ -265,10 +266,6 @@ class VisEdit(Editor):
         self._signals = {str(number): state.cpu() for number, state in enumerate(states)}
         self._signals[GATE] = prompt[0][-1].cpu()
         return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=4, cost=4 / 3)
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the adapters and their training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget the correction; the adapters stay."""

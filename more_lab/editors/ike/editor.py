@@ -78,6 +78,7 @@ class IkeEditor(Editor):
 
     capabilities = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: IkeTuning
 
     def __init__(self, tuning: IkeTuning) -> None:
         self.tuning = tuning
@@ -247,10 +248,6 @@ class IkeEditor(Editor):
                 return len(runtime.encode(query).input_ids) + ROOM <= context
         except DataError:
             return False
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers, and how facts are found."""
-        return self.tuning.model_dump(mode="json")
 
     def footprint(self) -> Footprint:
         """Return the bytes of bank and centres, and of the facts; nothing is trained."""

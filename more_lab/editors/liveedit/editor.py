@@ -69,6 +69,7 @@ class LiveEdit(Editor):
 
     capabilities = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: LiveEditTuning
 
     def __init__(self, tuning: LiveEditTuning) -> None:
         self.tuning = tuning
@@ -255,10 +256,6 @@ class LiveEdit(Editor):
         others = [place for place, other in enumerate(self._ids) if other != name]
         self._ids = [self._ids[place] for place in others]
         self._experts = {part: value[others] for part, value in self._experts.items()} if others else {}
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks and their training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget every expert; the networks stay."""

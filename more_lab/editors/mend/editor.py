@@ -86,6 +86,7 @@ class MendEditor(WeightEditor):
     """Writes one gradient per edit, taken at the current weights and transformed by the fitted networks."""
 
     capabilities = frozenset({"fit"})
+    tuning: MendTuning
 
     def __init__(self, tuning: MendTuning) -> None:
         super().__init__()
@@ -157,10 +158,6 @@ class MendEditor(WeightEditor):
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the networks."""
         self._fitted, self._net = dict(tensors), None
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks, their training and the edits."""
-        return self.tuning.model_dump(mode="json")
 
     def factors(self, edits: Sequence[Encoded], anchors: Sequence[Anchor] = ()) -> list[Factors]:
         """Return the factors of every edited weight's gradient, at the weights as they are.

@@ -47,6 +47,7 @@ class SeracEditor(Editor):
 
     capabilities: frozenset[Capability] = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: SeracTuning
 
     def __init__(self, tuning: SeracTuning) -> None:
         self.tuning = tuning
@@ -159,10 +160,6 @@ class SeracEditor(Editor):
                 (found,) = self.nets.counterfactual([edit], [asked], last)
             changed[row, -last:] = found.to(changed)
         return changed
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks and their training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget every correction; the networks stay."""
