@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
@@ -30,6 +30,7 @@ from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 from more_cli.recipe.tables import Table
 from more_lab.editors.adapters.net import Adapter
+from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, inputs_of
 from more_lab.editors.liveedit.samples import Samples
@@ -82,7 +83,7 @@ class Route:
 
 
 @editor("visedit", tries=tries(rate=(0.0003, 0.003), depth=(0.4, 0.7), width=(32, 128), heads=(2, 8)))
-class VisEdit(Editor):
+class VisEdit(AttachedEditor[list[str]]):
     """Changes what an image's tokens say, by the last correction; text alone never changes."""
 
     capabilities = frozenset({"fit"})
@@ -93,7 +94,6 @@ class VisEdit(Editor):
         self.tuning = tuning
         self._net: nn.ModuleList | None = None
         self._signals: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, list[str]] | None = None
         self._given: Sequence[Route | None] | None = None
 
     @property
@@ -105,14 +105,10 @@ class VisEdit(Editor):
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Let the adapters act behind their layers; on leaving, the model is restored."""
         layers = self._layers(runtime)
-        self._attached = runtime, layers
-        try:
-            # One part for each layer: in a shallow model both adapters can act at the same one.
-            taps = [Tap(layer, partial(self._act, layer), "input") for layer in dict.fromkeys(layers)]
-            with runtime.attached(taps, self):
-                yield
-        finally:
-            self._attached = None
+        # One part for each layer: in a shallow model both adapters can act at the same one.
+        taps = [Tap(layer, partial(self._act, layer), "input") for layer in dict.fromkeys(layers)]
+        with self.working_on(runtime, layers), runtime.attached(taps, self):
+            yield
 
     def _layers(self, runtime: Runtime) -> list[str]:
         """Return, for each adapter, the layer whose input it changes.
@@ -124,12 +120,6 @@ class VisEdit(Editor):
         if runtime.prompter.decoder_start is not None or len(layers) < 2:
             raise StateError(f"its text layers have no place where `{self.name}` could act", "use another --editor")
         return [layers[min(int(depth * len(layers)) + 1, len(layers) - 1)] for depth, _ in self.acts]
-
-    @property
-    def working(self) -> tuple[Runtime, list[str]]:
-        """The attached model, and the layers before which the adapters act."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
 
     @property
     def net(self) -> nn.ModuleList:
@@ -154,7 +144,7 @@ class VisEdit(Editor):
         return [bool(prompt.images) for prompt in prompts]
 
     def _shown(self, prompt: Encoded) -> Tensor:
-        config = self.working[0].model.config
+        config = self.runtime.model.config
         token = getattr(config, "image_token_id", None)
         shown: Tensor = torch.eq(prompt.input_ids, -1 if token is None else token)
         return shown
@@ -222,7 +212,7 @@ class VisEdit(Editor):
         self, samples: Sequence[Samples], places: Sequence[int], signals: Sequence[tuple[Tensor, ...]] | None
     ) -> Scored:
         """Score samples under corrections, or as the base and without gradients if there are none."""
-        runtime, blind = self.working[0], [samples[0].blind[place] for place in places]
+        runtime, blind = self.runtime, [samples[0].blind[place] for place in places]
         given = signals or [()] * len(blind)
         self._given = [
             Route(self._shown(one.prompt), signal) if signal else None for one, signal in zip(blind, given, strict=True)

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
@@ -24,6 +24,7 @@ from more_cli.model.scored import Scored
 from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 from more_cli.recipe.tables import Table
+from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
 from more_lab.editors.liveedit.losses import KINDS, Draw, Score, inputs_of, loss_of
@@ -61,7 +62,7 @@ class LiveEditTuning(Table):
     "liveedit",
     tries=tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128)),
 )
-class LiveEdit(Editor):
+class LiveEdit(AttachedEditor[str]):
     """A stored expert per correction; what it adds to the hidden states of a question is decided once, from the prompt.
 
     Questions without an image never meet an expert, so answers to text alone cannot change.
@@ -77,19 +78,14 @@ class LiveEdit(Editor):
         # Always in the order of their ids, so that the order of the corrections changes no bit.
         self._ids: list[str] = []
         self._experts: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, str] | None = None
         self._given: Sequence[Mixture | None] | None = None
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Let the experts act behind their layer; on leaving, the model is restored."""
         layer = self._layer(runtime)
-        self._attached = runtime, layer
-        try:
-            with runtime.attached([Tap(layer, self._act, "input")], self):
-                yield
-        finally:
-            self._attached = None
+        with self.working_on(runtime, layer), runtime.attached([Tap(layer, self._act, "input")], self):
+            yield
 
     def _layer(self, runtime: Runtime) -> str:
         """Return the layer behind that of the experts: its input is the other's output, and the pass that trains them
@@ -102,12 +98,6 @@ class LiveEdit(Editor):
         if runtime.prompter.decoder_start is not None or len(layers) < 2:
             raise StateError("its text layers have no place where LiveEdit could act", "use another --editor")
         return layers[min(int(self.tuning.depth * len(layers)) + 1, len(layers) - 1)]
-
-    @property
-    def working(self) -> tuple[Runtime, str]:
-        """The attached model, and the layer before which the experts act."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
 
     @property
     def net(self) -> ExpertNet:
@@ -159,7 +149,7 @@ class LiveEdit(Editor):
                 "use another --editor or --suite",
             )
         watched = [given for edit in data.watched for given in inputs_of(edit)]
-        with self.working[0].in_float32():
+        with self.runtime.in_float32():
             return self._train(data, Samples(*self.working, inputs), Samples(*self.working, watched))
 
     def _train(self, data: FitData, samples: Samples, watched: Samples) -> dict[str, Any]:
@@ -190,7 +180,7 @@ class LiveEdit(Editor):
         return loss
 
     def _scorer(self, samples: Samples) -> Score:
-        runtime = self.working[0]
+        runtime = self.runtime
 
         def score(places: Sequence[int], mixtures: Sequence[Mixture | None] | None) -> Scored:
             self._given = mixtures or [None] * len(places)
@@ -225,7 +215,7 @@ class LiveEdit(Editor):
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Make an expert from one correction and store it; one without an image is refused."""
-        runtime, net = self.working[0], self.net
+        runtime, net = self.runtime, self.net
         encoded = runtime.encode(request.query, request.target)
         first = score_edit(runtime, encoded)
         if not encoded.images:
