@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import FitData
@@ -21,7 +21,7 @@ from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_linears, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.recipe.tables import Table
 from more_lab.editors.deltas import Delta
 from more_lab.editors.fitting import Watch, train
@@ -96,9 +96,12 @@ class MendEditor(WeightEditor):
         self._rows: dict[str, Tensor] = {}
 
     def modules(self, runtime: Runtime) -> list[str]:
-        """Return the FFN Linears of the last text layers."""
-        backbone = runtime.backbone
-        paths = ffn_linears(runtime.model, backbone, text_layers(runtime.model, backbone)[-self.tuning.layers :])
+        """Return the FFN Linears of the last text layers, each layer's output ones last."""
+        model, backbone = runtime.model, runtime.backbone
+        leaves = (*backbone.text_ffn_in, *backbone.text_ffn_out)
+        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        layers = text_layers(model, backbone)[-self.tuning.layers :]
+        paths = [path for layer in layers for leaf in leaves if (path := f"{layer}.{leaf}") in linears]
         if not paths:
             raise StateError("the last text layers have no FFN weights that can be edited", "use another --editor")
         return paths
