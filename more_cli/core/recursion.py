@@ -94,15 +94,6 @@ def damped(P: Tensor, M: Tensor, damping: float, trace: float) -> Tensor:
     return X
 
 
-def closed_form(Z: Tensor, ridge: float, normalisation: Normalisation) -> Tensor:
-    """Return the P that the recursion must have reached after the keys Z (n, r), by one inversion (r, r)."""
-    identity = torch.eye(Z.shape[1], dtype=torch.float64, device=Z.device)
-    S = Z.double().T @ Z.double()
-    if normalisation == "unit":
-        return torch.inverse(identity + S / ridge)
-    return torch.inverse((1.0 + ridge) * identity + S)
-
-
 def flaw(P: Tensor, keys: int, ridge: float, normalisation: Normalisation) -> str:
     """Return, in words, why P (r, r) cannot be the result of so many keys; empty if it can.
 

@@ -1,13 +1,12 @@
-"""Folders of the embedded models and suites, sample edits for the embedded model, and the files that the pages use."""
+"""Folders of the embedded models, and the files that the pages use."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from more_cli.files import replacing_directory, sha256_file
+from more_cli.files import replacing_directory
 from more_cli.recipe.files import data_folder
-from more_cli.suites.embedded import suite_folder
 
 HERE = Path(__file__).parent
 
@@ -15,11 +14,6 @@ HERE = Path(__file__).parent
 def demo_model_dir(family: str = "llava") -> Path:
     """Return the folder of the embedded checkpoint."""
     return HERE / family
-
-
-WEIGHTS = "model.safetensors"
-SAMPLES = 24
-"""Sample edits if no number is given."""
 
 
 FILES = "FILES"
@@ -45,18 +39,3 @@ def write_files(folder: Path, *, force: bool = False) -> None:
             text = "".join(line for line in lines if (line in anchors) == kept)
             (scratch / f"{name}.jsonl").write_text(text, encoding="utf-8")
         (scratch / FILES).write_text("written by `more demo --files`\n", encoding="utf-8")
-
-
-def samples_for(model: Path, limit: int | None, *, fresh: bool) -> tuple[Path | None, Path | None, int | None]:
-    """Return a file of edits for a model, anchors for a `fresh` state of it, and how many edits to take.
-
-    The files are those of the embedded suite for the embedded model or a copy of it, and None for any other model.
-    """
-    weights, own = model / WEIGHTS, demo_model_dir() / WEIGHTS
-    same = (
-        weights.is_file() and weights.stat().st_size == own.stat().st_size and sha256_file(weights) == sha256_file(own)
-    )
-    if not same:
-        return None, None, limit
-    suite = suite_folder("e-vqa-mini")
-    return suite / "eval.json", suite / "anchors.jsonl" if fresh else None, limit or SAMPLES

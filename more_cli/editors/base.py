@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from pydantic import BaseModel
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
@@ -135,6 +136,8 @@ class Editor(ABC):
     edit, see `fit`."""
     grows: ClassVar[bool] = False
     """Its state grows with the number of edits."""
+    tuning: BaseModel | None = None
+    """The method's numbers, for an editor without a recipe."""
     recipe: Recipe | None = None
     """For one that uses anchors: the recipe that chooses them."""
     teaching: Teaching = Teaching()
@@ -212,7 +215,7 @@ class Editor(ABC):
 
     def constants(self) -> dict[str, Any]:
         """Return every number of the method that decides what the editor does, as JSON values."""
-        return {}
+        return {} if self.tuning is None else self.tuning.model_dump(mode="json")
 
     def facts(self) -> dict[str, Any]:
         """Return `constants`, and how the editor is taught where that was changed."""

@@ -61,41 +61,16 @@ def text_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:
     return layers_of(model, (backbone.text_layers,))
 
 
-def last_ffn_out(model: PreTrainedModel, backbone: Backbone) -> list[str]:
-    """Module paths of the Linears that end the last text layer's feed-forward part."""
-    return ffn_outs(model, backbone, text_layers(model, backbone)[-1:])
-
-
 def ffn_outs(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) -> list[str]:
     """Module paths of the Linears that end the feed-forward parts of these text layers, in order."""
     names = {name for name, _ in model.named_modules()}
     return [path for layer in layers for leaf in backbone.text_ffn_out if (path := f"{layer}.{leaf}") in names]
 
 
-def ffn_linears(model: PreTrainedModel, backbone: Backbone, layers: Sequence[str]) -> list[str]:
-    """Module paths of all Linears of the feed-forward parts of these text layers, each layer's output ones last."""
-    leaves = (*backbone.text_ffn_in, *backbone.text_ffn_out)
-    linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return [path for layer in layers for leaf in leaves if (path := f"{layer}.{leaf}") in linears]
-
-
-def visual_adapter(model: PreTrainedModel, backbone: Backbone) -> list[str]:
-    """Module paths of what adapts vision features to text: the Q-Former where there is one, or the projector."""
-    root, found, _ = backbone.qformer_layers.partition("qformer")
-    return [root + found] if found else list(backbone.projector)
-
-
 def own_parameters(model: PreTrainedModel, roots: Iterable[str]) -> list[str]:
     """Module paths, at or below `roots`, of the outermost modules that hold parameters themselves."""
     inside = ((name, module) for root in roots for name, module in model.get_submodule(root).named_modules(prefix=root))
     return list(_outermost(name for name, module in inside if list(module.parameters(recurse=False))))
-
-
-def linears_of(model: PreTrainedModel, backbone: Backbone) -> list[str]:
-    """Module paths of every Linear in the text layers and the projector."""
-    roots = (*text_layers(model, backbone), *backbone.projector)
-    inside = ((name, module) for root in roots for name, module in model.get_submodule(root).named_modules(prefix=root))
-    return [name for name, module in inside if isinstance(module, nn.Linear) and "router" not in name.split(".")]
 
 
 def used_vision_layers(model: PreTrainedModel, backbone: Backbone) -> list[str]:

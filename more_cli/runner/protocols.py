@@ -20,8 +20,6 @@ Protocol = Literal["final", "online", "lag", "single"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 SINGLE = 0
 """The row of S for models with a single edit."""
-MOST = 1_000_000
-"""Largest number of a list such as `1,10,100`, and of numbers in its ranges."""
 
 Cell = tuple[int, int]
 """(t, i), both from 1; t is SINGLE for protocol `single`."""
@@ -110,19 +108,6 @@ def retained(matrix: Mapping[Cell, float], edits: int, lag: int) -> list[float]:
 def first_failing(matrix: Mapping[Cell, float], readout: Readout) -> int | None:
     """Return the number of the first edit whose score is below 1."""
     return next((i for t, i in readout.cells if matrix[t, i] < 1.0), None)
-
-
-def marks_of(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, from 1 to `MOST`.
-
-    Raises:
-        ValueError: not such a list.
-    """
-    parts = [part.partition("-") for part in text.split(",") if part.strip()]
-    ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
-    if any(not 1 <= first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:
-        raise ValueError(text)
-    return tuple(number for first, last in ends for number in range(first, last + 1))
 
 
 def checked(protocols: Sequence[str]) -> tuple[Protocol, ...]:

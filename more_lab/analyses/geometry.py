@@ -19,6 +19,7 @@ from more_cli.model.changes import Change
 from more_lab.analyses.figures import Floats, band, heat_map, line
 from more_lab.analyses.kept import KeptRun
 from more_lab.analyses.result import Result, Scalar
+from more_lab.experiments import updates
 
 SHARE, MOST = 0.01, 100_000
 """k is this share of a weight's entries, at most so many. The paper does not say its k."""
@@ -85,7 +86,7 @@ def overlaps(run: KeptRun) -> Floats:
 
 def cosines(run: KeptRun) -> Floats:
     """Return the mean cosine over weights for every two edits, in [-1, 1]; NaN where no weight was written by both."""
-    return _over_weights(run, lambda change: change, Change.cosine)
+    return _over_weights(run, lambda change: change, updates.cosine)
 
 
 def by_lag(matrix: Floats) -> list[tuple[float, float, int]]:
@@ -141,10 +142,10 @@ def _maps(
 
 def _over_weights(run: KeptRun, read: Callable[[Change], Any], compare: Callable[[Any, Any], float]) -> Floats:
     """Compare every two edits in each weight, one weight at a time, and return the means over weights."""
-    updates = run.updates[:EDITS]
-    total, count = np.zeros((2, len(updates), len(updates)))
-    for module in dict.fromkeys(path for update in updates for path in update):
-        found = {t: read(update[module]) for t, update in enumerate(updates) if module in update}
+    edits = run.updates[:EDITS]
+    total, count = np.zeros((2, len(edits), len(edits)))
+    for module in dict.fromkeys(path for edit in edits for path in edit):
+        found = {t: read(edit[module]) for t, edit in enumerate(edits) if module in edit}
         for i, j in [*combinations(found, 2), *((t, t) for t in found)]:
             value = compare(found[i], found[j])
             for place in {(i, j), (j, i)}:
@@ -155,7 +156,7 @@ def _over_weights(run: KeptRun, read: Callable[[Change], Any], compare: Callable
 
 
 def _largest(change: Change) -> Tensor:
-    return change.largest(max(1, min(MOST, round(SHARE * math.prod(change.shape)))))
+    return updates.largest(change, max(1, min(MOST, round(SHARE * math.prod(change.shape)))))
 
 
 def _shared(one: Tensor, two: Tensor) -> int:

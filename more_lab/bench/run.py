@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from more_cli.clock import running
+from more_cli.demo.files import demo_model_dir
 from more_cli.errors import UsageError
 from more_cli.evaluation.metrics import Estimate
+from more_cli.files import sha256_file
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditReport, Listener, edit_file
 from more_cli.ops.init import Inputs, initialise, plan
@@ -25,6 +27,7 @@ from more_cli.store.entry import Entry, Status
 from more_cli.store.snapshots import snapshots_folder
 from more_cli.store.state import SiteRecord, load_state
 from more_cli.store.target import Target
+from more_cli.suites.embedded import suite_folder
 from more_lab.bench.floor import Floor, Peer
 from more_lab.bench.random_edits import write_random_edits
 from more_lab.bench.timing import PARTS, Lap, Stopwatch
@@ -56,6 +59,21 @@ class BenchOptions:
     """Of the random edits."""
     floor: bool = False
     peers: bool = False
+
+
+def samples_for(model: Path, limit: int | None, *, fresh: bool) -> tuple[Path | None, Path | None, int | None]:
+    """Return a file of edits for a model, anchors for a `fresh` state of it, and how many edits to take.
+
+    The files are those of the embedded suite for the embedded model or a copy of it, and None for any other model.
+    """
+    weights, own = (folder / "model.safetensors" for folder in (model, demo_model_dir()))
+    same = (
+        weights.is_file() and weights.stat().st_size == own.stat().st_size and sha256_file(weights) == sha256_file(own)
+    )
+    if not same:
+        return None, None, limit
+    suite = suite_folder("e-vqa-mini")
+    return suite / "eval.json", suite / "anchors.jsonl" if fresh else None, limit or LIMIT
 
 
 @dataclass

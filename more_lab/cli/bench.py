@@ -70,9 +70,8 @@ def bench(
       more bench llava/
       more bench llava/ edits.jsonl --floor --peers --plot bench.svg
     """
-    from more_cli.demo.files import samples_for
     from more_lab.bench.plot import check_plot, draw_plot
-    from more_lab.bench.run import BenchOptions
+    from more_lab.bench.run import BenchOptions, samples_for
     from more_lab.bench.run import bench as run
 
     if edits is not None and "--seed" in given(timed):

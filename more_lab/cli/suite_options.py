@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from more_lab.experiments.run import LabOptions
 
 KEPT = "What the run keeps"
+MOST = 1_000_000
+"""Largest number of a list such as `1,10,100`, and of numbers in its ranges."""
 
 EditorName = Annotated[
     str,
@@ -220,10 +222,21 @@ def checked(
 
 
 def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    from more_cli.runner.protocols import MOST, marks_of
-
     try:
-        return marks_of(text)
+        return _marks(text)
     except ValueError:
         what = f"`{flag} {shorten(text)}` is not a list of numbers from 1 to {MOST:,}"
         raise UsageError(what, f"for example {flag} 1,10,100") from None
+
+
+def _marks(text: str) -> tuple[int, ...]:
+    """Parse a list of numbers and ranges such as `1,10,100` or `1-9`, from 1 to `MOST`.
+
+    Raises:
+        ValueError: not such a list.
+    """
+    parts = [part.partition("-") for part in text.split(",") if part.strip()]
+    ends = [(int(first), int(last) if dash else int(first)) for first, dash, last in parts]
+    if any(not 1 <= first <= last <= MOST for first, last in ends) or sum(last - first for first, last in ends) > MOST:
+        raise ValueError(text)
+    return tuple(number for first, last in ends for number in range(first, last + 1))

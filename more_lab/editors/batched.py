@@ -25,7 +25,7 @@ SIZE = 100
 """Corrections of a full batch."""
 
 
-class Batched(Wrapped):
+class Batched(Wrapped[None]):
     """A rival that writes when a batch is full, or when the model is asked.
 
     A correction before the batch is full is not learnt. Scores after each correction would make batches of one.
@@ -34,25 +34,14 @@ class Batched(Wrapped):
     def __init__(self, inner: JointEditor, size: int = SIZE) -> None:
         super().__init__(inner)
         self.size = size
-        self._runtime: Runtime | None = None
         self._waiting: dict[int, Encoded] = {}
         self._number, self._written = 0, 0
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the rival's effect into the model; on leaving, the model is restored."""
-        self._runtime = runtime
-        try:
-            with self.inner.attach(runtime):
-                yield
-        finally:
-            self._runtime = None
-
-    @property
-    def runtime(self) -> Runtime:
-        """The attached model."""
-        assert self._runtime is not None, "attach the editor first"
-        return self._runtime
+        with self.working_on(runtime, None), self.inner.attach(runtime):
+            yield
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Let a correction wait, and write all that wait if they fill a batch."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
+from more_cli.model.families import Backbone
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import last_ffn_out, own_parameters, visual_adapter
+from more_cli.model.structure import ffn_outs, own_parameters, text_layers
 from more_lab.editors.trained import Copy, Trained
 from more_lab.editors.training import TrainedEditor
 
@@ -19,10 +20,11 @@ class FineTuneText(TrainedEditor):
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return a copy of the last FFN output."""
-        paths = last_ffn_out(runtime.model, runtime.backbone)
+        model, backbone = runtime.model, runtime.backbone
+        paths = ffn_outs(model, backbone, text_layers(model, backbone)[-1:])
         if not paths:
             raise StateError("the last text layer has no FFN output that can be trained", "use another --editor")
-        return [Copy(path, runtime.model.get_submodule(path), only=("weight",)) for path in paths]
+        return [Copy(path, model.get_submodule(path), only=("weight",)) for path in paths]
 
 
 @editor(
@@ -37,5 +39,11 @@ class FineTuneVision(TrainedEditor):
 
     def parts(self, runtime: Runtime) -> list[Trained]:
         """Return copies of the modules there that have parameters."""
-        paths = own_parameters(runtime.model, visual_adapter(runtime.model, runtime.backbone))
+        paths = own_parameters(runtime.model, visual_adapter(runtime.backbone))
         return [Copy(path, runtime.model.get_submodule(path)) for path in paths]
+
+
+def visual_adapter(backbone: Backbone) -> list[str]:
+    """Return the paths of what adapts vision features to text: the Q-Former where there is one, or the projector."""
+    root, found, _ = backbone.qformer_layers.partition("qformer")
+    return [root + found] if found else list(backbone.projector)

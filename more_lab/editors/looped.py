@@ -35,7 +35,7 @@ from more_lab.editors.work import Work
 from more_lab.editors.wrapped import Wrapped
 
 
-class Looped(Wrapped):
+class Looped(Wrapped[EncodedEdits]):
     """A rival that writes in M-ORE's loop."""
 
     recipe: Recipe
@@ -47,17 +47,12 @@ class Looped(Wrapped):
         self.anchors: Sequence[Anchor] = ()
         """Held ones; every write draws some of them."""
         self._protected = False
-        self._encoded: EncodedEdits | None = None
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the rival's effect into the model; on leaving, the model is restored."""
-        self._encoded = EncodedEdits(runtime)
-        try:
-            with self.inner.attach(runtime):
-                yield
-        finally:
-            self._encoded = None
+        with self.working_on(runtime, EncodedEdits(runtime)), self.inner.attach(runtime):
+            yield
 
     def hold(self, anchors: Sequence[Anchor], *, fresh: bool) -> None:
         """Train on some of these in every write; what the rival knows of the base is completed by them, once."""
@@ -68,9 +63,9 @@ class Looped(Wrapped):
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction, and past ones that fail, until they hold; nothing changes if that is not finite."""
-        assert self._encoded is not None, "attach the editor first"
-        self._encoded.put(context.number, request)
-        return Turns(self, context, self._encoded).run()
+        _, encoded = self.working
+        encoded.put(context.number, request)
+        return Turns(self, context, encoded).run()
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
         """Restore what the rival's `fit` made; anchors are to be learnt from again."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import find_backbone, linears_of
+from more_cli.model.structure import text_layers
 from more_lab.editors.trained import Adapter, Trained
 from more_lab.editors.training import TrainedEditor, Tuning, descend
 
@@ -54,13 +55,16 @@ class LoraEditor(TrainedEditor):
         super().__init__(tuning)
 
     def parts(self, runtime: Runtime) -> list[Trained]:
-        """Return an adapter for every Linear."""
+        """Return an adapter for every Linear of the text layers and the projector."""
         model = runtime.model
+        roots = (*text_layers(model, runtime.backbone), *runtime.backbone.projector)
+        inside = (found for root in roots for found in model.get_submodule(root).named_modules(prefix=root))
+        linears = [name for name, module in inside if isinstance(module, nn.Linear) and "router" not in name.split(".")]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.tuning.seed)
             return [
                 Adapter(path, model.get_submodule(path.rpartition(".")[0]), self.tuning.rank, self.tuning.alpha)
-                for path in linears_of(model, find_backbone(model))
+                for path in linears
             ]
 
 

@@ -8,36 +8,29 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, score_edit
 from more_cli.editors.registry import editor
 from more_cli.model.runtime import Runtime
+from more_lab.editors.attached import AttachedEditor
 
 
 @editor("none")
-class NoEditor(Editor):
+class NoEditor(AttachedEditor[None]):
     """Scores every edit and never changes the model."""
 
     is_base: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        self._runtime: Runtime | None = None
-
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Change nothing; image features are kept across passes as for every editor."""
-        self._runtime = runtime
-        try:
-            with runtime.attached([]):
-                yield
-        finally:
-            self._runtime = None
+        with self.working_on(runtime, None), runtime.attached([]):
+            yield
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Score the edit."""
-        assert self._runtime is not None, "attach the editor first"
-        first = score_edit(self._runtime, self._runtime.encode(request.query, request.target))
-        return outcome(self._runtime, first, first)
+        first = score_edit(self.runtime, self.runtime.encode(request.query, request.target))
+        return outcome(self.runtime, first, first)
 
     def reset(self) -> None:
         """Do nothing: there is no edit to forget."""

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import EditScore, outcome, refused, score_edit
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
@@ -22,6 +22,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.structure import ffn_outs, text_layers
 from more_cli.model.taps import Tap
 from more_cli.recipe.tables import Table
+from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.work import Work
 
 
@@ -32,20 +33,16 @@ class RoutedTuning(Table):
     """The text layer whose FFN output is edited, as a share of the layers below it."""
 
 
-class RoutedEditor(Editor):
+class RoutedEditor(AttachedEditor[str]):
     """An editor of one FFN output that acts on some prompts only."""
 
     capabilities = frozenset({"fit"})
     grows = True
+    tuning: RoutedTuning
 
     def __init__(self, tuning: RoutedTuning) -> None:
         self.tuning = tuning
         self._forced: int | None = None
-        self._attached: tuple[Runtime, str] | None = None
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the editor."""
-        return self.tuning.model_dump(mode="json")
 
     @abstractmethod
     def taps(self, path: str) -> list[Tap]:
@@ -68,24 +65,13 @@ class RoutedEditor(Editor):
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the editor's effect at the Linear; on leaving, the model is restored."""
         path = ffn_out_at(runtime, self.tuning.depth)
-        self._attached = runtime, path
-        try:
-            with runtime.attached(self.taps(path), self):
-                yield
-        finally:
-            self._attached = None
-
-    @property
-    def runtime(self) -> Runtime:
-        """The attached model."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached[0]
+        with self.working_on(runtime, path), runtime.attached(self.taps(path), self):
+            yield
 
     @property
     def path(self) -> str:
         """Path of the edited Linear of the attached model."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached[1]
+        return self.working[1]
 
     def routes(self, prompts: Sequence[Encoded]) -> Sequence[int | None]:
         """Return what acts on each prompt, found in a pass without the editor that ends at the Linear."""

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from more_cli.core import basis, recursion
-from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.base import Capability, EditContext, EditOutcome, EditRequest, FitData
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
@@ -38,6 +38,7 @@ from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import own_parameters, text_layers
 from more_cli.recipe.tables import Table
+from more_lab.editors.attached import WritingEditor
 from more_lab.editors.scope import Gate, gate
 
 
@@ -131,33 +132,23 @@ class Scope:
     "scopeedit",
     tries=tries(("eta=0.2", "ridge=30.0"), eta=(0.1, 1.0), ridge=(0.1, 10.0, 100.0), eta_shared=(0.1, 3.0)),
 )
-class ScopeEditor(Editor):
+class ScopeEditor(WritingEditor[list[Scope]]):
     """ScopeEdit; its state does not grow with the number of edits."""
 
+    tuning: ScopeTuning
+
     def __init__(self, tuning: ScopeTuning) -> None:
+        super().__init__()
         self.tuning = tuning
         self.capabilities: frozenset[Capability] = frozenset({"fit"} if tuning.locality else ())
         self._keys: dict[str, Tensor] = {}
-        self._values: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, list[Scope]] | None = None
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put both branches beside every module; on leaving, the model is restored."""
         scopes = self._scopes(runtime)
-        self._attached = runtime, scopes
-        try:
-            with runtime.attached([scope.branch for scope in scopes]):
-                yield
-        finally:
-            self._values = self.state_dict()
-            self._attached = None
-
-    @property
-    def working(self) -> tuple[Runtime, list[Scope]]:
-        """The attached model and its modules, in the order they run."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
+        with self.working_on(runtime, scopes), runtime.attached([scope.branch for scope in scopes]):
+            yield
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction; if that leaves numbers that are not finite, it is refused and nothing changes."""
@@ -233,30 +224,14 @@ class ScopeEditor(Editor):
         """Return s B A of every module, both blocks together."""
         return {scope.branch.module: scope.branch.change for scope in self.working[1]}
 
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the editor."""
-        return self.tuning.model_dump(mode="json")
-
-    def reset(self) -> None:
-        """Forget every edit: B = 0, P as before the first one."""
-        assert self._attached is None, "detach the editor first"
-        self._values = {}
-
-    def state_dict(self) -> dict[str, Tensor]:
+    def written(self, place: list[Scope]) -> dict[str, Tensor]:
         """Return B, P and S of every module that was written, by its path."""
-        if self._attached is None:
-            return dict(self._values)
         return {
             f"{scope.branch.module}.{name}": tensor.cpu()
-            for scope in self._attached[1]
+            for scope in place
             if scope.written
             for name, tensor in zip("BPS", scope.kept[:3], strict=True)
         }
-
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what was written."""
-        assert self._attached is None, "detach the editor first"
-        self._values = dict(tensors)
 
     def _scopes(self, runtime: Runtime) -> list[Scope]:
         scopes = []

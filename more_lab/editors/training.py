@@ -23,6 +23,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.tables import Table
+from more_lab.editors.attached import WritingEditor
 from more_lab.editors.joint import JointEditor, joint_loss
 from more_lab.editors.trained import Trained
 from more_lab.editors.work import Work
@@ -41,13 +42,14 @@ class Tuning(Table):
     """Mean NLL in nats per token; below it the training ends without another step."""
 
 
-class TrainedEditor(JointEditor):
+class TrainedEditor(WritingEditor[list[Trained]], JointEditor):
     """An editor whose effect is a set of trained weights."""
 
+    tuning: Tuning
+
     def __init__(self, tuning: Tuning) -> None:
+        super().__init__()
         self.tuning = tuning
-        self._values: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, list[Trained]] | None = None
         self._optimiser: torch.optim.Optimizer | None = None
 
     @abstractmethod
@@ -58,14 +60,9 @@ class TrainedEditor(JointEditor):
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Put the trained weights into the model; on leaving, the model is restored."""
         parts = self.parts(runtime)
-        self._attached = runtime, parts
         _load(parts, self._values)
-        try:
-            with runtime.attached(parts):
-                yield
-        finally:
-            self._values = _values(parts)
-            self._attached = None
+        with self.working_on(runtime, parts), runtime.attached(parts):
+            yield
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Train on one correction until its loss is low, at most `steps` times."""
@@ -106,33 +103,14 @@ class TrainedEditor(JointEditor):
         for part in self.working[1]:
             part.load(before[part.module])
 
-    @property
-    def working(self) -> tuple[Runtime, list[Trained]]:
-        """The attached model and its trained parts."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
-
     def changes(self) -> dict[str, Change]:
         """Return how every trained matrix differs from the base's; vectors, such as biases, are left out."""
         return {path: change for part in self.working[1] for path, change in part.changes().items()}
 
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the training."""
-        return self.tuning.model_dump(mode="json")
-
-    def reset(self) -> None:
-        """Go back to the base's weights."""
-        assert self._attached is None, "detach the editor first"
-        self._values = {}
-
-    def state_dict(self) -> dict[str, Tensor]:
+    def written(self, place: list[Trained]) -> dict[str, Tensor]:
         """Return every trained weight."""
-        return _values(self._attached[1]) if self._attached else dict(self._values)
-
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the trained weights."""
-        assert self._attached is None, "detach the editor first"
-        self._values = dict(tensors)
+        trained = [part for part in place if part.written]
+        return {f"{part.module}.{name}": value for part in trained for name, value in part.values().items()}
 
 
 def descend(
@@ -167,11 +145,6 @@ def step(runtime: Runtime, parts: Sequence[Trained], optimiser: torch.optim.Opti
                 parameter.grad /= runtime.loss_scale
         part.written = True
     optimiser.step()
-
-
-def _values(parts: Sequence[Trained]) -> dict[str, Tensor]:
-    """Return the weights of the parts that were trained."""
-    return {f"{part.module}.{name}": value for part in parts if part.written for name, value in part.values().items()}
 
 
 def _load(parts: Sequence[Trained], values: dict[str, Tensor]) -> None:

@@ -51,6 +51,7 @@ class UltraEditor(WeightEditor):
     """A closed-form write of the FFN outputs of the last text layers."""
 
     capabilities = frozenset({"fit"})
+    tuning: UltraTuning
 
     def __init__(self, tuning: UltraTuning) -> None:
         super().__init__()
@@ -91,10 +92,6 @@ class UltraEditor(WeightEditor):
         """Restore the statistics that editing starts with."""
         self._fitted = dict(tensors)
         self._restore(self._fitted)
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the write."""
-        return self.tuning.model_dump(mode="json")
 
     def fit_constants(self) -> dict[str, Any]:
         """Return the numbers that decide the statistics."""

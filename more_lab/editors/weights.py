@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
+from more_lab.editors.attached import WritingEditor
 from more_lab.editors.deltas import Delta
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.work import Work
@@ -24,14 +25,10 @@ WRITES = 10
 """Largest number of writes for one edit in M-ORE's loop."""
 
 
-class WeightEditor(JointEditor):
+class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
     """An editor whose effect is a Delta W beside each of some Linears."""
 
     writes_rest = False
-
-    def __init__(self) -> None:
-        self._values: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, dict[str, Delta]] | None = None
 
     @abstractmethod
     def modules(self, runtime: Runtime) -> list[str]:
@@ -50,25 +47,13 @@ class WeightEditor(JointEditor):
             deltas[path] = Delta(path, (linear.out_features, linear.in_features), runtime.device_of(path))
             if path in self._values:
                 deltas[path].value = self._values[path].to(deltas[path].value.device)
-        self._attached = runtime, deltas
-        try:
-            with runtime.attached(list(deltas.values())):
-                yield
-        finally:
-            self._values = self.state_dict()
-            self._attached = None
-
-    @property
-    def runtime(self) -> Runtime:
-        """The attached model."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached[0]
+        with self.working_on(runtime, deltas), runtime.attached(list(deltas.values())):
+            yield
 
     @property
     def deltas(self) -> dict[str, Delta]:
         """Delta W of every edited Linear of the attached model, by path."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached[1]
+        return self.working[1]
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction; where that has no solution, or no finite one, it is refused and nothing changes."""
@@ -113,18 +98,6 @@ class WeightEditor(JointEditor):
         """Return every Delta W."""
         return {path: Change(delta.value) for path, delta in self.deltas.items()}
 
-    def reset(self) -> None:
-        """Go back to the base's weights."""
-        assert self._attached is None, "detach the editor first"
-        self._values = {}
-
-    def state_dict(self) -> dict[str, Tensor]:
+    def written(self, place: dict[str, Delta]) -> dict[str, Tensor]:
         """Return every Delta W that is not zero, by the path of its Linear."""
-        if self._attached is None:
-            return dict(self._values)
-        return {path: delta.value.detach().cpu() for path, delta in self.deltas.items() if delta.written}
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore every Delta W."""
-        assert self._attached is None, "detach the editor first"
-        self._values = dict(tensors)
+        return {path: delta.value.detach().cpu() for path, delta in place.items() if delta.written}

@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from more_cli.editors.base import Editor, FitData, Footprint
+from more_cli.editors.base import FitData, Footprint
 from more_cli.model.changes import Change
+from more_lab.editors.attached import AttachedEditor, Place
 from more_lab.editors.joint import JointEditor
 
 
-class Wrapped(Editor):
+class Wrapped(AttachedEditor[Place]):
     """A rival in other hands: its fit, its state and its effect are its own."""
 
     def __init__(self, inner: JointEditor) -> None:

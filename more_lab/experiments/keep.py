@@ -34,6 +34,7 @@ from more_cli.progress import Progress, no_progress
 from more_cli.suites.load import YesNoSuite
 from more_cli.text import canonical_json
 from more_lab.experiments.record import Asked, RunRecord
+from more_lab.experiments.updates import compact, minus
 
 UPDATES, STATES, ANSWERS = "updates", "states", "answers"
 RIGHT = "right.safetensors"
@@ -94,7 +95,7 @@ class Keeper:
         """Keep what edit `t` did."""
         if self._keep.updates:
             now = self._changes(editor)
-            updates = {path: change.minus(self._before[path]) for path, change in now.items()}
+            updates = {path: minus(change, self._before[path]) for path, change in now.items()}
             _write(numbered(self._keep.folder, UPDATES, t), self._tensors(updates))
             self._before = now
         if t in self._marks:
@@ -105,7 +106,7 @@ class Keeper:
         for path, change in updates.items():
             if not bool(change.left.any()):
                 continue
-            small = change.compact()
+            small = compact(change)
             tensors[f"{path}.{'delta' if small.right is None else 'left'}"] = small.left
             if small.right is not None and (change.right is None or change.right is not self._shared.get(path)):
                 tensors[f"{path}.right"] = small.right

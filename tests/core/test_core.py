@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from more_cli.core import basis, recursion, write
+from support.equations import closed_form
 
 
 def keys(count: int, rank: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
@@ -56,7 +57,7 @@ def test_recursion_equals_the_closed_form_after_10000_updates(normalisation, sca
     P = recursion.initial(24, 2.0, normalisation)
     for z in Z:
         P = recursion.absorb(P, z, 2.0, normalisation)
-    expected = recursion.closed_form(Z, 2.0, normalisation)
+    expected = closed_form(Z, 2.0, normalisation)
     assert float((P - expected).norm() / expected.norm()) < 1e-9
     assert torch.equal(P, P.T)
 
@@ -85,7 +86,7 @@ def test_a_matrix_of_keys_is_absorbed_as_if_row_by_row(normalisation, count: int
         rows = recursion.absorb(rows, z, 3.0, normalisation)
     torch.testing.assert_close(P, rows, atol=1e-9 * float(rows.diagonal().max()), rtol=0)
     if length < 1e4:  # beyond it the inversion is what loses digits
-        torch.testing.assert_close(P, recursion.closed_form(Z.float(), 3.0, normalisation), atol=1e-9, rtol=0)
+        torch.testing.assert_close(P, closed_form(Z.float(), 3.0, normalisation), atol=1e-9, rtol=0)
     assert not recursion.flaw(P, count, 3.0, normalisation)
 
 
@@ -189,7 +190,7 @@ def test_nothing_written_leaves_the_next_direction_alone() -> None:
 def test_conjugate_writes_end_a_narrow_valley_in_as_many_steps_as_it_has_directions() -> None:
     """A quadratic loss 1/2 <B H, B>, 555 at first, with P in front and exact line searches."""
     H = torch.diag(torch.tensor([1.0, 10.0, 100.0, 1000.0], dtype=torch.float64))
-    P = recursion.closed_form(keys(3, 4), 0.5, "unit")
+    P = closed_form(keys(3, 4), 0.5, "unit")
 
     def inner(left: torch.Tensor, right: torch.Tensor) -> float:
         return float((left * right).sum())

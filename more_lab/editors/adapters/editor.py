@@ -13,29 +13,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.scored import Scored
-from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 from more_cli.recipe.tables import Table
 from more_lab.editors.adapters.net import Adapter
-from more_lab.editors.fitting import Watch, train
-from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence, inputs_of
+from more_lab.editors.liveedit.fitted import FittedEditor, layers_behind
+from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence
 from more_lab.editors.liveedit.samples import Samples
 
-CHECKED = 16
-"""Batches that the watched edits are scored in, always the same ones."""
 GATE = "gate"
 """Name, in the state, of the feature that a question's is compared with."""
 Seen = Literal["image", "text"]
@@ -82,18 +78,16 @@ class Route:
 
 
 @editor("visedit", tries=tries(rate=(0.0003, 0.003), depth=(0.4, 0.7), width=(32, 128), heads=(2, 8)))
-class VisEdit(Editor):
+class VisEdit(FittedEditor[nn.ModuleList]):
     """Changes what an image's tokens say, by the last correction; text alone never changes."""
 
-    capabilities = frozenset({"fit"})
     name: ClassVar[str]
+    tuning: AdapterTuning
 
     def __init__(self, tuning: AdapterTuning) -> None:
+        super().__init__()
         self.tuning = tuning
-        self._net: nn.ModuleList | None = None
         self._signals: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, list[str]] | None = None
-        self._given: Sequence[Route | None] | None = None
 
     @property
     def acts(self) -> list[tuple[float, Seen]]:
@@ -103,41 +97,11 @@ class VisEdit(Editor):
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Let the adapters act behind their layers; on leaving, the model is restored."""
-        layers = self._layers(runtime)
-        self._attached = runtime, layers
-        try:
-            # One part for each layer: in a shallow model both adapters can act at the same one.
-            taps = [Tap(layer, partial(self._act, layer), "input") for layer in dict.fromkeys(layers)]
-            with runtime.attached(taps, self):
-                yield
-        finally:
-            self._attached = None
-
-    def _layers(self, runtime: Runtime) -> list[str]:
-        """Return, for each adapter, the layer whose input it changes.
-
-        Raises:
-            StateError: an encoder-decoder, whose text layers see no image, or a model with a single layer.
-        """
-        layers = text_layers(runtime.model, runtime.backbone)
-        if runtime.prompter.decoder_start is not None or len(layers) < 2:
-            raise StateError(f"its text layers have no place where `{self.name}` could act", "use another --editor")
-        return [layers[min(int(depth * len(layers)) + 1, len(layers) - 1)] for depth, _ in self.acts]
-
-    @property
-    def working(self) -> tuple[Runtime, list[str]]:
-        """The attached model, and the layers before which the adapters act."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
-
-    @property
-    def net(self) -> nn.ModuleList:
-        """The trained adapters."""
-        if self._net is None:
-            raise StateError(
-                f"editor `{self.name}` has not been fitted", f"use it through `more run --editor {self.name}`"
-            )
-        return self._net
+        layers = layers_behind(runtime, [depth for depth, _ in self.acts], f"`{self.name}`")
+        # One part for each layer: in a shallow model both adapters can act at the same one.
+        taps = [Tap(layer, partial(self._act, layer), "input") for layer in dict.fromkeys(layers)]
+        with self.working_on(runtime, layers), runtime.attached(taps, self):
+            yield
 
     def routes(self, prompts: Sequence[Encoded]) -> Sequence[Route | None]:
         """Return what acts on each prompt: the last correction, on prompts with an image."""
@@ -153,7 +117,7 @@ class VisEdit(Editor):
         return [bool(prompt.images) for prompt in prompts]
 
     def _shown(self, prompt: Encoded) -> Tensor:
-        config = self.working[0].model.config
+        config = self.runtime.model.config
         token = getattr(config, "image_token_id", None)
         shown: Tensor = torch.eq(prompt.input_ids, -1 if token is None else token)
         return shown
@@ -177,31 +141,7 @@ class VisEdit(Editor):
         added = self.net[number](tokens, route.signals[number].to(hidden.device))
         return hidden.index_add(0, places, added.to(hidden.dtype))
 
-    def fit(self, data: FitData) -> dict[str, Any]:
-        """Train the adapters on corrections that have an image, both rephrases and an unrelated question."""
-        inputs = [given for edit in data.edits for given in inputs_of(edit)]
-        if not inputs:
-            what = f"no correction to fit editor `{self.name}` on has an image, rephrases and an unrelated question"
-            raise StateError(what, "use another --editor or --suite")
-        watched = [given for edit in data.watched for given in inputs_of(edit)]
-        runtime, layers = self.working
-        with runtime.in_float32():
-            pools = [[Samples(runtime, layer, pool) for layer in layers] for pool in (inputs, watched)]
-            pools[0][0].check(self._score(pools[0], [0], None))
-            self._net = self._fresh(pools[0][0].states([0])[0].shape[-1]).to(runtime.device)
-            optimiser = torch.optim.Adam(self._net.parameters(), self.tuning.rate)
-            losses, checks = (self._losses(pool, self.tuning.seed + n) for n, pool in enumerate(pools))
-
-            def held_out() -> float:
-                with torch.no_grad():
-                    return sum(float(checks(number)) for number in range(CHECKED)) / CHECKED
-
-            watch = Watch(held_out, falls=1) if watched else None
-            facts = train(data, self._net, optimiser, self.tuning.iterations, losses, watch=watch)
-        self._net.requires_grad_(False)
-        return facts | {"records": len(inputs) // KINDS}
-
-    def _losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
+    def losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
         """Return a function that gives the loss on the batch of a number: the three of VisEdit, of weight 1 each."""
         count = len(samples[0].blind) // KINDS
 
@@ -210,27 +150,21 @@ class VisEdit(Editor):
             places = [KINDS * record + kind for kind in range(KINDS) for record in records]
             size = len(records)
             signals = list(zip(*(each.states(places[:size]) for each in samples), strict=True)) * KINDS
-            edited = self._score(samples, places, signals)
-            base = self._score(samples, places[LOCALITY * size :], None)
+            shown = [self._shown(samples[0].blind[place].prompt) for place in places]
+            edited = self.score(samples[0], places, list(map(Route, shown, signals)))
+            base = self.score(samples[0], places[LOCALITY * size :], None)
             learnt = edited[: LOCALITY * size].nll().view(LOCALITY, size).mean(1).sum()
             return learnt + divergence(edited[LOCALITY * size :], base)
 
         return loss
 
-    def _score(
-        self, samples: Sequence[Samples], places: Sequence[int], signals: Sequence[tuple[Tensor, ...]] | None
-    ) -> Scored:
-        """Score samples under corrections, or as the base and without gradients if there are none."""
-        runtime, blind = self.working[0], [samples[0].blind[place] for place in places]
-        given = signals or [()] * len(blind)
-        self._given = [
-            Route(self._shown(one.prompt), signal) if signal else None for one, signal in zip(blind, given, strict=True)
-        ]
-        try:
-            states = samples[0].states(places)
-            return runtime.score(runtime.batch(blind), record=signals is not None, states=states)
-        finally:
-            self._given = None
+    def first(self, samples: Samples) -> nn.ModuleList:
+        """Return adapters with their first values, on the model's device."""
+        return self._fresh(samples.states([0])[0].shape[-1]).to(self.runtime.device)
+
+    def as_large(self, tensors: dict[str, Tensor]) -> nn.ModuleList:
+        """Return adapters of the size of these weights."""
+        return self._fresh(tensors["0.Q.weight"].shape[1])
 
     def _fresh(self, hidden: int) -> nn.ModuleList:
         tuning = self.tuning
@@ -239,16 +173,6 @@ class VisEdit(Editor):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(tuning.seed)
             return nn.ModuleList(Adapter(hidden, tuning.width, tuning.heads) for _ in self.acts)
-
-    def fitted(self) -> dict[str, Tensor]:
-        """Return the weights of the adapters."""
-        return {} if self._net is None else self._net.state_dict()
-
-    def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the adapters."""
-        net = self._fresh(tensors["0.Q.weight"].shape[1])
-        net.load_state_dict(tensors)
-        self._net = net.requires_grad_(False)
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Keep the hidden states of a correction, in place of the last one's; one without an image is refused."""
@@ -265,10 +189,6 @@ class VisEdit(Editor):
         self._signals = {str(number): state.cpu() for number, state in enumerate(states)}
         self._signals[GATE] = prompt[0][-1].cpu()
         return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=4, cost=4 / 3)
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the adapters and their training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget the correction; the adapters stay."""

@@ -25,6 +25,7 @@ from more_cli.errors import DataError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.tables import Table
+from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.ike.demonstrations import Bank, demonstration, packed, statement, unpacked
 from more_lab.editors.ike.retrieval import Asked, Reader, asked_of, best_threshold, keys, similarities, text_alone
 
@@ -73,11 +74,12 @@ IKE = tries(demonstrations=(1, 3, 4), reach=(0.35, 0.65, 0.8), depth=(0.5, 0.8))
 
 
 @editor("ike", tries=IKE)
-class IkeEditor(Editor):
+class IkeEditor(AttachedEditor[Reader]):
     """Puts the nearest stored fact before a question, with demonstrations of what a fact means."""
 
     capabilities = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: IkeTuning
 
     def __init__(self, tuning: IkeTuning) -> None:
         self.tuning = tuning
@@ -86,24 +88,16 @@ class IkeEditor(Editor):
         self._bank: Bank | None = None
         self._centres = torch.empty(0)
         self._threshold = 1.0
-        self._attached: tuple[Runtime, Reader] | None = None
         self._recent: OrderedDict[Query, Tensor] = OrderedDict()
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Rewrite the questions that the model is asked; the model itself is left as it is."""
-        self._attached = runtime, Reader(runtime, self.tuning.depth)
         try:
-            with runtime.attached([], self):
+            with self.working_on(runtime, Reader(runtime, self.tuning.depth)), runtime.attached([], self):
                 yield
         finally:
-            self._attached = None
             self._recent.clear()
-
-    @property
-    def _working(self) -> tuple[Runtime, Reader]:
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
 
     @property
     def bank(self) -> Bank:
@@ -113,7 +107,7 @@ class IkeEditor(Editor):
 
     def fit(self, data: FitData) -> dict[str, Any]:
         """Make the demonstrations, choose the threshold, and check that the base learns in context."""
-        runtime, reader = self._working
+        runtime, reader = self.working
         data.progress(0, 3, "demonstrations")
         self._bank = Bank.of(runtime, data.edits)
         data.progress(1, 3, "threshold")
@@ -156,14 +150,14 @@ class IkeEditor(Editor):
         return facts
 
     def _answers(self, query: Query, target: str) -> bool:
-        runtime, _ = self._working
+        runtime = self.runtime
         with runtime.base():
             (score,) = edit_scores(runtime.score(runtime.batch([runtime.encode(query, target)])))
         return score.right
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Store a correction as a fact; facts that it contradicts are gone from the past, and from the memory."""
-        runtime, _ = self._working
+        runtime = self.runtime
         self._keep([fact.number in context.past for fact in self._facts])
         first = score_edit(runtime, runtime.encode(request.query, request.target))
         fact = self._fact(request, context.number)
@@ -177,7 +171,7 @@ class IkeEditor(Editor):
     def _fact(self, request: EditRequest, number: int) -> Fact:
         question, target = request.query.question, request.target
         own = demonstration(question, target, question, target)
-        nearest = self.bank.nearest(self._working[0], own, self.tuning.demonstrations)
+        nearest = self.bank.nearest(self.runtime, own, self.tuning.demonstrations)
         return Fact(number, question, target, bool(request.query.images), tuple(nearest))
 
     def _refuses(self, fact: Fact, request: EditRequest) -> str:
@@ -186,8 +180,8 @@ class IkeEditor(Editor):
         if asked is None:
             return "the fact and its question are longer than the model's context"
         try:
-            with self._working[0].base():
-                self._working[0].encode(asked, request.target)
+            with self.runtime.base():
+                self.runtime.encode(asked, request.target)
         except DataError as error:
             return error.message
         return ""
@@ -217,7 +211,7 @@ class IkeEditor(Editor):
     def _key(self, query: Query) -> Tensor:
         """Return the key of a question, (2 d,)."""
         if query not in self._recent:
-            readings = self._working[1].read([query])
+            readings = self.working[1].read([query])
             self._recent[query] = keys(readings, self._centres, bool(query.images))[0]
             if len(self._recent) > KEPT:
                 self._recent.popitem(last=False)
@@ -238,7 +232,7 @@ class IkeEditor(Editor):
         return None
 
     def _fits(self, query: Query) -> bool:
-        runtime, _ = self._working
+        runtime = self.runtime
         context = runtime.prompter.max_length
         if context is None:
             return True
@@ -247,10 +241,6 @@ class IkeEditor(Editor):
                 return len(runtime.encode(query).input_ids) + ROOM <= context
         except DataError:
             return False
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers, and how facts are found."""
-        return self.tuning.model_dump(mode="json")
 
     def footprint(self) -> Footprint:
         """Return the bytes of bank and centres, and of the facts; nothing is trained."""

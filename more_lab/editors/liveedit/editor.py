@@ -8,29 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from more_cli.editors.base import EditContext, Editor, EditOutcome, EditRequest, FitData
+from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import outcome, refused, score_edit
 from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.scored import Scored
-from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
 from more_cli.recipe.tables import Table
-from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.experts import ExpertNet, Experts, Mixture, similarities, soft_weights
-from more_lab.editors.liveedit.losses import KINDS, Draw, Score, inputs_of, loss_of
+from more_lab.editors.liveedit.fitted import FittedEditor, layers_behind
+from more_lab.editors.liveedit.losses import KINDS, Draw, loss_of
 from more_lab.editors.liveedit.samples import Samples, read
-
-CHECKED = 16
-"""Batches that the watched edits are scored in, always the same ones."""
 
 
 class LiveEditTuning(Table):
@@ -61,59 +57,28 @@ class LiveEditTuning(Table):
     "liveedit",
     tries=tries(rate=(0.0003, 0.003), rank=(2, 8), depth=(0.5, 0.8), width=(32, 128)),
 )
-class LiveEdit(Editor):
+class LiveEdit(FittedEditor[ExpertNet]):
     """A stored expert per correction; what it adds to the hidden states of a question is decided once, from the prompt.
 
     Questions without an image never meet an expert, so answers to text alone cannot change.
     """
 
-    capabilities = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: LiveEditTuning
 
     def __init__(self, tuning: LiveEditTuning) -> None:
+        super().__init__()
         self.tuning = tuning
-        self._net: ExpertNet | None = None
         # Always in the order of their ids, so that the order of the corrections changes no bit.
         self._ids: list[str] = []
         self._experts: dict[str, Tensor] = {}
-        self._attached: tuple[Runtime, str] | None = None
-        self._given: Sequence[Mixture | None] | None = None
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
         """Let the experts act behind their layer; on leaving, the model is restored."""
-        layer = self._layer(runtime)
-        self._attached = runtime, layer
-        try:
-            with runtime.attached([Tap(layer, self._act, "input")], self):
-                yield
-        finally:
-            self._attached = None
-
-    def _layer(self, runtime: Runtime) -> str:
-        """Return the layer behind that of the experts: its input is the other's output, and the pass that trains them
-        begins there.
-
-        Raises:
-            StateError: an encoder-decoder, whose text layers see no image, or a model with a single layer.
-        """
-        layers = text_layers(runtime.model, runtime.backbone)
-        if runtime.prompter.decoder_start is not None or len(layers) < 2:
-            raise StateError("its text layers have no place where LiveEdit could act", "use another --editor")
-        return layers[min(int(self.tuning.depth * len(layers)) + 1, len(layers) - 1)]
-
-    @property
-    def working(self) -> tuple[Runtime, str]:
-        """The attached model, and the layer before which the experts act."""
-        assert self._attached is not None, "attach the editor first"
-        return self._attached
-
-    @property
-    def net(self) -> ExpertNet:
-        """The trained networks."""
-        if self._net is None:
-            raise StateError("editor `liveedit` has not been fitted", "use it through `more run --editor liveedit`")
-        return self._net
+        layers = layers_behind(runtime, [self.tuning.depth], "LiveEdit")
+        with self.working_on(runtime, layers), runtime.attached([Tap(layers[0], self._act, "input")], self):
+            yield
 
     def routes(self, prompts: Sequence[Encoded]) -> Sequence[Mixture | None]:
         """Return the experts that act on each prompt: those whose image features come closer than the sentinel's."""
@@ -128,8 +93,8 @@ class LiveEdit(Editor):
         return routes
 
     def _mixtures(self, prompts: Sequence[Encoded]) -> list[Mixture | None]:
-        net = self.net
-        reps = read(*self.working, prompts)
+        net, (runtime, (layer,)) = self.net, self.working
+        reps = read(runtime, layer, prompts)
         net.to(reps.states.device)
         asked, known = net.of_input(reps), {name: value.to(reps.states.device) for name, value in self._experts.items()}
         passed = similarities(asked.vision, known["vision"]) > net.sentinel_scores(reps, asked.vision)
@@ -149,57 +114,25 @@ class LiveEdit(Editor):
             )
         return torch.stack(changed)
 
-    def fit(self, data: FitData) -> dict[str, Any]:
-        """Train the networks on corrections that have an image, both rephrases and an unrelated question."""
-        inputs = [given for edit in data.edits for given in inputs_of(edit)]
-        if not inputs:
-            raise StateError(
-                "no correction to fit editor `liveedit` on has an image, rephrases and an unrelated question",
-                "use another --editor or --suite",
-            )
-        watched = [given for edit in data.watched for given in inputs_of(edit)]
-        with self.working[0].in_float32():
-            return self._train(data, Samples(*self.working, inputs), Samples(*self.working, watched))
-
-    def _train(self, data: FitData, samples: Samples, watched: Samples) -> dict[str, Any]:
-        tuning = self.tuning
-        samples.check(self._scorer(samples)([0], None))
-        first = samples.reps([0])
-        self._net = self._fresh(first.states.shape[-1], int(first.vision.sum())).to(first.states.device)
-        optimiser = torch.optim.Adam(self._net.parameters(), tuning.rate)
-        losses = self._losses(samples, tuning.seed)
-        checks = self._losses(watched, tuning.seed + 1)
-
-        def held_out() -> float:
-            with torch.no_grad():
-                return sum(float(checks(number)) for number in range(CHECKED)) / CHECKED
-
-        watch = Watch(held_out, falls=1) if watched.blind else None
-        facts = train(data, self._net, optimiser, tuning.iterations, losses, watch=watch)
-        self._net.requires_grad_(False)
-        return facts | {"records": len(samples.blind) // KINDS}
-
-    def _losses(self, samples: Samples, seed: int) -> Callable[[int], Tensor]:
+    def losses(self, samples: Sequence[Samples], seed: int) -> Callable[[int], Tensor]:
         """Return a function that gives the loss on the batch of a number."""
-        count, score = len(samples.blind) // KINDS, self._scorer(samples)
+        (own,) = samples
+        count, score = len(own.blind) // KINDS, partial(self.score, own)
 
         def loss(number: int) -> Tensor:
-            return loss_of(self.net, Draw.of(count, self.tuning.batch, seed, number), samples.reps, score)
+            return loss_of(self.net, Draw.of(count, self.tuning.batch, seed, number), own.reps, score)
 
         return loss
 
-    def _scorer(self, samples: Samples) -> Score:
-        runtime = self.working[0]
+    def first(self, samples: Samples) -> ExpertNet:
+        """Return networks with their first values, where the samples are."""
+        reps = samples.reps([0])
+        return self._fresh(reps.states.shape[-1], int(reps.vision.sum())).to(reps.states.device)
 
-        def score(places: Sequence[int], mixtures: Sequence[Mixture | None] | None) -> Scored:
-            self._given = mixtures or [None] * len(places)
-            try:
-                batch = runtime.batch([samples.blind[place] for place in places])
-                return runtime.score(batch, record=mixtures is not None, states=samples.states(places))
-            finally:
-                self._given = None
-
-        return score
+    def as_large(self, tensors: dict[str, Tensor]) -> ExpertNet:
+        """Return networks of the sizes of these weights."""
+        image, hidden = tensors["sentinel"].shape
+        return self._fresh(hidden, image)
 
     def _fresh(self, hidden: int, image: int) -> ExpertNet:
         tuning = self.tuning
@@ -211,27 +144,16 @@ class LiveEdit(Editor):
             torch.manual_seed(tuning.seed)
             return ExpertNet(hidden, image, **sizes)
 
-    def fitted(self) -> dict[str, Tensor]:
-        """Return the weights of the networks."""
-        return {} if self._net is None else self._net.state_dict()
-
-    def load_fitted(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the networks."""
-        image, hidden = tensors["sentinel"].shape
-        net = self._fresh(hidden, image)
-        net.load_state_dict(tensors)
-        self._net = net.requires_grad_(False)
-
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Make an expert from one correction and store it; one without an image is refused."""
-        runtime, net = self.working[0], self.net
+        (runtime, (layer,)), net = self.working, self.net
         encoded = runtime.encode(request.query, request.target)
         first = score_edit(runtime, encoded)
         if not encoded.images:
             reason = "LiveEdit finds experts by the image, and this correction has none"
             return refused(first, reason, passes=1, cost=1 / 3)
         with torch.no_grad():
-            reps = read(*self.working, [encoded])
+            reps = read(runtime, layer, [encoded])
             made = net.to(reps.states.device).experts(reps)
         if not all(bool(torch.isfinite(value).all()) for value in (made.keys, made.values)):
             return refused(first, "an expert is not finite", passes=2, cost=2 / 3)
@@ -255,10 +177,6 @@ class LiveEdit(Editor):
         others = [place for place, other in enumerate(self._ids) if other != name]
         self._ids = [self._ids[place] for place in others]
         self._experts = {part: value[others] for part, value in self._experts.items()} if others else {}
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks and their training."""
-        return self.tuning.model_dump(mode="json")
 
     def reset(self) -> None:
         """Forget every expert; the networks stay."""

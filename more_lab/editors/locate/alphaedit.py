@@ -105,10 +105,6 @@ class AlphaEditor(BandEditor):
         """Return what decides which keys are read, and how they count."""
         return super().fit_constants() | {"apart": self.tuning.apart}
 
-    def protected(self, path: str) -> Tensor:
-        """Return the orthonormal directions (m, n) float64 of a Linear's inputs that no edit maps to anything."""
-        return self._protected[path]
-
     def protect(self, anchors: Sequence[Anchor]) -> None:
         """Take the anchors' keys into the second moments, which have other eigenvalues then."""
         self._eigen = {}

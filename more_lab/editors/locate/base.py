@@ -69,6 +69,7 @@ class LocateEditor(WeightEditor):
     """An editor that writes keys and values into FFN outputs, with second moments of the calibration pool's keys."""
 
     capabilities = frozenset({"fit"})
+    tuning: LocateTuning
 
     def __init__(self, tuning: LocateTuning) -> None:
         super().__init__()
@@ -108,10 +109,6 @@ class LocateEditor(WeightEditor):
     def fit_constants(self) -> dict[str, Any]:
         """Return what decides which keys are read and what is drawn."""
         return {name: getattr(self.tuning, name) for name in _FITTED}
-
-    def constants(self) -> dict[str, Any]:
-        """Return the editor's numbers."""
-        return self.tuning.model_dump(mode="json")
 
     def footprint(self) -> Footprint:
         """Return the bytes of what is written, and the number of the second moments' entries."""

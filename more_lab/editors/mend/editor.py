@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import FitData
@@ -21,7 +21,7 @@ from more_cli.editors.registry import editor, tries
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.model.structure import ffn_linears, text_layers
+from more_cli.model.structure import text_layers
 from more_cli.recipe.tables import Table
 from more_lab.editors.deltas import Delta
 from more_lab.editors.fitting import Watch, train
@@ -86,6 +86,7 @@ class MendEditor(WeightEditor):
     """Writes one gradient per edit, taken at the current weights and transformed by the fitted networks."""
 
     capabilities = frozenset({"fit"})
+    tuning: MendTuning
 
     def __init__(self, tuning: MendTuning) -> None:
         super().__init__()
@@ -95,9 +96,12 @@ class MendEditor(WeightEditor):
         self._rows: dict[str, Tensor] = {}
 
     def modules(self, runtime: Runtime) -> list[str]:
-        """Return the FFN Linears of the last text layers."""
-        backbone = runtime.backbone
-        paths = ffn_linears(runtime.model, backbone, text_layers(runtime.model, backbone)[-self.tuning.layers :])
+        """Return the FFN Linears of the last text layers, each layer's output ones last."""
+        model, backbone = runtime.model, runtime.backbone
+        leaves = (*backbone.text_ffn_in, *backbone.text_ffn_out)
+        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        layers = text_layers(model, backbone)[-self.tuning.layers :]
+        paths = [path for layer in layers for leaf in leaves if (path := f"{layer}.{leaf}") in linears]
         if not paths:
             raise StateError("the last text layers have no FFN weights that can be edited", "use another --editor")
         return paths
@@ -157,10 +161,6 @@ class MendEditor(WeightEditor):
     def load_fitted(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the networks."""
         self._fitted, self._net = dict(tensors), None
-
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks, their training and the edits."""
-        return self.tuning.model_dump(mode="json")
 
     def factors(self, edits: Sequence[Encoded], anchors: Sequence[Anchor] = ()) -> list[Factors]:
         """Return the factors of every edited weight's gradient, at the weights as they are.

@@ -22,6 +22,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.model.structure import text_layers
 from more_cli.model.taps import Rows, Tap
+from more_lab.editors.attached import AttachedEditor
 from more_lab.editors.serac.examples import input_embeddings
 from more_lab.editors.serac.learning import learn
 from more_lab.editors.serac.nets import SeracNets, Words, make_nets, similarity, width_within
@@ -42,18 +43,17 @@ SERAC = tries(none=(5.0, 7.0, 14.0, 20.0), rate=(0.001, 0.006), locality=(0.02, 
 
 
 @editor("serac", tries=SERAC)
-class SeracEditor(Editor):
+class SeracEditor(AttachedEditor[dict[int, Words]]):
     """A memory of corrections, a scope encoder that picks one for a question, and a network that answers from it."""
 
     capabilities: frozenset[Capability] = frozenset({"fit"})
     grows: ClassVar[bool] = True
+    tuning: SeracTuning
 
     def __init__(self, tuning: SeracTuning) -> None:
         self.tuning = tuning
         self._nets: SeracNets | None = None
         self._memory: dict[int, Kept] = {}
-        self._asked: dict[int, Words] = {}
-        self._runtime: Runtime | None = None
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
@@ -69,18 +69,8 @@ class SeracEditor(Editor):
         self._memory = {number: _moved(kept, runtime.device) for number, kept in self._memory.items()}
         # What the last layer puts out goes through the model's own norm and head: replacing it replaces the logits.
         parts = [Tap(layers[0], self._listen, "input"), Tap(layers[-1], self._answer)]
-        self._runtime = runtime
-        try:
-            with runtime.attached(parts, self):
-                yield
-        finally:
-            self._asked, self._runtime = {}, None
-
-    @property
-    def runtime(self) -> Runtime:
-        """The attached model."""
-        assert self._runtime is not None, "attach the editor first"
-        return self._runtime
+        with self.working_on(runtime, {}), runtime.attached(parts, self):
+            yield
 
     @property
     def nets(self) -> SeracNets:
@@ -104,7 +94,7 @@ class SeracEditor(Editor):
 
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
         """Restore the weights of both networks."""
-        assert self._runtime is None, "detach the editor first"
+        assert self._attached is None, "detach the editor first"
         width, size = tensors["scope.into.into.weight"].shape
         self._nets = make_nets(size, self.tuning, width)
         self._nets.load_state_dict(tensors)
@@ -137,36 +127,34 @@ class SeracEditor(Editor):
 
     def _listen(self, hidden: Tensor, rows: Rows) -> Tensor:
         """Keep the input embeddings of the questions that are answered from a correction, with their answers so far."""
+        _, heard = self.working
         if rows.prompt.any():
-            self._asked = {}
+            heard.clear()
         for row in rows.routed:
             if rows.prompt.any():
                 prompt = rows.prompt[row].nonzero()[:, 0]
                 words = hidden[row, int(prompt[0]) :], hidden.shape[1] - 1 - int(prompt[-1])
             else:  # a later step of a generation
-                asked = self._asked[row]
+                asked = heard[row]
                 words = torch.cat([asked.embeddings, hidden[row].float()]), asked.answer + hidden.shape[1]
-            self._asked[row] = Words(words[0].float(), words[1])
+            heard[row] = Words(words[0].float(), words[1])
         return hidden
 
     def _answer(self, hidden: Tensor, rows: Rows) -> Tensor:
         """Put the counterfactual network's hidden states in the place of the base's."""
+        _, heard = self.working
         changed = hidden.clone() if rows.routed else hidden
         for row in rows.routed:
-            edit, asked = self._memory[rows.routes[row]].words, self._asked[row]
+            edit, asked = self._memory[rows.routes[row]].words, heard[row]
             last = min(len(asked.embeddings), hidden.shape[1])
             with torch.no_grad():
                 (found,) = self.nets.counterfactual([edit], [asked], last)
             changed[row, -last:] = found.to(changed)
         return changed
 
-    def constants(self) -> dict[str, Any]:
-        """Return the numbers of the networks and their training."""
-        return self.tuning.model_dump(mode="json")
-
     def reset(self) -> None:
         """Forget every correction; the networks stay."""
-        assert self._runtime is None, "detach the editor first"
+        assert self._attached is None, "detach the editor first"
         self._memory = {}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -179,7 +167,7 @@ class SeracEditor(Editor):
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore every correction."""
-        assert self._runtime is None, "detach the editor first"
+        assert self._attached is None, "detach the editor first"
         self._memory = {}
         for number in sorted({int(name.partition(".")[0]) for name in tensors}):
             vector, embeddings, answer = (tensors[f"{number}.{part}"] for part in _PARTS)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from more_cli.core import recursion
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.sites import Sites, rebuild_basis
@@ -11,6 +10,7 @@ from more_cli.errors import StateError
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from support.editing import recipe, requests
+from support.equations import closed_form
 from support.tiny import make_model
 
 
@@ -59,7 +59,7 @@ def test_p_is_the_closed_form_of_the_pooled_keys(runtime, sites, tmp_path) -> No
                 keys[name].append(key)
             editor.edit(edit, EditContext())
     for name, seen in keys.items():
-        expected = recursion.closed_form(torch.stack(seen), 3.0, "unit")
+        expected = closed_form(torch.stack(seen), 3.0, "unit")
         torch.testing.assert_close(editor.state_dict()[f"{name}.P"], expected, atol=1e-10, rtol=1e-10)
 
 

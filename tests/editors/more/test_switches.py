@@ -15,6 +15,7 @@ from more_cli.model.backbones import Site
 from more_cli.model.batches import Query
 from more_cli.model.runtime import Runtime
 from support.editing import assert_continues, picture, recipe, requests
+from support.equations import closed_form
 from support.tiny import make_model
 
 FIXED = {"stop_early": False, "halvings": 0}
@@ -60,7 +61,7 @@ def test_a_shared_p_is_the_closed_form_of_all_its_keys(
     for record in editor.records:
         heard = [z for name, z in seen if statistics == "shared" or modality[name] == record.modality]
         whole = torch.stack([pad(z, (0, max(ranks.values()) - len(z))) for z in heard]).double()
-        expected = recursion.closed_form(whole[:, : record.rank], 3.0, "unit")
+        expected = closed_form(whole[:, : record.rank], 3.0, "unit")
         P = editor.state_dict()[f"{record.name}.P"]
         torch.testing.assert_close(P, expected, atol=1e-10, rtol=1e-10)
         assert record.keys == len(heard)
@@ -139,7 +140,7 @@ def test_a_key_taken_after_the_write_is_that_of_the_edited_model(
         last = own_keys(after, runtime, edit)
     for editor, keys in ((before, first), (after, last)):
         for name, key in keys.items():
-            expected = recursion.closed_form(key[None], 3.0, "unit")
+            expected = closed_form(key[None], 3.0, "unit")
             torch.testing.assert_close(editor.state_dict()[f"{name}.P"], expected, atol=1e-9, rtol=1e-9)
     text = [site.name for site in sites if site.modality == "text"]
     assert all(torch.equal(before.state_dict()[f"{n}.B"], after.state_dict()[f"{n}.B"]) for n in text), "the same write"

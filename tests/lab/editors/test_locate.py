@@ -166,7 +166,7 @@ def test_the_protected_outputs_do_not_move(runtime: Runtime, tmp_path: Path) -> 
         torch.testing.assert_close(runtime.score(batch).logits, logits, atol=1e-5, rtol=1e-5)
     assert outcome.after.right
     assert Delta.norm() > 0.1
-    V = editor.protected(path)
+    V = editor._protected[path]
     assert V.shape[1] < V.shape[0]
     for K0 in (V, keys.double().T):
         assert (Delta @ K0).norm() / (Delta.norm() * K0.norm()) < 1e-6
@@ -313,7 +313,7 @@ def test_keys_of_texts_count_as_much_as_those_of_images(runtime: Runtime, tmp_pa
         editor = made("alphaedit", apart=apart, share=0.9)
         fitted(editor, runtime, tmp_path)
         for path in editor._keys.paths:
-            V, moments = editor.protected(path), editor._keys.apart(path)
+            V, moments = editor._protected[path], editor._keys.apart(path)
             free = {kind: float(outside(V, moment).trace()) for kind, moment in moments.items()}
             counted = {kind: 1 if apart else editor._keys.tokens[kind] for kind in moments}
             whole = sum(counted[kind] * float(moment.trace()) for kind, moment in moments.items())

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from more_cli.checkpoint.opening import open_checkpoint
-from more_cli.core.recursion import closed_form
 from more_cli.core.write import fold
 from more_cli.editors.base import EditContext, EditRequest, FitData
 from more_cli.model.batches import Query, answer_positions
@@ -17,6 +16,7 @@ from more_cli.model.loading import load_runtime
 from more_cli.model.runtime import Runtime
 from more_lab.editors.scopeedit import ScopeEditor, ScopeTuning
 from support.editing import an_edit, requests
+from support.equations import closed_form
 from support.tiny_families import tiny_family
 
 LAYERS = [f"model.language_model.layers.{n}.mlp" for n in (2, 3)]

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from more_cli.core.basis import draw_basis
-from more_cli.model.changes import RANK, Change
+from more_cli.model.changes import Change
+from more_lab.experiments.updates import RANK, compact, cosine, largest, minus
 
 
 def factors(seed: int, rank: int = 4, right: torch.Tensor | None = None) -> Change:
@@ -28,49 +29,49 @@ def test_the_cosine_of_factors_is_that_of_the_matrices(shared: bool) -> None:
     one = factors(1)
     other = factors(2, right=one.right if shared else None)
     a, b = dense(one).flatten(), dense(other).flatten()
-    assert one.cosine(other) == pytest.approx(float(a @ b / a.norm() / b.norm()), rel=1e-12)
-    assert one.cosine(Change(dense(other).float())) == pytest.approx(one.cosine(other), rel=1e-5)
-    assert Change(dense(one).float()).cosine(other) == pytest.approx(one.cosine(other), rel=1e-5)
-    assert one.cosine(one) == pytest.approx(1.0, abs=1e-12)
+    assert cosine(one, other) == pytest.approx(float(a @ b / a.norm() / b.norm()), rel=1e-12)
+    assert cosine(one, Change(dense(other).float())) == pytest.approx(cosine(one, other), rel=1e-5)
+    assert cosine(Change(dense(one).float()), other) == pytest.approx(cosine(one, other), rel=1e-5)
+    assert cosine(one, one) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_with_an_orthonormal_basis_the_written_matrices_suffice() -> None:
     A = draw_basis(8, 60, 3)
     one, other = factors(1, right=A), factors(2, right=A)
     a, b = one.left.double().flatten(), other.left.double().flatten()
-    assert one.cosine(other) == pytest.approx(float(a @ b / a.norm() / b.norm()), rel=1e-5)
+    assert cosine(one, other) == pytest.approx(float(a @ b / a.norm() / b.norm()), rel=1e-5)
 
 
 def test_the_cosine_of_nothing_is_unknown() -> None:
-    assert math.isnan(factors(1).cosine(Change(torch.zeros(50, 60))))
+    assert math.isnan(cosine(factors(1), Change(torch.zeros(50, 60))))
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_difference_is_exact_in_its_factors(shared: bool) -> None:
     one = factors(1)
     other = factors(2, right=one.right if shared else None)
-    found = one.minus(other)
+    found = minus(one, other)
     assert found.right is not None
     assert len(found.right) == (4 if shared else 8)
     assert torch.allclose(dense(found), dense(one) - dense(other), atol=1e-5)
-    assert torch.allclose(one.minus(Change(other.dense())).dense(), found.dense(), atol=1e-5)
+    assert torch.allclose(minus(one, Change(other.dense())).dense(), found.dense(), atol=1e-5)
 
 
 def test_a_matrix_of_low_rank_is_kept_as_factors_and_others_as_they_are() -> None:
     generator = torch.Generator().manual_seed(0)
     low = torch.randn(300, 3, generator=generator) @ torch.randn(3, 200, generator=generator)
-    found = Change(low).compact()
+    found = compact(Change(low))
     assert found.right is not None
     assert found.left.shape == (300, 3)
     assert float((found.dense() - low).norm() / low.norm()) < 1e-5
     full = torch.randn(300, 200, generator=generator)
-    assert Change(full).compact().right is None
-    assert torch.equal(Change(full).compact().left, full)
-    assert Change(low[: RANK // 2]).compact().right is None, "factors of a small matrix would be larger"
+    assert compact(Change(full)).right is None
+    assert torch.equal(compact(Change(full)).left, full)
+    assert compact(Change(low[: RANK // 2])).right is None, "factors of a small matrix would be larger"
 
 
 def test_the_largest_entries_are_those_of_a_stable_sort() -> None:
     matrix = torch.randint(-4, 5, (20, 30), generator=torch.Generator().manual_seed(0)).float()
     order = sorted(range(600), key=lambda place: (-abs(float(matrix.flatten()[place])), place))
     for count in (1, 7, 100, 600):
-        assert Change(matrix).largest(count).tolist() == sorted(order[:count])
+        assert largest(Change(matrix), count).tolist() == sorted(order[:count])
