@@ -13,10 +13,10 @@ from more_cli.cli.hub import fetched
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import estimate_cells
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
+from more_cli.evaluation.cells import estimate_cells
 from more_cli.model.machine import Machine
 from more_cli.options import STATE, FileOptions, HubOptions, SuiteOptions, TrackOptions, given
 from more_cli.store.target import locate
