@@ -16,6 +16,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import ClassVar
 
@@ -288,6 +289,17 @@ def move(path: Path, new: Path) -> None:
     with disk_errors(new):
         _rename(path, new)
         sync_folder(new.parent)
+
+
+def write_all(file: FileIO, data: bytes | memoryview) -> None:
+    """Write all of ``data`` to an unbuffered file, each of whose writes may be partial.
+
+    Raises:
+        OSError: the system's error (see `disk_errors`).
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def open_to_append(path: Path) -> int:
