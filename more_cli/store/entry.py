@@ -65,11 +65,13 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """An object in a file of ours: no further keys, and values of exactly these types."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TurnEntry(_Strict):
+class TurnEntry(Strict):
     """An earlier turn of a conversation as the ledger keeps it."""
 
     role: str
@@ -80,7 +82,7 @@ class TurnEntry(_Strict):
     """how many of the edit's images it shows"""
 
 
-class ProbeEntry(_Strict):
+class ProbeEntry(Strict):
     """A probe of an edit as the ledger keeps it."""
 
     question: str
@@ -117,7 +119,7 @@ def shown_as(hashes: Sequence[str]) -> dict[str, Any]:
     return {"image": None, "images": list(hashes)} if len(hashes) > 1 else {"image": next(iter(hashes), None)}
 
 
-class Entry(_Strict):
+class Entry(Strict):
     """One line of the ledger.
 
     Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.

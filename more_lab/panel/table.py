@@ -26,7 +26,12 @@ Run = Mapping[str, Any]
 
 def runs_of(name: str) -> list[dict[str, Any]]:
     """Return the runs of a file of results."""
-    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+    return lines_of(RESULTS / name)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file that has one on each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def text_of(name: str) -> str:
