@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -427,16 +427,16 @@ def update_state(state: State, editor: MoreEditor) -> None:
 class Every:
     """Returns true once per so many ticks or so many seconds, whichever comes first."""
 
-    def __init__(self, ticks: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ticks, self.seconds, self.clock = ticks, seconds, clock
-        self._count, self._since = 0, clock()
+    def __init__(self, ticks: int, seconds: float) -> None:
+        self.ticks, self.seconds = ticks, seconds
+        self._count, self._since = 0, time.monotonic()
 
     def __call__(self) -> bool:
         """Count one tick and return whether it is time."""
         self._count += 1
-        if self._count < self.ticks and self.clock() - self._since < self.seconds:
+        if self._count < self.ticks and time.monotonic() - self._since < self.seconds:
             return False
-        self._count, self._since = 0, self.clock()
+        self._count, self._since = 0, time.monotonic()
         return True
 
 

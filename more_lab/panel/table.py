@@ -98,14 +98,14 @@ def over_models(samples: Sequence[Sequence[float]], *, shares: bool = True) -> t
     return float(np.mean([np.mean(values) for values in samples])), float(low), float(high)
 
 
-def growth(values: np.ndarray, block: int = 1, resamples: int = 1000) -> tuple[float, float, float]:
+def growth(values: np.ndarray, block: int = 1) -> tuple[float, float, float]:
     """Return slope times length, with its bootstrap interval over blocks of this many edits in a row.
 
     Values that come back after a number of edits need blocks of at least as many (Kuensch 1989).
     """
     n = len(values)
-    starts = np.random.default_rng(0).integers(0, n - block + 1, (resamples, -(-n // block), 1))
-    samples = (starts + np.arange(block)).reshape(resamples, -1)[:, :n]
+    starts = np.random.default_rng(SEED).integers(0, n - block + 1, (RESAMPLES, -(-n // block), 1))
+    samples = (starts + np.arange(block)).reshape(RESAMPLES, -1)[:, :n]
     slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in samples]
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
     return float(np.polyfit(np.arange(n), values, 1)[0] * n), low, high
