@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -209,8 +208,7 @@ def _state(target: Target) -> tuple[str, State]:
 
 def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
     def note(entry: Entry) -> None:
-        probes = (*entry.locality, *entry.portability)
-        for sha256 in (*entry.images, *entry.image_rephrases, *chain.from_iterable(probe.pictures for probe in probes)):
+        for sha256 in entry.pictures:
             named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
 
     ledger = Ledger(target.folder, note)

@@ -236,6 +236,12 @@ class Entry(Strict):
         return None
 
     @property
+    def pictures(self) -> list[str]:
+        """SHA-256 of all images of the edit and of its probes."""
+        probes = (*self.locality, *self.portability)
+        return [*self.images, *self.image_rephrases, *(picture for probe in probes for picture in probe.pictures)]
+
+    @property
     def margins(self) -> list[tuple[int, float]]:
         """Edits that were scored: place and last margin, logits."""
         return self.looks
