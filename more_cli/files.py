@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from more_cli.errors import ResourceError, StateError, UsageError
-from more_cli.text import is_utf8, listed
+from more_cli.text import is_utf8, listed, reason_of
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -63,7 +63,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except BrokenPipeError:  # the output pipe was closed: not an error of a disk
         raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         if error.errno in _NOT_WRITABLE:
             hint = "make its folder writable, or name another path: `--state FILE` for a state, `-o OUT` for an output"
             raise StateError(f"`{path}` is not writable: {reason}", hint) from error

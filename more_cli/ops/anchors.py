@@ -20,7 +20,7 @@ from more_cli.model.families import Family
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import ProbeEntry, shown_as, told, turns_in
-from more_cli.text import canonical_json, counted, shorten
+from more_cli.text import canonical_json, counted, reason_of, shorten
 
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
@@ -151,7 +151,7 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
+        raise StateError(f"`{path}` cannot be read: {reason_of(error)}", _RESTORE) from None
     if sha256_bytes(data) != digest:
         raise StateError(f"`{path}` has changed since it was written", _RESTORE)
     try:

@@ -46,7 +46,7 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
 from more_cli.system import ssh
-from more_cli.text import counted, listed, quoted, shorten, verb
+from more_cli.text import counted, listed, quoted, reason_of, shorten, verb
 
 SHOWN = 5
 """Largest number of problems that the line of one check lists."""
@@ -301,7 +301,7 @@ def _image_flaw(path: Path, sha256: str, deep: bool) -> str:
             return f"has {status.st_size:,} bytes"
         return "has another hash" if deep and sha256_file(path) != sha256 else ""
     except OSError as error:
-        return f"cannot be read: {(error.strerror or str(error)).lower()}"
+        return f"cannot be read: {reason_of(error)}"
 
 
 def _base(target: Target, state: State) -> tuple[str, Checkpoint]:
