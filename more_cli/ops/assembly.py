@@ -26,12 +26,13 @@ from more_cli.ops.session import Session, Try, open_session, versions
 from more_cli.ops.shared import Holding, Moment, Source, Union
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.pin import read_pin, write_pin
 from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapshots
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
+from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target
 from more_cli.text import canonical_json
 

@@ -18,7 +18,7 @@ from more_cli.ops.ask import ANSWER_TOKENS
 from more_cli.ops.session import open_session
 from more_cli.ops.shared import Contradiction, Holding, Source, differing, open_sources, union
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import GONE
+from more_cli.store.status import GONE
 from more_cli.store.target import Target
 
 What = Literal[

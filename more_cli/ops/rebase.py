@@ -24,8 +24,8 @@ from more_cli.ops.session import require_outside
 from more_cli.ops.shared import Source, union
 from more_cli.options import RebaseOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import FAILED, RIGHT, Status
 from more_cli.store.state import StateMeta, unedited_site
+from more_cli.store.status import FAILED, RIGHT, Status
 from more_cli.store.target import Target
 
 

@@ -42,10 +42,11 @@ from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.held import corrected, held_at
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, open_state, save_state
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.system.cpu import cpu
 from more_cli.system.memory import give_back_large_blocks

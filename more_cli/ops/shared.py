@@ -16,11 +16,12 @@ from more_cli.inputs.edits import Probe
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.held import added_at
 from more_cli.recipe.settings import dotted
-from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import StateMeta, load_meta, open_state
+from more_cli.store.status import FAILED, Status
 from more_cli.store.target import Target
 from more_cli.text import listed, shorten
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from more_cli.ops.shared import Holding, Source, Union
-from more_cli.store.entry import GONE
+from more_cli.store.status import GONE
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,35 +13,14 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.turns import Turn
+from more_cli.store.status import FAILED as FAILED
+from more_cli.store.status import Status as Status
 from more_cli.text import canonical_json, counted, listed, shorten, verb
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
 SHOWN = 5
 """Largest number of failed edits that one sentence names."""
-
-
-class Status(StrEnum):
-    """State of an edit."""
-
-    LEARNT = "learnt"
-    NOT_LEARNT = "not-learnt"
-    """Written, but still wrong after the last step."""
-    REFUSED = "refused"
-    """Rolled back."""
-    ALREADY_RIGHT = "already-right"
-    """Nothing was written; its key was absorbed."""
-    SUPERSEDED = "superseded"
-    """A later edit has the same images and question and another target."""
-    REVERTED = "reverted"
-
-
-RIGHT = (Status.LEARNT, Status.ALREADY_RIGHT)
-"""Statuses of edits whose answer is right."""
-FAILED = (Status.NOT_LEARNT, Status.REFUSED)
-"""Statuses of edits that do not stand."""
-GONE = (Status.REVERTED, Status.SUPERSEDED)
-"""Statuses of edits that no longer count."""
 
 
 class FailedEdit(NamedTuple):

@@ -24,13 +24,10 @@ from more_cli.files import append_line, cut, disk_errors, open_to_append, sha256
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
 from more_cli.store.entry import (
-    FAILED,
-    RIGHT,
     START,
     Entry,
     FailedEdit,
     ProbeEntry,
-    Status,
     check_line,
     damaged,
     parse_entry,
@@ -40,6 +37,7 @@ from more_cli.store.entry import (
     turns_in,
     with_checksum,
 )
+from more_cli.store.status import FAILED, RIGHT, Status
 from more_cli.text import canonical_json, is_utf8
 
 
