@@ -149,19 +149,19 @@ def _show_answers(output: Output, edits: Sequence[EditScores], first_forgotten: 
     if others := moved(edits):
         output.line()
         output.line(f"{counted(len(others), 'other answer')} not as expected:")
-        rows = [(scores.id, scores.words(score), *_told(score)) for scores, score in others[:ROWS]]
+        rows = [(scores.id, scores.words(score), *_cells(score)) for scores, score in others[:ROWS]]
         _show_some(output, "asked", rows, len(others) - ROWS)
 
 
 def _rows(scores: EditScores) -> Iterator[tuple[object, ...]]:
     """Yield the row of an edit that does not hold and, under it, the reason if the ledger has one."""
     status = scores.failed.status if scores.failed else "" if scores.rel else scores.verdict
-    yield scores.id, status, *_told(scores.shown)
+    yield scores.id, status, *_cells(scores.shown)
     if scores.failed and scores.failed.reason:
         yield "", scores.failed.reason
 
 
-def _told(score: ProbeScore) -> tuple[object, ...]:
+def _cells(score: ProbeScore) -> tuple[object, ...]:
     return score.probe.query.question, score.expected, score.answer
 
 

@@ -88,13 +88,13 @@ def of_suite(report: SuiteReport, command: str = "more eval --suite") -> Page:
     )
 
 
-def _told(report: SuiteReport) -> list[str]:
-    warning = report.fit.warning if report.fit else ""
-    return [*([warning] if warning else []), *report.notices]
-
-
 def notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
-    rows = [(name, notice) for name, report in reports.items() for notice in _told(report)]
+    rows = [
+        (name, text)
+        for name, report in reports.items()
+        for text in (report.fit.warning if report.fit else "", *report.notices)
+        if text
+    ]
     if rows:
         yield Table("What to know about these scores", ("editor", ""), rows)
 

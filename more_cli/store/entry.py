@@ -82,7 +82,7 @@ class ProbeEntry(Strict):
         return [self.image] if self.image else self.images
 
 
-def told(turns: Iterable[Turn]) -> list[dict[str, Any]]:
+def turn_fields(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     """Return earlier turns as a line has them."""
     return [turn._asdict() for turn in turns]
 
