@@ -16,11 +16,12 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import ClassVar
 
 from more_cli.errors import ResourceError, StateError, UsageError
-from more_cli.text import is_utf8, listed
+from more_cli.text import is_utf8, listed, reason_of
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -62,7 +63,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except BrokenPipeError:  # the output pipe was closed: not an error of a disk
         raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         if error.errno in _NOT_WRITABLE:
             hint = "make its folder writable, or name another path: `--state FILE` for a state, `-o OUT` for an output"
             raise StateError(f"`{path}` is not writable: {reason}", hint) from error
@@ -302,6 +303,17 @@ def move(path: Path, new: Path) -> None:
     with disk_errors(new):
         _rename(path, new)
         sync_folder(new.parent)
+
+
+def write_all(file: FileIO, data: bytes | memoryview) -> None:
+    """Write all of ``data`` to an unbuffered file, each of whose writes may be partial.
+
+    Raises:
+        OSError: the system's error (see `disk_errors`).
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def open_to_append(path: Path) -> int:

@@ -61,7 +61,9 @@ def strict_json(text: str) -> object:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an exception says; of a number with too many digits, without Python's advice for programmers."""
+    """Return what an exception says within a sentence, without what is for programmers: error numbers and advice."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
     if "integer string conversion" in str(error):
         return f"a whole number has more than {sys.get_int_max_str_digits():,} digits"
     return str(error)

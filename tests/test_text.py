@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from more_cli.text import canonical_json, listed, shorten, strict_json
+from more_cli.text import canonical_json, listed, reason_of, shorten, strict_json
 
 
 def test_canonical_json_has_one_spelling() -> None:
@@ -52,6 +54,11 @@ def test_strict_json_takes_what_can_be_stored_again(text: str) -> None:
 def test_shorten_is_one_printable_line() -> None:
     assert shorten("a\nb\x1b[31m") == "a�b�[31m"
     assert shorten("x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_an_error_of_the_system_is_told_without_number_and_path() -> None:
+    assert reason_of(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "A/b")) == "no such file or directory"
+    assert reason_of(OSError("cannot identify A/b")) == "cannot identify A/b"
 
 
 def test_a_list_is_cut_where_it_has_too_many_items() -> None:

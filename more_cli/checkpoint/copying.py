@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
+from more_cli.files import write_all
 
 if TYPE_CHECKING:  # files are copied while torch is imported
     from torch import Tensor
@@ -123,7 +124,7 @@ class Copying:
                 target.seek(entry.start + first * entry.row_bytes)
                 data = new.contiguous().reshape(-1).view(torch.uint8).numpy().data
                 digest.update(data)
-                _write_all(target, data)
+                write_all(target, data)
         return digest.hexdigest()
 
     def _flush(self, name: str) -> None:
@@ -217,10 +218,5 @@ def _copy_bytes(source: FileIO, target: FileIO) -> Iterator[int]:
         while count := os.copy_file_range(source.fileno(), target.fileno(), _COPY_STEP):
             yield count
     while block := source.read(1 << 20):
-        _write_all(target, block)
+        write_all(target, block)
         yield len(block)
-
-
-def _write_all(file: FileIO, data: bytes | memoryview) -> None:
-    while data:  # a raw write may be partial
-        data = data[file.write(data) :]

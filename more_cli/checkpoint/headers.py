@@ -153,7 +153,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path}: {getattr(error, 'strerror', None) or reason_of(error)}", AGAIN) from error
+        raise StateError(f"{path}: {reason_of(error)}", AGAIN) from error
 
 
 _BYTES = {"F64": 8, "F32": 4}

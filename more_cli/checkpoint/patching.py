@@ -13,6 +13,7 @@ from more_cli.checkpoint.folder import INDEX, PICKLES
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
+from more_cli.text import reason_of
 
 # Other copies of the weights: they would be out of date beside patched weights, so they are not copied.
 _OTHER_FORMATS = ("*.gguf", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.bin.index.json")
@@ -103,7 +104,7 @@ def _link(checkpoint: Checkpoint, out: Path, touched: Collection[str]) -> tuple[
             # The real file: a hub snapshot holds symbolic links, and a hard link to one may point nowhere.
             os.link(os.path.realpath(checkpoint.path / shard), out / shard)
         except OSError as error:
-            return linked, str(error.strerror)
+            return linked, reason_of(error)
         linked.append(shard)
     return linked, ""
 

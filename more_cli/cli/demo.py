@@ -10,7 +10,7 @@ import typer
 from more_cli.cli.failures import EDITS_FAILED
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import estimate_cells
+from more_cli.evaluation.cells import estimate_cells
 from more_cli.text import counted, quoted, verb
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
     from more_cli.inputs.records import Problem
     from more_cli.ops.edit import EditReport, Listener
-    from more_cli.store.entry import Entry, Status
+    from more_cli.store.entry import Entry
+    from more_cli.store.status import Status
     from more_cli.store.target import Target
 
 FOR_EVERY_TRY = {

@@ -13,10 +13,10 @@ from more_cli.cli.hub import fetched
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import estimate_cells
 from more_cli.cli.suite_eval import evaluate_suite
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
+from more_cli.evaluation.cells import estimate_cells
 from more_cli.model.machine import Machine
 from more_cli.options import STATE, FileOptions, HubOptions, SuiteOptions, TrackOptions, given
 from more_cli.store.target import locate
@@ -149,19 +149,19 @@ def _show_answers(output: Output, edits: Sequence[EditScores], first_forgotten: 
     if others := moved(edits):
         output.line()
         output.line(f"{counted(len(others), 'other answer')} not as expected:")
-        rows = [(scores.id, scores.words(score), *_told(score)) for scores, score in others[:ROWS]]
+        rows = [(scores.id, scores.words(score), *_cells(score)) for scores, score in others[:ROWS]]
         _show_some(output, "asked", rows, len(others) - ROWS)
 
 
 def _rows(scores: EditScores) -> Iterator[tuple[object, ...]]:
     """Yield the row of an edit that does not hold and, under it, the reason if the ledger has one."""
     status = scores.failed.status if scores.failed else "" if scores.rel else scores.verdict
-    yield scores.id, status, *_told(scores.shown)
+    yield scores.id, status, *_cells(scores.shown)
     if scores.failed and scores.failed.reason:
         yield "", scores.failed.reason
 
 
-def _told(score: ProbeScore) -> tuple[object, ...]:
+def _cells(score: ProbeScore) -> tuple[object, ...]:
     return score.probe.query.question, score.expected, score.answer
 
 

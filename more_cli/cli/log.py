@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.cli.words import locate_among
 from more_cli.errors import UsageError
+from more_cli.store.status import Status
 from more_cli.store.target import locate
 from more_cli.text import counted, did_you_mean, verb
 
@@ -51,27 +51,14 @@ app = typer.Typer(
 )
 
 
-class StatusName(StrEnum):
-    """What an edit's status can be."""
-
-    learnt = "learnt"
-    not_learnt = "not-learnt"
-    refused = "refused"
-    already_right = "already-right"
-    superseded = "superseded"
-    reverted = "reverted"
-
-
 @app.command("list", cls=Command)
 @command
 def list_(
     model: opt.Model = None,
     id: Annotated[str, typer.Option(metavar="GLOB", help="Only ids that match, such as 'batch7-*'.")] = "*",
     status: Annotated[
-        list[StatusName] | None,
-        typer.Option(
-            metavar="STATUS", help=f"Only edits that have this status now: {', '.join(StatusName)}. Repeatable."
-        ),
+        list[Status] | None,
+        typer.Option(metavar="STATUS", help=f"Only edits that have this status now: {', '.join(Status)}. Repeatable."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only lines from this time on: ISO 8601, UTC.")
@@ -99,9 +86,8 @@ def list_(
       more log llava/ --id "batch7-*" --json
     """
     from more_cli.ops.log import LineFilter, log
-    from more_cli.store.entry import Status
 
-    chosen = LineFilter(id, [Status(name.value) for name in status or ()], _time("since", since), _time("until", until))
+    chosen = LineFilter(id, status or (), _time("since", since), _time("until", until))
     if limit is None:
         limit = 0 if output.as_json else LINES
     _show_log(output, log(locate(model, state), chosen, limit or None))

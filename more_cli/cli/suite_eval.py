@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from more_cli.cli.capability import evaluate_capability
 from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import Output
-from more_cli.cli.scores import cell, estimate_cells
 from more_cli.cli.tracked import track_suite, tracked
 from more_cli.errors import UsageError
+from more_cli.evaluation.cells import estimate_cells, value_cell
 from more_cli.options import given as set_options
 from more_cli.text import counted
 
@@ -179,7 +179,9 @@ def _show_numbers(output: Output, report: SuiteReport) -> None:
         rows = {**report.preset.columns, "Avg": "mean of these"}
         values = report.preset_values
     shown = {row: name for row, name in rows.items() if any(row in values[readout] for readout in readouts)}
-    cells = [(row, name, *(cell(values[readout].get(row)) for readout in readouts)) for row, name in shown.items()]
+    cells = [
+        (row, name, *(value_cell(values[readout].get(row)) for readout in readouts)) for row, name in shown.items()
+    ]
     if all(row == name for row, name in shown.items()):
         output.table(("metric", *readouts), [(row, *numbers) for row, _, *numbers in cells], numbers=readouts)
     else:
@@ -190,7 +192,10 @@ def _show_forgetting(output: Output, report: SuiteReport) -> None:
     if any(report.retention):
         output.table(
             ("edits since", "rel.gen_exact", "95 % interval", "n", "forgotten"),
-            [(lag, *estimate_cells(value), cell(report.lost.get(lag))) for lag, value in report.retention.items()],
+            [
+                (lag, *estimate_cells(value), value_cell(report.lost.get(lag)))
+                for lag, value in report.retention.items()
+            ],
             numbers=("edits since", "rel.gen_exact", "n", "forgotten"),
         )
     if report.forgetting is not None:

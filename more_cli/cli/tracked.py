@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from more_cli.ops.edit import EditReport, Listener
     from more_cli.ops.tracking import Tracking
     from more_cli.runner.report import SuiteReport
-    from more_cli.store.entry import Entry, Status
+    from more_cli.store.entry import Entry
+    from more_cli.store.status import Status
 
 
 @contextmanager

@@ -88,8 +88,8 @@ class Gradient:
 
     def norm(self) -> Tensor:
         """Return |G|_F, () float32."""
-        length: Tensor = torch.linalg.vector_norm(self.dense())
-        return length
+        found: Tensor = torch.linalg.vector_norm(self.dense())
+        return found
 
 
 def read(numbers: Sequence[Tensor]) -> list[float]:

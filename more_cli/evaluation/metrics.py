@@ -192,8 +192,9 @@ def change(values: Sequence[float]) -> Estimate:
     return Estimate(math.fsum(values) / len(values), *bootstrap(values), len(values), "bootstrap")
 
 
-def _wilson(p: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+def _wilson(p: float, n: int) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion (Wilson 1927)."""
+    z = 1.959964  # of 95 %
     centre = p + z * z / (2 * n)
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n

@@ -9,7 +9,8 @@ from functools import cached_property
 from more_cli.evaluation.names import WORDS, Kind
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.files import sha256_bytes
-from more_cli.store.entry import FailedEdit, Status
+from more_cli.store.entry import FailedEdit
+from more_cli.store.status import Status
 from more_cli.text import canonical_json, counted, verb
 
 UNRELATED = "unrelated"

@@ -46,7 +46,7 @@ def _counterfact(record: Mapping[str, object]) -> dict[str, object]:
     whole = prompt.replace("{}", subject) if isinstance(prompt, str) and isinstance(subject, str) else prompt
     native: dict[str, object] = {"question": whole, "target": _text(asked.get("target_new"))}
     true = _text(asked.get("target_true"))
-    locality = [_given(question=text, answer=true) for text in _texts(record.get("neighborhood_prompts"))]
+    locality = [without_none(question=text, answer=true) for text in _texts(record.get("neighborhood_prompts"))]
     tags = {name: value for name, value in asked.items() if name not in ("prompt", "target_new")}
     return _with_tags({**tags, **record}, native, _texts(record.get("paraphrase_prompts")), locality, [])
 
@@ -101,5 +101,6 @@ def _texts(value: object) -> list[object]:
     return [each.get("prompt") if isinstance(each, Mapping) else each for each in values]
 
 
-def _given(**fields: object) -> dict[str, object]:
+def without_none(**fields: object) -> dict[str, object]:
+    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from more_cli.inputs.facts import fact_to_native, is_fact
+from more_cli.inputs.facts import fact_to_native, is_fact, without_none
 
 MMEDIT_COLUMNS = (
     "src",
@@ -70,7 +70,7 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
     if "port_new" in record:
         native["portability"] = _portability(record)
     elif isinstance(hop := record.get("portability"), Mapping):  # EasyEdit's zsRE
-        native["portability"] = [_given(question=hop.get("New Question"), answer=hop.get("New Answer"), hop=1)]
+        native["portability"] = [without_none(question=hop.get("New Question"), answer=hop.get("New Answer"), hop=1)]
     tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
     own_tags = record.get("tags", {})
     if isinstance(own_tags, list) and all(isinstance(tag, str) for tag in own_tags):
@@ -87,9 +87,9 @@ def _listed(value: object) -> object:
 def _locality(record: Mapping[str, object]) -> list[dict[str, object]]:
     probes: list[dict[str, object]] = []
     if "loc" in record:
-        probes.append(_given(question=record["loc"], answer=record.get("loc_ans")))
+        probes.append(without_none(question=record["loc"], answer=record.get("loc_ans")))
     if "m_loc" in record:
-        fields = _given(image=record["m_loc"], answer=record.get("m_loc_a"))
+        fields = without_none(image=record["m_loc"], answer=record.get("m_loc_a"))
         probes.append({**fields, "question": record.get("m_loc_q")})
     return probes
 
@@ -109,7 +109,7 @@ def _port_probe(entry: object, record: Mapping[str, object]) -> object:
     if isinstance(image, list):
         image = image[0] if image else None
     if "port_q" in entry:  # VLKEB's eval_edit_onehop.json
-        return _given(image=image, question=entry["port_q"], answer=entry.get("port_a"), hop=1)
+        return without_none(image=image, question=entry["port_q"], answer=entry.get("port_a"), hop=1)
     asked = entry.get("Q&A")
     kind = entry.get("port_type")
     if not isinstance(asked, Mapping) or not isinstance(kind, str):
@@ -118,8 +118,4 @@ def _port_probe(entry: object, record: Mapping[str, object]) -> object:
     hop = int(found[1]) if found else None
     if hop == 1:
         image = record.get("one_hop_img", image)
-    return _given(image=image, question=asked.get("Question"), answer=asked.get("Answer"), hop=hop)
-
-
-def _given(**fields: object) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_none(image=image, question=asked.get("Question"), answer=asked.get("Answer"), hop=hop)

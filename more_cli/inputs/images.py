@@ -27,7 +27,7 @@ from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
 from more_cli.files import disk_errors, sha256_bytes, sync_folder, write_new
 from more_cli.inputs.records import not_found
-from more_cli.text import shorten
+from more_cli.text import reason_of, shorten
 
 MAX_BYTES = 64 * 2**20
 """Largest image file, bytes."""
@@ -311,8 +311,7 @@ def _read_file(path: Path, name: str, root: Path | None = None) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"image not found: `{shown}`") from None
     except (OSError, ValueError) as error:  # ValueError: a name that the system does not allow
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError(f"image `{shown}` cannot be read: {reason.lower()}") from None
+        raise DataError(f"image `{shown}` cannot be read: {reason_of(error)}") from None
     return data
 
 

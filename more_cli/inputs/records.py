@@ -85,7 +85,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError:
         raise not_found(path) from None
     except OSError as error:
-        raise DataError(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise DataError(f"`{path}` cannot be read: {reason_of(error)}") from None
 
 
 def not_found(path: Path) -> DataError:

@@ -43,8 +43,6 @@ class KeyMap:
     """Parameter -> the disk keys it is built from at load (fused, transposed)."""
     disputed: Mapping[str, str] = field(default_factory=dict)
     """Parameter -> how the two methods disagree."""
-    unexpected: tuple[str, ...] = ()
-    """Disk keys that become no parameter."""
 
 
 def auto_class(checkpoint: Checkpoint) -> Any:
@@ -90,7 +88,7 @@ def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
     try:
         tables, converted = _by_tables(model, checkpoint.weights)
     except (ImportError, AttributeError, TypeError) as error:  # not a documented interface: it may move
-        return _finish(checkpoint, structure, {}, {}, f"structure alone ({type(error).__name__}: {error})")
+        return KeyMap(structure, f"structure alone ({type(error).__name__}: {error})")
     disputed = {}
     for name in sorted((set(tables) | set(structure)) - set(converted)):
         by_tables, by_structure = tables.get(name), structure.get(name)
@@ -98,7 +96,8 @@ def key_map(model: PreTrainedModel, checkpoint: Checkpoint) -> KeyMap:
         odd = by_tables and checkpoint.weights[by_tables].shape != shapes[name]
         if by_tables != by_structure and not (odd and by_structure is None):
             disputed[name] = f"{by_tables} by transformers' tables, {by_structure} by structure"
-    return _finish(checkpoint, tables, converted, disputed, "transformers and structure")
+    disk = {name: key for name, key in tables.items() if name not in disputed}
+    return KeyMap(disk, "transformers and structure", converted, disputed)
 
 
 @contextmanager
@@ -131,19 +130,6 @@ def _why_not(config: Mapping[str, Any], error: Exception) -> tuple[str, str]:
         return f"model_type {model_type!r} is neither an image-text nor a causal language model", _NATIVE
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return f"transformers cannot build a model from config.json ({reason[:200]})", _NATIVE
-
-
-def _finish(
-    checkpoint: Checkpoint,
-    found: Mapping[str, str],
-    converted: Mapping[str, tuple[str, ...]],
-    disputed: Mapping[str, str],
-    how: str,
-) -> KeyMap:
-    used = {*found.values(), *(key for keys in converted.values() for key in keys)}
-    disk = {name: key for name, key in found.items() if name not in disputed}
-    unexpected = tuple(key for key in sorted(checkpoint.weights) if key not in used)
-    return KeyMap(disk, how, converted, disputed, unexpected)
 
 
 # ------------------------------------------------------------------------------- transformers' own tables

@@ -37,12 +37,11 @@ class VisionCache:
         frozen: Sequence[str],
         kept: Collection[str],
         text: str,
-        capacity: int = 1 << 30,
     ) -> None:
         self.layers = [model.get_submodule(path) for path in frozen]
         self.kept = [index for index, path in enumerate(frozen) if path in kept]
         self.text = model.get_submodule(text)
-        self.capacity = capacity
+        self.capacity = 1 << 30
         self.calls = 0
         self._outputs: OrderedDict[Key, dict[int, Any] | None] = OrderedDict()
         self._bytes = 0

@@ -19,8 +19,8 @@ from more_cli.inputs.turns import Turn
 from more_cli.model.families import Family
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
-from more_cli.store.entry import ProbeEntry, shown_as, told, turns_in
-from more_cli.text import canonical_json, counted, shorten
+from more_cli.store.entry import ProbeEntry, shown_as, turn_fields, turns_in
+from more_cli.text import canonical_json, counted, reason_of, shorten
 
 if TYPE_CHECKING:  # the stored files are read without torch
     from torch import Tensor
@@ -137,7 +137,7 @@ def _as_lines(questions: Sequence[Probe]) -> bytes:
 def line_of(anchor: Probe) -> dict[str, Any]:
     """Return what an anchor asks, as a line of the ledger or of a file of anchors has it."""
     asked = {"question": anchor.question, **shown_as([image.sha256 for image in anchor.images])}
-    return asked | ({"turns": told(anchor.turns)} if anchor.turns else {})
+    return asked | ({"turns": turn_fields(anchor.turns)} if anchor.turns else {})
 
 
 def load_anchors(folder: Path, digest: str) -> list[Probe]:
@@ -151,7 +151,7 @@ def load_anchors(folder: Path, digest: str) -> list[Probe]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise StateError(f"`{path}` cannot be read: {error.strerror}", _RESTORE) from None
+        raise StateError(f"`{path}` cannot be read: {reason_of(error)}", _RESTORE) from None
     if sha256_bytes(data) != digest:
         raise StateError(f"`{path}` has changed since it was written", _RESTORE)
     try:

@@ -23,15 +23,16 @@ from more_cli.ops.commit import commit_anchors, commit_edit
 from more_cli.ops.drafts import Work, drafts, finish, made_lines
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, open_session, versions
-from more_cli.ops.shared import Holding, Moment, Source, Union
+from more_cli.ops.shared import Holding, Moment, SourceState, Union
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.progress import Progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.pin import read_pin, write_pin
 from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapshots
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
+from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target
 from more_cli.text import canonical_json
 
@@ -42,7 +43,7 @@ class Step(NamedTuple):
     """A line that the combination adds: an edit or, if there are any, further anchors."""
 
     moment: Moment
-    source: Source
+    source: SourceState
     edit: Holding | None
     anchors: Sequence[Probe] = ()
 
@@ -51,9 +52,9 @@ class Step(NamedTuple):
 class Plan:
     """What a new state consists of."""
 
-    sources: Sequence[Source]
+    sources: Sequence[SourceState]
     union: Union
-    start: Source
+    start: SourceState
     """The state whose first lines are taken over."""
     kept: int
     """Number of these lines."""
@@ -137,13 +138,13 @@ def assemble(
     return ledger
 
 
-def steps_of(found: Union, sources: Sequence[Source]) -> list[Step]:
+def steps_of(found: Union, sources: Sequence[SourceState]) -> list[Step]:
     """Return the edits and the anchors that the first state did not begin with, in order of time."""
     edits = (Step(edit.moment, edit.source, edit) for edit in found.edits)
     return sorted([*edits, *_further_anchors(sources)], key=lambda step: step.moment)
 
 
-def _further_anchors(sources: Sequence[Source]) -> Iterator[Step]:
+def _further_anchors(sources: Sequence[SourceState]) -> Iterator[Step]:
     """Yield the anchors that the first state did not begin with, each once."""
     known = set[tuple[str, str]]()
     sets = sorted(
@@ -172,7 +173,7 @@ def _check_images(plan: Plan) -> None:
             raise type(error)(text, "restore the image, then run the command again") from None
 
 
-def _lines(plan: Plan) -> Iterator[tuple[Source, Entry]]:
+def _lines(plan: Plan) -> Iterator[tuple[SourceState, Entry]]:
     """Yield every ledger line about an edit that the new ledger holds, with the state that it is from."""
     yield from ((edit.source, edit.entry) for edit in plan.union.reverted)
     yield from ((plan.start, line) for line in plan.start.ledger.history[: plan.kept])
@@ -258,7 +259,7 @@ def _rows(plan: Plan, machine: Machine) -> Iterator[dict[str, Any]]:
         yield entry.fields() | _origin(plan.start, entry)
 
 
-def _origin(source: Source, entry: Entry) -> dict[str, str]:
+def _origin(source: SourceState, entry: Entry) -> dict[str, str]:
     return {"note": entry.note or f"line {entry.seq} of {source.path.name}"}
 
 

@@ -24,7 +24,7 @@ from more_cli.model.batches import Query
 from more_cli.ops.about import Corrected, Question
 from more_cli.ops.anchors import identity
 from more_cli.recipe.schema import Recipe
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, reason_of
 
 if TYPE_CHECKING:
     from more_cli.model.runtime import Runtime
@@ -186,7 +186,7 @@ def of_folder(folder: Path, recipe: Recipe, *, strict_paths: bool = False) -> Ca
     try:
         files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
     except OSError as error:
-        raise DataError(f"`{folder}` cannot be read: {error.strerror}") from None
+        raise DataError(f"`{folder}` cannot be read: {reason_of(error)}") from None
     names = {path.name: path.name for path in files if not path.name.startswith(".")}
     if not names:
         raise DataError(f"`{folder}` holds no pictures", f"readable are {', '.join(FORMATS)}; subfolders are not read")

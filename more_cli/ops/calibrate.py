@@ -22,6 +22,7 @@ from more_cli.ops.evaluate import summarise
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import parse_recipe
 from more_cli.recipe.schema import Recipe
+from more_cli.recipe.settings import dotted, put
 from more_cli.text import canonical_json
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
@@ -82,13 +83,9 @@ def calibrate(
 
 def with_calibrated(recipe: Recipe, calibrated: Recipe) -> Recipe:
     """Return a recipe with the calibrated constants of another."""
-    values, theirs = recipe.canonical(), calibrated.canonical()
+    values, theirs = recipe.canonical(), dotted(calibrated.canonical())
     for key in CANDIDATES:
-        *parents, leaf = key.split(".")
-        table, chosen = values, theirs
-        for parent in parents:
-            table, chosen = table[parent], chosen[parent]
-        table[leaf] = chosen[leaf]
+        put(values, key, theirs[key])
     return parse_recipe(values, f"recipe {recipe.name}")
 
 
@@ -120,14 +117,10 @@ def measured(scores: Sequence[ProbeScore]) -> float:
 
 def _variants(recipe: Recipe, key: str) -> Iterator[tuple[Recipe, float]]:
     """Yield the recipe with each other value of a constant, if the recipe uses it."""
-    *parents, leaf = key.split(".")
     values = recipe.canonical()
-    table = values
-    for parent in parents:
-        table = table[parent]
-    own = table[leaf]
+    own = dotted(values)[key]
     used = recipe.criterion == "margin" if key == "margin" else own is not None
     for value in CANDIDATES[key] if used else ():
         if value != own:
-            table[leaf] = value
+            put(values, key, value)
             yield parse_recipe(values, f"recipe {recipe.name}"), value

@@ -21,7 +21,7 @@ from more_cli.ops.assembly import AssemblyReport, Plan, Step, assemble, steps_of
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import Work
 from more_cli.ops.session import Try, require_outside
-from more_cli.ops.shared import Source, Union, open_sources, require_same_setup, union
+from more_cli.ops.shared import SourceState, Union, open_sources, require_same_setup, union
 from more_cli.options import CombineOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry
@@ -61,7 +61,7 @@ def combine(
     return report
 
 
-def planned(sources: Sequence[Source], options: CombineOptions) -> Plan:
+def planned(sources: Sequence[SourceState], options: CombineOptions) -> Plan:
     """Return what the combination of these states consists of.
 
     Raises:
@@ -77,7 +77,7 @@ def planned(sources: Sequence[Source], options: CombineOptions) -> Plan:
     return _with_most_kept(sources, found, steps_of(found, sources))
 
 
-def _with_most_kept(sources: Sequence[Source], found: Union, steps: Sequence[Step]) -> Plan:
+def _with_most_kept(sources: Sequence[SourceState], found: Union, steps: Sequence[Step]) -> Plan:
     """Return the plan that takes over as many lines as it can.
 
     These are the lines that all states have, as they are, and after them those of one state that are the next steps.
@@ -103,7 +103,7 @@ def _is_past(step: Step, past: dict[str, int], first: Ledger) -> bool:
     return seq is not None and _content(first.entries[seq - 1]) == _content(step.edit.entry)
 
 
-def _common_past(sources: Sequence[Source]) -> int:
+def _common_past(sources: Sequence[SourceState]) -> int:
     """Return how many first lines all histories have; a batch that is not written in them is not counted."""
     lines, open_batch = 0, 0
     for entries in zip(*(source.ledger.history for source in sources), strict=False):
@@ -123,7 +123,7 @@ def _content(entry: Entry) -> dict[str, Any]:
     return entry.model_dump(exclude={"seq", "prev", "check", "note"})
 
 
-def _taken_over(source: Source, shared: int, steps: Sequence[Step]) -> tuple[int, int]:
+def _taken_over(source: SourceState, shared: int, steps: Sequence[Step]) -> tuple[int, int]:
     """Return how many lines after the shared ones are the next steps, as a new stream would make them, and the steps.
 
     A compaction is such a line too: it comes by itself.
@@ -139,7 +139,7 @@ def _taken_over(source: Source, shared: int, steps: Sequence[Step]) -> tuple[int
     return lines, done
 
 
-def _is_step(line: Entry, step: Step, source: Source) -> bool:
+def _is_step(line: Entry, step: Step, source: SourceState) -> bool:
     if step.edit is None:
         return line.kind == "anchors" and step.source is source and step.moment[2] == line.seq
     last = step.edit.entry
@@ -157,7 +157,7 @@ def _is_there(target: Target, plan: Plan) -> bool:
         raise UsageError(f"`{target.sidecar}` is one of the states that are combined", "name a new file with -o")
     if not target.sidecar.exists():
         return False
-    there = Source(target.sidecar, 0)
+    there = SourceState(target.sidecar, 0)
     held = [(edit.id, edit.content) for edit in there.holdings.values() if edit.in_force]
     if sorted(held) != sorted((edit.id, edit.content) for edit in plan.union.edits):
         raise UsageError(f"`{target.sidecar}` already exists, with other edits", "name a new file with -o")
@@ -168,6 +168,6 @@ def _is_there(target: Target, plan: Plan) -> bool:
     return True
 
 
-def _added(*sources: Source) -> frozenset[tuple[str, str]]:
+def _added(*sources: SourceState) -> frozenset[tuple[str, str]]:
     """Return what the anchors of states ask, of those that no edit brought."""
     return identities(anchor for source in sources for _, anchors in source.added_anchors() for anchor in anchors)

@@ -15,7 +15,8 @@ from more_cli.inputs.edits import Edit, Probe
 from more_cli.ops.anchors import keep_anchors, line_of
 from more_cli.ops.session import Session, Try, versions
 from more_cli.ops.signals import Interrupted, Stop
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
+from more_cli.store.status import Status
 
 
 def commit_edit(session: Session, edit: Edit, kept: Mapping[str, Any], attempt: Try) -> Entry:

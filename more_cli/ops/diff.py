@@ -16,9 +16,9 @@ from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity
 from more_cli.ops.ask import ANSWER_TOKENS
 from more_cli.ops.session import open_session
-from more_cli.ops.shared import Contradiction, Holding, Source, differing, open_sources, union
+from more_cli.ops.shared import Contradiction, Holding, SourceState, differing, open_sources, union
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import GONE
+from more_cli.store.status import GONE
 from more_cli.store.target import Target
 
 What = Literal[
@@ -53,8 +53,8 @@ class Asked(NamedTuple):
 class DiffReport:
     """In what two states differ."""
 
-    first: Source
-    second: Source
+    first: SourceState
+    second: SourceState
     setup: Mapping[str, tuple[object, object]] = field(default_factory=dict)
     """What they were made with, where it differs: by name, the value of each."""
     anchors: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -123,7 +123,7 @@ def _what(first: Holding | None, second: Holding | None) -> What | None:
     return None if first.status is second.status else "with another status"
 
 
-def _anchors(first: Source, second: Source) -> tuple[list[str], list[str]]:
+def _anchors(first: SourceState, second: SourceState) -> tuple[list[str], list[str]]:
     """Return the questions of the anchors that only one of the states holds."""
     held = [
         {identity(anchor): anchor.question for _, anchors in source.added_anchors() for anchor in anchors}
@@ -160,7 +160,7 @@ def ask_both(report: DiffReport, model: Path, machine: Machine, progress: Progre
 
 
 def _answers(
-    source: Source,
+    source: SourceState,
     target: Target,
     edits: Sequence[Holding],
     machine: Machine,

@@ -30,7 +30,8 @@ from more_cli.ops.provenance import provenance
 from more_cli.ops.session import Session, open_session
 from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import FailedEdit, Status, failed_sentence
+from more_cli.store.entry import FailedEdit, failed_sentence
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import counted, shorten
 

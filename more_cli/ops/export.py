@@ -22,7 +22,15 @@ from more_cli.checkpoint import compressed
 from more_cli.checkpoint.headers import header, in_order
 from more_cli.editors.more.sites import basis_of
 from more_cli.errors import StateError, UsageError
-from more_cli.files import check_name, disk_errors, replacing, replacing_directory, sha256_file, write_new
+from more_cli.files import (
+    check_free_file,
+    check_name,
+    disk_errors,
+    replacing,
+    replacing_directory,
+    sha256_file,
+    write_new,
+)
 from more_cli.model.keymap import meta_model
 from more_cli.model.machine import Machine
 from more_cli.ops.provenance import PROVENANCE, of_edits, own_names, provenance, write_provenance
@@ -204,8 +212,7 @@ def _export_delta(session: Session, out: Path, written: Sequence[SiteRecord], fo
     check_name(out)
     if out.is_dir():
         raise UsageError(f"`{out}` is a folder", "a delta is one file: name it, such as -o deltas.safetensors")
-    if out.exists() and not force:
-        raise UsageError(f"`{out}` exists", "pass --force to replace it, or name a new file")
+    check_free_file(out, force)
     if out.exists() and not _is_delta(out):
         raise UsageError(f"`{out}` holds no deltas of `more`, so it is not replaced", "name a new file")
     about = canonical_json(provenance(session) | of_edits(session.ledger))

@@ -10,7 +10,6 @@ from more_cli.files import disk_errors
 from more_cli.ops.anchors import later_file
 from more_cli.ops.drafts import drafts
 from more_cli.ops.held import anchors_of
-from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import replay_start, snapshots_folder
@@ -63,7 +62,7 @@ def _removable(target: Target) -> dict[str, int]:
 def _unneeded(target: Target) -> Iterator[Path]:
     state, named = load_state(target.sidecar), set[str]()
     folder = target.folder
-    ledger = Ledger(folder, lambda entry: named.update(_images(entry)))
+    ledger = Ledger(folder, lambda entry: named.update(entry.pictures))
     replay_start(state, ledger, target.sidecar)
     named |= {image.sha256 for anchor in anchors_of(folder, state.meta) for image in anchor.images}
     held = {later_file(folder, digest) for digest in ledger.anchors}
@@ -73,10 +72,3 @@ def _unneeded(target: Target) -> Iterator[Path]:
     yield from drafts(folder)
     yield from folder.glob(".*.part")
     yield from (path for path in (folder / "images").glob("*") if path.name not in named)
-
-
-def _images(entry: Entry) -> Iterator[str]:
-    yield from entry.images
-    yield from entry.image_rephrases
-    for probe in (*entry.locality, *entry.portability):
-        yield from probe.pictures

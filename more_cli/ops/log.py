@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 
 from more_cli.errors import StateError, UsageError
 from more_cli.ops.held import anchors_of
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import require_ledger
 from more_cli.store.state import load_meta
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import did_you_mean, shorten
 

@@ -29,6 +29,7 @@ from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
+from more_cli.text import reason_of
 
 if TYPE_CHECKING:
     from more_cli.evaluation.probes import ProbeScore
@@ -171,7 +172,7 @@ def _writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            text = f"cannot write `{out}`: {str(error.strerror).lower()}"
+            text = f"cannot write `{out}`: {reason_of(error)}"
             raise ResourceError(text, "free some space, or name a folder on another disk") from error
         text = f"cannot copy to `{out}`: {error}"
         raise StateError(text, "check that both folders can be read and written") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from more_cli.store.entry import FAILED, Status
+from more_cli.store.status import FAILED, Status
 
 
 @dataclass(kw_only=True)

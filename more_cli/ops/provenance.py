@@ -21,7 +21,7 @@ from more_cli.files import disk_errors, names_below, sha256_file, write_new
 from more_cli.store.entry import failed_sentence
 from more_cli.store.statement import NAME, SIGNATURE, STATE, Signed, parsed, read_signed, remove_signed
 from more_cli.store.target import Target
-from more_cli.text import canonical_json, code, counted, shorten, span, strict_json
+from more_cli.text import canonical_json, code, counted, reason_of, shorten, span, strict_json
 
 if TYPE_CHECKING:
     from more_cli.ops.session import Session  # needs torch
@@ -167,7 +167,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             raise ValueError(f"larger than {_LIMIT >> 20} MiB")
         values = strict_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StateError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}", _AGAIN) from None
+        raise StateError(f"`{path}` cannot be read: {reason_of(error)}", _AGAIN) from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise StateError(
             f"`{path}` is not of the schema {SCHEMA}",
@@ -240,7 +240,7 @@ def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[s
             elif deep and sha256_file(path) != sha256:
                 flaws.append(f"`{shorten(name)}` has changed since it was written")
         except OSError as error:
-            flaws.append(f"`{shorten(name)}` cannot be read: {(error.strerror or str(error)).lower()}")
+            flaws.append(f"`{shorten(name)}` cannot be read: {reason_of(error)}")
     return flaws
 
 

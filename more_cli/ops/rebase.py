@@ -21,11 +21,11 @@ from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
 from more_cli.ops.drafts import Work
 from more_cli.ops.init import planned_for
 from more_cli.ops.session import require_outside
-from more_cli.ops.shared import Source, union
+from more_cli.ops.shared import SourceState, union
 from more_cli.options import RebaseOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import FAILED, RIGHT, Status
 from more_cli.store.state import StateMeta, unedited_site
+from more_cli.store.status import FAILED, RIGHT, Status
 from more_cli.store.target import Target
 
 
@@ -80,7 +80,7 @@ def rebase(
             is missing or damaged.
     """
     started = time.monotonic()
-    old = Source(source.sidecar, 0)
+    old = SourceState(source.sidecar, 0)
     checkpoint = open_checkpoint(target.model)
     require_outside(target)
     report = RebaseReport(target, _planned(old, _setup(old, source.model, checkpoint)), dry_run=options.dry_run)
@@ -95,13 +95,13 @@ def rebase(
     return report
 
 
-def _planned(old: Source, meta: StateMeta) -> Plan:
+def _planned(old: SourceState, meta: StateMeta) -> Plan:
     """Return the plan: every edit once, in order, with the settings of its last try, and the sets of anchors."""
     found = union([old])
     return Plan([old], found, old, 0, steps_of(found, [old]), meta)
 
 
-def _setup(old: Source, model: Path, checkpoint: Checkpoint) -> StateMeta:
+def _setup(old: SourceState, model: Path, checkpoint: Checkpoint) -> StateMeta:
     """Return what the new state is made with: the recipe of the old one, and sites, prompts and hashes of the new base.
 
     Raises:
@@ -159,7 +159,7 @@ def _is_there(target: Target, plan: Plan) -> bool:
     if target.sidecar.resolve() == plan.start.path.resolve():
         what = f"`{target.sidecar}` is the state that is rebased"
         raise StateError(what, "name another base: more rebase MODEL NEW_BASE, or a new file with -o")
-    there = Source(target.sidecar, 0)
+    there = SourceState(target.sidecar, 0)
     assert plan.base is not None
     held, wanted = union([there]), plan.union
     same = all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,10 +42,11 @@ from more_cli.ops.base import open_base
 from more_cli.ops.estimate import estimate, require
 from more_cli.ops.held import corrected, held_at
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger, extend_digest
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, StateMeta, open_state, save_state
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.system.cpu import cpu
 from more_cli.system.memory import give_back_large_blocks
@@ -427,16 +428,16 @@ def update_state(state: State, editor: MoreEditor) -> None:
 class Every:
     """Returns true once per so many ticks or so many seconds, whichever comes first."""
 
-    def __init__(self, ticks: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ticks, self.seconds, self.clock = ticks, seconds, clock
-        self._count, self._since = 0, clock()
+    def __init__(self, ticks: int, seconds: float) -> None:
+        self.ticks, self.seconds = ticks, seconds
+        self._count, self._since = 0, time.monotonic()
 
     def __call__(self) -> bool:
         """Count one tick and return whether it is time."""
         self._count += 1
-        if self._count < self.ticks and self.clock() - self._since < self.seconds:
+        if self._count < self.ticks and time.monotonic() - self._since < self.seconds:
             return False
-        self._count, self._since = 0, self.clock()
+        self._count, self._since = 0, time.monotonic()
         return True
 
 

@@ -16,11 +16,12 @@ from more_cli.inputs.edits import Probe
 from more_cli.ops.anchors import load_anchors
 from more_cli.ops.held import added_at
 from more_cli.recipe.settings import dotted
-from more_cli.store.entry import FAILED, Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import StateMeta, load_meta, open_state
+from more_cli.store.status import FAILED, Status
 from more_cli.store.target import Target
 from more_cli.text import listed, shorten
 
@@ -30,7 +31,7 @@ START = datetime.min.replace(tzinfo=UTC)
 """Before every edit."""
 
 
-class Source:
+class SourceState:
     """One of several states: its metadata and its ledger.
 
     Raises:
@@ -82,7 +83,7 @@ class Source:
 class Holding(NamedTuple):
     """An edit as one state holds it."""
 
-    source: Source
+    source: SourceState
     id: str
     seq: int
     """Number of its last ledger line."""
@@ -128,18 +129,18 @@ class Union(NamedTuple):
     """Those in force, in order of time, each from the state in which it went best."""
     reverted: Sequence[Holding]
     """Those that one of the states reverted: they stay so."""
-    withdrawn: Mapping[str, Source]
+    withdrawn: Mapping[str, SourceState]
     """Of these, the edits that are in force in another state: by id, the state that reverted them."""
     contradictions: Sequence[Contradiction]
     clashes: Sequence[tuple[Holding, Holding]]
     """Ids that are used for two different edits."""
 
 
-def open_sources(paths: Sequence[Path]) -> list[Source]:
+def open_sources(paths: Sequence[Path]) -> list[SourceState]:
     """Open several states, each once.
 
     Raises:
-        StateError: as `Source`.
+        StateError: as `SourceState`.
         UsageError: fewer than two, or one of them twice.
     """
     if len(paths) < 2:
@@ -149,17 +150,17 @@ def open_sources(paths: Sequence[Path]) -> list[Source]:
         raise UsageError(f"`{twice[0]}` is named twice", "name different states")
     if missing := [path for path in paths if not path.exists()]:
         raise StateError(f"no state at `{missing[0]}`", "name state files, such as llava.more")
-    return [Source(path, number) for number, path in enumerate(paths)]
+    return [SourceState(path, number) for number, path in enumerate(paths)]
 
 
-def union(sources: Sequence[Source]) -> Union:
+def union(sources: Sequence[SourceState]) -> Union:
     """Return the edits of several states together, and what keeps them from being combined."""
     by_id: dict[str, list[Holding]] = {}
     for source in sources:
         for holding in source.holdings.values():
             by_id.setdefault(holding.id, []).append(holding)
     edits, reverted, clashes = list[Holding](), list[Holding](), list[tuple[Holding, Holding]]()
-    withdrawn: dict[str, Source] = {}
+    withdrawn: dict[str, SourceState] = {}
     for id, holdings in by_id.items():
         held = [holding for holding in holdings if holding.in_force] or holdings
         same = [holding for holding in holdings if holding.content == held[0].content]
@@ -175,7 +176,7 @@ def union(sources: Sequence[Source]) -> Union:
     return Union(edits, reverted, withdrawn, list(_contradictions(edits, sources)), clashes)
 
 
-def _contradictions(edits: Iterable[Holding], sources: Sequence[Source]) -> Iterator[Contradiction]:
+def _contradictions(edits: Iterable[Holding], sources: Sequence[SourceState]) -> Iterator[Contradiction]:
     """Yield the pairs about the same images and question that both count somewhere, unless a state decided them.
 
     A state that has both decided by their order, which must be theirs here too.
@@ -193,7 +194,7 @@ def _contradictions(edits: Iterable[Holding], sources: Sequence[Source]) -> Iter
                 yield Contradiction(earlier, later)
 
 
-def _status(source: Source, edit: Holding) -> Status | None:
+def _status(source: SourceState, edit: Holding) -> Status | None:
     """Return the status of an edit in a state; None if the state never had it."""
     known = source.holdings.get(edit.id)
     return known.status if known and known.content == edit.content else None
@@ -236,7 +237,7 @@ def model_of(paths: Iterable[Path]) -> Path:
     raise UsageError(f"no checkpoint folder `{tried[0] if tried else ''}`", "name it before the states")
 
 
-def require_same_setup(sources: Sequence[Source]) -> None:
+def require_same_setup(sources: Sequence[SourceState]) -> None:
     """Refuse states that differ in base, recipe or seed.
 
     Raises:

@@ -17,13 +17,14 @@ from more_cli.ops.drift import Drift, known_drift
 from more_cli.ops.sign import Signature, state_signature
 from more_cli.recipe.schema import GROWTH, Recipe
 from more_cli.recipe.settings import spelled
-from more_cli.store.entry import FailedEdit, Status
+from more_cli.store.entry import FailedEdit
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import MAIN, current_name, name_of
 from more_cli.store.pin import read_pin
 from more_cli.store.project import settings_for
 from more_cli.store.snapshots import replay_start, snapshots_folder
 from more_cli.store.state import SiteRecord, State, StateMeta, load_meta
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.system import ssh
 from more_cli.text import counted, nats

@@ -14,7 +14,6 @@ from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.files import disk_errors, replacing, replacing_directory
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import drafts
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.names import (
@@ -28,6 +27,7 @@ from more_cli.store.names import (
 )
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import State, load_meta, open_state
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import quoted, shorten
 

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -47,7 +46,7 @@ from more_cli.store.snapshots import replay_start
 from more_cli.store.state import RESTORE, SiteRecord, State, load_state, state_bytes, unedited
 from more_cli.store.target import Target
 from more_cli.system import ssh
-from more_cli.text import counted, listed, quoted, shorten, verb
+from more_cli.text import counted, listed, quoted, reason_of, shorten, verb
 
 SHOWN = 5
 """Largest number of problems that the line of one check lists."""
@@ -209,8 +208,7 @@ def _state(target: Target) -> tuple[str, State]:
 
 def _ledger(target: Target, named: dict[str, Named]) -> tuple[str, Ledger]:
     def note(entry: Entry) -> None:
-        probes = (*entry.locality, *entry.portability)
-        for sha256 in (*entry.images, *entry.image_rephrases, *chain.from_iterable(probe.pictures for probe in probes)):
+        for sha256 in entry.pictures:
             named.setdefault(sha256, Named(f"line {entry.seq}", entry.paths.get(sha256)))
 
     ledger = Ledger(target.folder, note)
@@ -303,7 +301,7 @@ def _image_flaw(path: Path, sha256: str, deep: bool) -> str:
             return f"has {status.st_size:,} bytes"
         return "has another hash" if deep and sha256_file(path) != sha256 else ""
     except OSError as error:
-        return f"cannot be read: {(error.strerror or str(error)).lower()}"
+        return f"cannot be read: {reason_of(error)}"
 
 
 def _base(target: Target, state: State) -> tuple[str, Checkpoint]:

@@ -13,6 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
@@ -170,16 +171,22 @@ def apply_setting(values: dict[str, Any], setting: str) -> None:
         raise UsageError(
             f"`--set {setting}` has no {missing}", "write --set key=value, for instance --set max_steps=20"
         )
-    *parents, leaf = key.strip().split(".")
-    table = values
+    value: object = text
+    with suppress(ValueError):  # no TOML, so it is text; or TOML that cannot be read
+        value = parse_toml(f"value = {text}")["value"]
+    if odd := put(values, key.strip(), value):
+        raise UsageError(f"`--set {setting}`: `{odd}` is no table", f"write --set {odd}=value")
+
+
+def put(values: dict[str, Any], key: str, value: object) -> str:
+    """Put a value at a dotted key into nested tables; return "", or the part of the key that is no table."""
+    *parents, leaf = key.split(".")
     for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"`--set {setting}`: `{parent}` is no table", f"write --set {parent}=value")
-    try:
-        table[leaf] = parse_toml(f"value = {text}")["value"]
-    except ValueError:  # no TOML, so it is text; or TOML that cannot be read
-        table[leaf] = text
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            return parent
+    values[leaf] = value
+    return ""
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from more_cli.evaluation.cells import value_cell
 from more_cli.evaluation.metrics import Estimate, estimate
 from more_cli.evaluation.names import is_share
 from more_cli.evaluation.per_edit import headline
@@ -87,13 +88,13 @@ def of_suite(report: SuiteReport, command: str = "more eval --suite") -> Page:
     )
 
 
-def _told(report: SuiteReport) -> list[str]:
-    warning = report.fit.warning if report.fit else ""
-    return [*([warning] if warning else []), *report.notices]
-
-
 def notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
-    rows = [(name, notice) for name, report in reports.items() for notice in _told(report)]
+    rows = [
+        (name, text)
+        for name, report in reports.items()
+        for text in (report.fit.warning if report.fit else "", *report.notices)
+        if text
+    ]
     if rows:
         yield Table("What to know about these scores", ("editor", ""), rows)
 
@@ -101,7 +102,7 @@ def notices(reports: Mapping[str, SuiteReport]) -> Iterator[Table]:
 def of_capability(report: CapabilityReport) -> Page:
     """Return the page of what a model can do besides its edits."""
     found = report.changes.get("all")
-    moved = f"change of accuracy {found.value:+.3f} ({_interval(found, '+')})" if found else "no state to compare with"
+    moved = f"change of accuracy {found.value:+.3f} ({found.between('+.3f')})" if found else "no state to compare with"
     shown = {"base": report.base} | ({"edited": report.state} if report.state else {})
     scores = [(name, which, of.categories[name]) for name in report.base.categories for which, of in shown.items()]
     after = f"the untouched base and the state after {counted(report.edits, 'edit')}"
@@ -117,7 +118,7 @@ def of_capability(report: CapabilityReport) -> Page:
         )
         for name, which, score in scores
     ]
-    changes = [(name, f"{value.value:+.3f}", _interval(value, "+"), value.n) for name, value in report.changes.items()]
+    changes = [(name, f"{value.value:+.3f}", value.between("+.3f"), value.n) for name, value in report.changes.items()]
     tables = [
         Table(
             "Categories",
@@ -159,7 +160,7 @@ def _suite_tables(report: SuiteReport) -> Iterator[Table]:
                 (f"{mark}", f"{report.so_far[mark - 1]:.3f}", value_cell(points.get(mark)))
                 for mark in report.schedule.marks
             ],
-            f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({_interval(lost)})" if lost else "rel.gen_exact",
+            f"rel.gen_exact; forgotten by the end: {lost.value:.3f} ({lost.between()})" if lost else "rel.gen_exact",
             [Curve("rel.gen_exact: the line is online, the dots are final", report.so_far, points)],
         )
     ages = by_age([scores.shown.values["gen_exact"] for scores in report.per_edit])
@@ -199,15 +200,7 @@ def _drift(drift: Drift) -> Table:
 
 
 def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
-    return [(name, f"{v.value:.3f}", _interval(v), v.interval, v.n) for name, v in estimates.items()]
-
-
-def _interval(value: Estimate, sign: str = "") -> str:
-    return value.between(f"{sign}.3f")
-
-
-def value_cell(value: Estimate | None) -> str:
-    return "" if value is None else f"{value.value:.3f}"
+    return [(name, value_cell(v), v.between(), v.interval, v.n) for name, v in estimates.items()]
 
 
 def _accuracy(score: YesNoScore) -> Estimate:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from more_cli.ops.shared import Holding, Source, Union
-from more_cli.store.entry import GONE
+from more_cli.ops.shared import Holding, SourceState, Union
+from more_cli.store.status import GONE
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pair:
         return found
 
 
-def beside(sources: Sequence[Source], union: Union) -> list[Pair]:
+def beside(sources: Sequence[SourceState], union: Union) -> list[Pair]:
     """Return what two states do not have in common, contradictions first, then the newest first."""
     own, other = (_in_force(source) for source in sources)
     unlike = [subject for subject in {**own, **other} if _content(own, subject) != _content(other, subject)]
@@ -45,7 +45,7 @@ def beside(sources: Sequence[Source], union: Union) -> list[Pair]:
     return sorted(newest, key=lambda pair: not pair.contradict)
 
 
-def _in_force(source: Source) -> dict[str, Holding]:
+def _in_force(source: SourceState) -> dict[str, Holding]:
     """Return the edits of a state that count, by what they are about."""
     return {edit.subject: edit for edit in source.holdings.values() if edit.status not in GONE}
 

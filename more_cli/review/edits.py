@@ -12,8 +12,9 @@ from operator import attrgetter
 from more_cli.errors import UsageError
 from more_cli.files import disk_errors
 from more_cli.inputs.edits import Edit
-from more_cli.store.entry import FAILED, START, Entry, Status
+from more_cli.store.entry import START, Entry
 from more_cli.store.ledger import Ledger
+from more_cli.store.status import FAILED, Status
 from more_cli.store.target import Target
 from more_cli.text import shorten
 

@@ -15,7 +15,7 @@ from more_cli.render.templates import environment
 from more_cli.review.edits import COLUMNS
 from more_cli.review.tasks import edit_path
 from more_cli.review.words import advised, worded
-from more_cli.store.entry import FAILED, RIGHT, Status
+from more_cli.store.status import FAILED, RIGHT, Status
 
 STATIC = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
 """Files that the page loads, with their types."""

@@ -17,6 +17,7 @@ from more_cli.review.app import make_app
 from more_cli.review.guard import Guard
 from more_cli.review.worker import Worker
 from more_cli.store.target import Target
+from more_cli.text import reason_of
 
 ADDRESS = "127.0.0.1"
 PATIENCE = 2
@@ -73,6 +74,6 @@ def _listening(port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"port {port} cannot be used: {reason}", "leave --port out for any free one") from None
+        what = f"port {port} cannot be used: {reason_of(error)}"
+        raise UsageError(what, "leave --port out for any free one") from None
     return listener

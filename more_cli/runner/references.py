@@ -10,7 +10,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from more_cli.editors.base import Editor
 from more_cli.errors import DataError, StateError
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches
@@ -74,8 +73,8 @@ class BaseAnswers:
 class EarlierAnswers:
     """The model's answers to each edit's locality probes just before that edit, kept until the run is finished."""
 
-    def __init__(self, runtime: Runtime, editor: Editor, folder: Path, yardstick: Yardstick) -> None:
-        self._runtime, self._editor, self._yardstick = runtime, editor, yardstick
+    def __init__(self, runtime: Runtime, folder: Path, yardstick: Yardstick) -> None:
+        self._runtime, self._yardstick = runtime, yardstick
         self._cache, self._folder = _Cache(folder), folder
 
     def ask(self, probes: Sequence[Probe]) -> None:

@@ -96,7 +96,7 @@ class SuiteTask:
         return Answers(
             BaseAnswers(runtime, folder, Yardstick()),
             BaseAnswers(runtime, folder, yardstick),
-            EarlierAnswers(runtime, plan.editor, run.journal.folder / "before", yardstick),
+            EarlierAnswers(runtime, run.journal.folder / "before", yardstick),
         )
 
     def prepare(self, editor: Editor, runtime: Runtime) -> None:

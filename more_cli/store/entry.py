@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,35 +13,14 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.turns import Turn
+from more_cli.store.status import FAILED as FAILED
+from more_cli.store.status import Status as Status
 from more_cli.text import canonical_json, counted, listed, shorten, verb
 
 START = "0" * 64
 """The hash before the first line, and the digest of no edits."""
 SHOWN = 5
 """Largest number of failed edits that one sentence names."""
-
-
-class Status(StrEnum):
-    """State of an edit."""
-
-    LEARNT = "learnt"
-    NOT_LEARNT = "not-learnt"
-    """Written, but still wrong after the last step."""
-    REFUSED = "refused"
-    """Rolled back."""
-    ALREADY_RIGHT = "already-right"
-    """Nothing was written; its key was absorbed."""
-    SUPERSEDED = "superseded"
-    """A later edit has the same images and question and another target."""
-    REVERTED = "reverted"
-
-
-RIGHT = (Status.LEARNT, Status.ALREADY_RIGHT)
-"""Statuses of edits whose answer is right."""
-FAILED = (Status.NOT_LEARNT, Status.REFUSED)
-"""Statuses of edits that do not stand."""
-GONE = (Status.REVERTED, Status.SUPERSEDED)
-"""Statuses of edits that no longer count."""
 
 
 class FailedEdit(NamedTuple):
@@ -65,11 +43,13 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """An object in a file of ours: no further keys, and values of exactly these types."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TurnEntry(_Strict):
+class TurnEntry(Strict):
     """An earlier turn of a conversation as the ledger keeps it."""
 
     role: str
@@ -80,7 +60,7 @@ class TurnEntry(_Strict):
     """how many of the edit's images it shows"""
 
 
-class ProbeEntry(_Strict):
+class ProbeEntry(Strict):
     """A probe of an edit as the ledger keeps it."""
 
     question: str
@@ -102,7 +82,7 @@ class ProbeEntry(_Strict):
         return [self.image] if self.image else self.images
 
 
-def told(turns: Iterable[Turn]) -> list[dict[str, Any]]:
+def turn_fields(turns: Iterable[Turn]) -> list[dict[str, Any]]:
     """Return earlier turns as a line has them."""
     return [turn._asdict() for turn in turns]
 
@@ -117,7 +97,7 @@ def shown_as(hashes: Sequence[str]) -> dict[str, Any]:
     return {"image": None, "images": list(hashes)} if len(hashes) > 1 else {"image": next(iter(hashes), None)}
 
 
-class Entry(_Strict):
+class Entry(Strict):
     """One line of the ledger.
 
     Places are positions in the history, counted from 1 (see `Ledger.history`); without reverts a place equals `seq`.
@@ -232,6 +212,12 @@ class Entry(_Strict):
             time = datetime.fromisoformat(self.time)
             return time if time.tzinfo else time.replace(tzinfo=UTC)
         return None
+
+    @property
+    def pictures(self) -> list[str]:
+        """SHA-256 of all images of the edit and of its probes."""
+        probes = (*self.locality, *self.portability)
+        return [*self.images, *self.image_rephrases, *(picture for probe in probes for picture in probe.pictures)]
 
     @property
     def margins(self) -> list[tuple[int, float]]:

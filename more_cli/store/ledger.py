@@ -24,22 +24,20 @@ from more_cli.files import append_line, cut, disk_errors, open_to_append, sha256
 from more_cli.inputs.edits import Edit, Probe, content_hash, subject_hash
 from more_cli.inputs.images import ImageSource, ImageStore
 from more_cli.store.entry import (
-    FAILED,
-    RIGHT,
     START,
     Entry,
     FailedEdit,
     ProbeEntry,
-    Status,
     check_line,
     damaged,
     parse_entry,
     read_entry,
     shown_as,
-    told,
+    turn_fields,
     turns_in,
     with_checksum,
 )
+from more_cli.store.status import FAILED, RIGHT, Status
 from more_cli.text import canonical_json, is_utf8
 
 
@@ -109,7 +107,7 @@ class Ledger:
         def probe(probe: Probe) -> dict[str, Any]:
             asked = {"question": probe.question, "answer": probe.answer, "hop": probe.hop}
             asked |= shown_as(list(map(hash_of, probe.images)))
-            return asked | ({"turns": told(probe.turns)} if probe.turns else {})
+            return asked | ({"turns": turn_fields(probe.turns)} if probe.turns else {})
 
         return {
             "id": edit.id,
@@ -118,7 +116,7 @@ class Ledger:
             "images": [hash_of(image) for image in edit.images],
             "question": edit.question,
             "target": edit.target,
-            "turns": told(edit.turns),
+            "turns": turn_fields(edit.turns),
             "rephrases": list(edit.rephrases),
             "image_rephrases": [hash_of(image) for image in edit.image_rephrases],
             "locality": [probe(item) for item in edit.locality],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.errors import StateError, UsageError
-from more_cli.text import did_you_mean, listed, quoted, shorten
+from more_cli.text import did_you_mean, listed, quoted, reason_of, shorten
 
 MAIN = "main"
 """Name of the state `NAME.more`."""
@@ -92,8 +92,7 @@ def current_name(model: Path) -> str:
     except FileNotFoundError:
         return MAIN
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StateError(f"`{path}` cannot be read: {reason}", _anew(model)) from None
+        raise StateError(f"`{path}` cannot be read: {reason_of(error)}", _anew(model)) from None
     if not is_name(name):
         raise StateError(f"`{path}` names no state: `{shorten(name)}`", _anew(model))
     return name

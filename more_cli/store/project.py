@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from more_cli.errors import MoreError, UsageError
 from more_cli.store.names import is_name
-from more_cli.text import check_strings, did_you_mean, shorten
+from more_cli.text import check_strings, did_you_mean, reason_of, shorten
 
 FILE = "more.toml"
 KEYS = {
@@ -109,7 +109,7 @@ def read_settings(path: Path) -> Settings:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not UTF-8", _HINT) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}", _HINT) from None
+        raise UsageError(f"{path}: {reason_of(error)}", _HINT) from None
     found, problems = dict[str, Setting](), list[_Problem]()
     for key, value in values.items():
         line = _line_of(key, text)

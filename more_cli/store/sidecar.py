@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from more_cli.checkpoint.headers import FLOATS, TensorEntry, header, in_order, read_header
+from more_cli.files import write_all
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
     from torch import Tensor
@@ -161,10 +162,10 @@ def write(path: Path, parts: list[bytes | memoryview]) -> None:
     with FileIO(path, "r+") as file, ThreadPoolExecutor(1) as hashing:
         digest = hashing.submit(sha256_of, parts)
         for part in parts:
-            _write_all(file, part)
+            write_all(file, part)
         file.seek(0)
         assert isinstance(parts[0], bytes)
-        _write_all(file, with_checksum(parts[0], digest.result()))
+        write_all(file, with_checksum(parts[0], digest.result()))
 
 
 def sha256_of(parts: list[bytes | memoryview]) -> str:
@@ -173,9 +174,3 @@ def sha256_of(parts: list[bytes | memoryview]) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-def _write_all(file: FileIO, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:  # a raw write may be partial
-        rest = rest[file.write(rest) :]

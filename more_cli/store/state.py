@@ -25,7 +25,7 @@ from more_cli.recipe.settings import plain_problem
 from more_cli.store import sidecar
 from more_cli.store.entry import START
 from more_cli.store.sidecar import ZEROS, Sidecar, Stored
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, reason_of
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
     from torch import Tensor
@@ -252,8 +252,7 @@ def _reported_as_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StateError(f"`{path}` is damaged: {reason}", RESTORE) from None
+        raise StateError(f"`{path}` is damaged: {reason_of(error)}", RESTORE) from None
 
 
 def _check_tensors(path: Path, meta: StateMeta, entries: Sequence[TensorEntry]) -> None:

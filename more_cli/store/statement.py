@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sync_folder, write_new
-from more_cli.store.entry import Count, Sha256
+from more_cli.store.entry import Count, Sha256, Strict
 from more_cli.text import canonical_json, is_utf8
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -28,24 +28,20 @@ _LIMIT = 64 << 20
 """Largest statement that is read, bytes."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Digest(_Strict):
+class Digest(Strict):
     """How in-toto writes a file's hash."""
 
     sha256: Sha256
 
 
-class Subject(_Strict):
+class Subject(Strict):
     """A file that the statement is about."""
 
     name: str
     digest: Digest
 
 
-class Edits(_Strict):
+class Edits(Strict):
     """The edits that the files hold: the predicate."""
 
     base: dict[str, str]
@@ -66,7 +62,7 @@ class Edits(_Strict):
     """those of them that do not stand"""
 
 
-class Statement(_Strict):
+class Statement(Strict):
     """An in-toto statement, version 1."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")

@@ -34,13 +34,6 @@ def _version() -> str:
     return sha256_bytes("".join(map(sha256_file, sorted(ARCHIVES.glob("*.zip")))).encode())[:16]
 
 
-def pack(folder: Path, archive: Path) -> None:
-    """Write every file below a folder into an archive; equal files give equal bytes."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # pictures are compressed already
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes())
-
-
 def _unpack(archive: Path, folder: Path) -> None:
     """Unpack an archive in one step: another process sees the whole folder or none."""
     scratch = Path(mkdtemp(prefix=".unpacking-", dir=folder.parent))

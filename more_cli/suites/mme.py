@@ -10,6 +10,7 @@ from more_cli.errors import DataError
 from more_cli.inputs.edits import raise_all
 from more_cli.inputs.images import ImageSource, locate_image
 from more_cli.inputs.records import Problem, opened
+from more_cli.text import reason_of
 
 IMAGES, QUESTIONS = "images", "questions_answers_YN"
 """Sub-folders of a category in the layout with two sub-folders."""
@@ -116,4 +117,4 @@ def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError as error:
-        raise DataError(f"`{folder}` cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise DataError(f"`{folder}` cannot be read: {reason_of(error)}") from None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from more_cli.errors import UsageError
 from more_cli.text import did_you_mean, shorten
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from more_lab.analyses.result import Result
 
 ALL = "all"
+Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,17 @@ def chosen(name: str) -> list[Analysis]:
     Raises:
         UsageError: there is no such analysis.
     """
+    return one_or_all(name, ANALYSES, "unknown analysis", f"there are {', '.join(ANALYSES)}, and all")
+
+
+def one_or_all(name: str, known: Mapping[str, Choice], unknown: str, hint: str) -> list[Choice]:
+    """Return what has this name, or everything that is known.
+
+    Raises:
+        UsageError: nothing has it; the message begins with `unknown`, and `hint` is for a name unlike all others.
+    """
     if name == ALL:
-        return list(ANALYSES.values())
-    if name in ANALYSES:
-        return [ANALYSES[name]]
-    hint = did_you_mean(name, [*ANALYSES, ALL]) or f"there are {', '.join(ANALYSES)}, and all"
-    raise UsageError(f"unknown analysis `{shorten(name)}`", hint)
+        return list(known.values())
+    if name in known:
+        return [known[name]]
+    raise UsageError(f"{unknown} `{shorten(name)}`", did_you_mean(name, [*known, ALL]) or hint)

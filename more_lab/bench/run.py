@@ -23,9 +23,10 @@ from more_cli.ops.session import versions
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.runner.costs import PeakMemory
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.snapshots import snapshots_folder
 from more_cli.store.state import SiteRecord, load_state
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.suites.embedded import suite_folder
 from more_lab.bench.floor import Floor, Peer

@@ -12,10 +12,10 @@ from more_cli.cli import completion
 from more_cli.cli.outlets import Reports
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.cli.scores import cell
 from more_cli.cli.suite_eval import heading, note_editor, note_fit, note_resumed
 from more_cli.cli.suite_source import SuiteSource, suite_target
 from more_cli.errors import UsageError
+from more_cli.evaluation.cells import value_cell
 from more_cli.model.machine import Machine
 from more_cli.options import SUITE, FileOptions, given, option
 from more_cli.text import counted
@@ -124,7 +124,7 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
         (first.headline, *(name for name in first.estimates if name == f"online@{len(first.edits)}"))
     )
     rows = [
-        (metric, readout, *(cell(report.estimates[readout].get(metric)) for report in reports.values()))
+        (metric, readout, *(value_cell(report.estimates[readout].get(metric)) for report in reports.values()))
         for metric in comparison.shown
         if metric in first.estimates[first.headline]
         for readout in readouts

@@ -16,7 +16,7 @@ from more_cli.inputs.edits import Edit
 from more_cli.inputs.images import ImageSource
 from more_cli.model.batches import Query
 from more_cli.runner.protocols import Protocol, Schedule
-from more_cli.text import canonical_json
+from more_cli.text import canonical_json, reason_of
 
 RECORD = "run.json"
 SCHEMA = "more.run/1"
@@ -136,7 +136,7 @@ def read_record(folder: Path) -> RunRecord:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise DataError(f"`{path}`: {place}: {first['msg'].lower()}", hint) from None
     except OSError as error:
-        raise DataError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}", hint) from None
+        raise DataError(f"cannot read `{path}`: {reason_of(error)}", hint) from None
 
 
 def claim(folder: Path, record: RunRecord) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 from more_lab.panel.ablations import FROZEN, SEEDS, form_of
 from more_lab.panel.editors import kept, short
-from more_lab.panel.table import METRICS
+from more_lab.panel.table import METRICS, lines_of
 
 
 def panel_lines(out: Path, stream: str, half: str) -> Iterator[dict[str, Any]]:
     """Yield the trials of a sweep over models of the panel, one line each; a trial is named by what it changes."""
-    timings = {line["key"]: line["seconds"] for line in _lines(out / "timings.jsonl")}
-    for line in _lines(out / "results.jsonl"):
+    timings = {line["key"]: line["seconds"] for line in lines_of(out / "timings.jsonl")}
+    for line in lines_of(out / "results.jsonl"):
         trial, edits = line["trial"], line["per_edit"]
         count = max(1, len(edits))
         yield {
@@ -41,7 +41,7 @@ def panel_lines(out: Path, stream: str, half: str) -> Iterator[dict[str, Any]]:
 
 def ablation_lines(out: Path, sweep: str) -> Iterator[dict[str, Any]]:
     """Yield the trials of a sweep of the paper's ablations, one line each."""
-    for line in _lines(out / "results.jsonl"):
+    for line in lines_of(out / "results.jsonl"):
         trial = line["trial"]
         form, changed = form_of(trial["settings"])
         yield {
@@ -101,7 +101,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _world(model: str) -> str:
     return PurePath(model.removeprefix("embedded:")).name
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

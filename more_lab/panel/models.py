@@ -34,6 +34,7 @@ class Selection:
 
 
 OBJECTS = 40
+"""Edits of a stream of objects."""
 CHOICE, CONSTANTS = "panel_choice.jsonl", "panel_constants.jsonl"
 MEASURED = (
     *(

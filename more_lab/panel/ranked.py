@@ -6,12 +6,11 @@ constants or its fit than about the method. It is shown in no ranking, and named
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from more_cli.text import canonical_json
-from more_lab.panel.table import runs_of, share
+from more_lab.panel.table import Run, runs_of, share
 
 SINGLE = "single.jsonl"
 """Edits that were learnt alone, by base, suite and editor; nearly all on the embedded LLaVA."""
@@ -19,9 +18,6 @@ LEAST = 0.9
 """Least share of edits, each learnt alone."""
 OURS = "more", "naive", "none"
 """What is no rival: M-ORE in its forms, its loop with P = I, and the base."""
-Run = Mapping[str, Any]
-
-
 HANDS = "loop", "batch"
 """Constants of who decides when an editor writes; its own are the others."""
 

@@ -136,10 +136,10 @@ def arrivals() -> Iterator[str]:
     yield f"\nIf streams are resampled too, not only edits, the lowest interval end, minus {'; minus '.join(ends)}."
 
 
-def low_of_streams(runs: Sequence[Run], theirs: str, label: str, resamples: int = 2000) -> float:
+def low_of_streams(runs: Sequence[Run], theirs: str, label: str) -> float:
     """Return the lower end of the 95 % interval that resamples streams, and edits within each."""
     change = np.subtract(values(runs, OURS, label), values(runs, theirs, label)).reshape(STREAMS, -1)
-    rng, edits = np.random.default_rng(0), change.shape[1]
+    rng, resamples, edits = np.random.default_rng(0), 2000, change.shape[1]
     sampled = rng.integers(0, STREAMS, (resamples, STREAMS, 1)), rng.integers(0, edits, (resamples, STREAMS, edits))
     return float(np.percentile(change[sampled].mean(axis=(1, 2)), 2.5))
 

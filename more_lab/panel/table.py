@@ -26,7 +26,12 @@ Run = Mapping[str, Any]
 
 def runs_of(name: str) -> list[dict[str, Any]]:
     """Return the runs of a file of results."""
-    return [json.loads(line) for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()]
+    return lines_of(RESULTS / name)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file that has one on each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def text_of(name: str) -> str:
@@ -93,14 +98,14 @@ def over_models(samples: Sequence[Sequence[float]], *, shares: bool = True) -> t
     return float(np.mean([np.mean(values) for values in samples])), float(low), float(high)
 
 
-def growth(values: np.ndarray, block: int = 1, resamples: int = 1000) -> tuple[float, float, float]:
+def growth(values: np.ndarray, block: int = 1) -> tuple[float, float, float]:
     """Return slope times length, with its bootstrap interval over blocks of this many edits in a row.
 
     Values that come back after a number of edits need blocks of at least as many (Kuensch 1989).
     """
     n = len(values)
-    starts = np.random.default_rng(0).integers(0, n - block + 1, (resamples, -(-n // block), 1))
-    samples = (starts + np.arange(block)).reshape(resamples, -1)[:, :n]
+    starts = np.random.default_rng(SEED).integers(0, n - block + 1, (RESAMPLES, -(-n // block), 1))
+    samples = (starts + np.arange(block)).reshape(RESAMPLES, -1)[:, :n]
     slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in samples]
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
     return float(np.polyfit(np.arange(n), values, 1)[0] * n), low, high

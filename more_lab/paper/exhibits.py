@@ -9,12 +9,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from more_cli.errors import UsageError
-from more_cli.text import did_you_mean, shorten
+from more_lab.analyses.catalog import one_or_all
 from more_lab.experiments.published import EDITORS
 
 FILE = Path(__file__).with_name("exhibits.toml")
-ALL = "all"
 
 
 class Variant(BaseModel):
@@ -88,10 +86,5 @@ def chosen(name: str) -> list[Exhibit]:
     Raises:
         UsageError: there is no such exhibit.
     """
-    found = exhibits()
-    if name == ALL:
-        return list(found.values())
-    if name in found:
-        return [found[name]]
-    hint = did_you_mean(name, [*found, ALL]) or "`more reproduce` lists all tables and figures"
-    raise UsageError(f"the paper has no table or figure `{shorten(name)}`", hint)
+    hint = "`more reproduce` lists all tables and figures"
+    return one_or_all(name, exhibits(), "the paper has no table or figure", hint)

@@ -16,20 +16,19 @@ from more_cli.recipe.files import data_folder
 SOURCE = Path(__file__).with_name("kit")
 EDITS = 20
 PINNED = (DISTRIBUTION, "torch", "transformers", "safetensors", "pillow")
-MARKER = "run.py"
 
 
-def write_kit(folder: Path, *, force: bool = False) -> list[str]:
+def write_kit(folder: Path) -> list[str]:
     """Write the kit: script, checklist, pinned versions, edits, anchors and their pictures; return the files' names.
 
     Raises:
-        UsageError: the folder is not empty, or `force` was given and it holds something else.
+        UsageError: the folder is not empty.
         StateError, ResourceError: it cannot be written.
     """
     samples = data_folder("sample_edits")
     edits = _lines(samples / "edits.jsonl")[:EDITS]
     anchors = _lines(samples / "anchors.jsonl")
-    with replacing_directory(folder, force, marker=MARKER) as scratch:
+    with replacing_directory(folder, force=False) as scratch:
         for name in ("run.py", "README.md"):
             shutil.copyfile(SOURCE / name, scratch / name)
         for name, lines in {"edits.jsonl": edits, "anchors.jsonl": anchors}.items():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from more_cli.evaluation.cells import value_cell
 from more_cli.evaluation.metrics import TOO_FEW
 from more_cli.evaluation.names import FEW
 from more_cli.render.page import Page, Table
-from more_cli.render.pages import notices, value_cell
+from more_cli.render.pages import notices
 from more_cli.render.plots import Bars
 from more_cli.runner.report import SuiteReport
 from more_cli.text import counted

@@ -40,9 +40,10 @@ from more_cli.ops.edit import EditReport, Listener, edit_stream
 from more_cli.ops.init import Inputs, initialise
 from more_cli.ops.session import open_session
 from more_cli.options import EditOptions
-from more_cli.store.entry import START, Entry, Status, with_checksum
+from more_cli.store.entry import START, Entry, with_checksum
 from more_cli.store.ledger import Ledger, content_digest
 from more_cli.store.state import load_state, save_state
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.suites.embedded import suite_folder
 from more_lab.bench.floor import Floor

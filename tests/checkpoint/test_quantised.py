@@ -110,7 +110,8 @@ def test_the_model_finds_every_packed_weight(pair: tuple[Checkpoint, Checkpoint]
     full, packed = (key_map(meta_model(opened), opened) for opened in pair)
     assert packed.disk.keys() == full.disk.keys()
     assert not packed.disputed
-    assert not packed.unexpected
+    assert not packed.converted
+    assert set(packed.disk.values()) == set(pair[1].weights)
     assert pair[1].scheme in SCHEMES
     assert len(pair[1].packed) > 10
 

@@ -84,8 +84,8 @@ def test_the_demo_ends_with_its_variants_and_a_next_step(world: World, monkeypat
     from more_cli.model.machine import Machine
     from more_cli.ops.edit import EditReport
     from more_cli.ops.evaluate import evaluate_state
-    from more_cli.store.entry import Status
     from more_cli.store.ledger import Ledger
+    from more_cli.store.status import Status
     from more_cli.store.target import locate
 
     run("edit", world.model, world.write([line(0, rephrases=["a colour ?"])]), *EASY)

@@ -12,8 +12,8 @@ from more_cli.cli.layout import cells_of, laid_out, shortened, wrapped
 from more_cli.cli.output import Output, fail
 from more_cli.errors import UsageError
 from more_cli.files import sha256_bytes
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.status import Status
 from support.helpers import World, on_terminal, run, terminal
 
 GREEN, YELLOW, RED, BOLD = "\x1b[32m{}\x1b[0m", "\x1b[33m{}\x1b[0m", "\x1b[31m{}\x1b[0m", "\x1b[1m{}\x1b[0m"

@@ -100,7 +100,7 @@ def _check_stored(edit: Edit) -> None:
 
 @cache
 def _learnt() -> object:
-    from more_cli.store.entry import Status
+    from more_cli.store.status import Status
 
     return Status.LEARNT
 

@@ -22,10 +22,10 @@ from more_cli.ops.auto_anchors import PICTURED
 from more_cli.ops.held import Held
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.snapshots import snapshots_folder
 from more_cli.store.state import load_meta
+from more_cli.store.status import Status
 from support.helpers import COLOURS, Result, World, assert_same_state, die, forks, in_child, line, run, run_as_typed
 from support.refused import assert_refused
 

@@ -18,8 +18,8 @@ from more_cli.evaluation.names import SUCCESS_METRICS, full_names
 from more_cli.files import sha256_file
 from more_cli.inputs.edits import read_edits
 from more_cli.render.markdown import LINES
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.status import Status
 from more_cli.text import plain, span
 from support import tiny
 from support.disk import raising

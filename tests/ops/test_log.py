@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from more_cli.files import sha256_bytes
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.status import Status
 from support.helpers import Result, World, on_terminal, run, tree
 
 IMAGE = sha256_bytes(b"image")

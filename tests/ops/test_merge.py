@@ -682,7 +682,8 @@ def test_where_nothing_can_be_linked_shards_are_copied_and_a_note_says_so(
     monkeypatch.setattr(os, "link", across)
     result = merge(world, "--link", out=tmp_path / "linked")
     assert result.code == 0
-    assert f"note: shards were copied because they cannot be linked here: {os.strerror(errno.EXDEV)}" in result.err
+    reason = os.strerror(errno.EXDEV).lower()
+    assert f"note: shards were copied because they cannot be linked here: {reason}" in result.err
     assert "are hard links" not in result.out
     assert tree(tmp_path / "linked") == tree(tmp_path / "copied")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from more_cli.store.entry import Status
 from more_cli.store.ledger import Ledger
+from more_cli.store.status import Status
 from more_cli.text import plain
 from support.helpers import CALM, REFUSING, World, line, run, tree
 from support.refused import assert_refused

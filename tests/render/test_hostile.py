@@ -20,7 +20,8 @@ from more_cli.ops.provenance import _section
 from more_cli.render.html import html
 from more_cli.render.junit import junit_xml
 from more_cli.render.markdown import markdown
-from more_cli.store.entry import FailedEdit, Status
+from more_cli.store.entry import FailedEdit
+from more_cli.store.status import Status
 from more_cli.text import code, plain, shorten, span
 from support.browser import MISSING, chromium
 from support.hostile import TEXTS, drawn, page_of, tokens, tree

@@ -37,7 +37,8 @@ from more_cli.render.pages import of_state
 from more_cli.render.plots import Bars, Course, Curve, Picture
 from more_cli.render.templates import Quoted
 from more_cli.render.thumbnails import Thumbnails
-from more_cli.store.entry import FailedEdit, Status
+from more_cli.store.entry import FailedEdit
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import code, plain
 from support.pages import CODE, HOSTILE, NINETEEN_OF_TWENTY, Page

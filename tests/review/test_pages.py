@@ -279,8 +279,8 @@ def test_failed_edits_are_tried_again(page: Page) -> None:
 
 def fail(world: World, id: str) -> None:
     """Append a line that says that an edit was tried again and is not learnt."""
-    from more_cli.store.entry import Status
     from more_cli.store.ledger import Ledger
+    from more_cli.store.status import Status
 
     with Ledger(world.folder) as ledger:
         fields = ledger.by_id[id].fields() | {"status": Status.NOT_LEARNT, "retry": True}

@@ -14,7 +14,8 @@ from more_cli.model.batches import Query
 from more_cli.render.page import Page, Sentence, Table
 from more_cli.render.plots import Bars, Course, Curve, Picture
 from more_cli.render.templates import Quoted
-from more_cli.store.entry import FailedEdit, Status
+from more_cli.store.entry import FailedEdit
+from more_cli.store.status import Status
 from support.pages import HOSTILE, NINETEEN_OF_TWENTY
 
 TEXTS = (

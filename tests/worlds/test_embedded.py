@@ -17,7 +17,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from more_cli.demo.files import demo_model_dir
-from more_cli.suites.embedded import ARCHIVES, pack, suite_folder
+from more_cli.suites.embedded import ARCHIVES, suite_folder
 from support.paths import DATA, ROOT
 from worlds.embedded import draw
 from worlds.embedded.world.emblems import KNOWN, emblems, new_emblems
@@ -362,7 +362,7 @@ def test_anchors_come_from_their_own_pool() -> None:
 
 def test_every_suite_is_unpacked_and_packed_again_to_the_same_bytes(tmp_path: Path) -> None:
     for name in SUITES:
-        pack(suite_folder(name), tmp_path / name)
+        draw.pack(suite_folder(name), tmp_path / name)
         assert (tmp_path / name).read_bytes() == (ARCHIVES / f"{name}.zip").read_bytes()
 
 

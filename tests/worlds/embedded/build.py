@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from more_cli.suites.embedded import ARCHIVES, pack
+from more_cli.suites.embedded import ARCHIVES
 
-from .draw import save, suites_folder
+from .draw import pack, save, suites_folder
 from .families import FAMILIES, model_folder
 from .harvest import Candidate, Judge, emblem_edits, fact_probes, mistakes, questions, unrelated
 from .mme import write_mme

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def suites_folder(family: str) -> Path:
 def suites() -> list[Path]:
     """The suites whose pictures git does not track."""
     return sorted(path for path in SUITES.glob("*/*") if path.is_dir())
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Write every file below a folder into an archive; equal files give equal bytes."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:  # pictures are compressed already
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes())
 
 
 def with_pictures(suite: Path) -> Path:

@@ -15,9 +15,9 @@ import json
 import shutil
 from pathlib import Path
 
-from more_cli.suites.embedded import ARCHIVES, pack, suite_folder
+from more_cli.suites.embedded import ARCHIVES, suite_folder
 
-from .draw import suites_folder, with_pictures
+from .draw import pack, suites_folder, with_pictures
 from .families import FAMILIES
 from .streams import FILE, SUITES
 
