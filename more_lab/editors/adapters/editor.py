@@ -113,6 +113,12 @@ class VisEdit(FittedEditor[nn.ModuleList]):
         near = self._near(prompts)
         return [Route(self._shown(one), signals) if acts else None for one, acts in zip(prompts, near, strict=True)]
 
+    @property
+    def _gate(self) -> str:
+        """The layer at whose input a question is compared with the correction: that of the text's adapter, if any."""
+        seen = [which for _, which in self.acts]
+        return self.working[1][seen.index("text") if "text" in seen else 0]
+
     def _near(self, prompts: Sequence[Encoded]) -> list[bool]:
         return [bool(prompt.images) for prompt in prompts]
 
@@ -154,7 +160,7 @@ class VisEdit(FittedEditor[nn.ModuleList]):
             edited = self.score(samples[0], places, list(map(Route, shown, signals)))
             base = self.score(samples[0], places[LOCALITY * size :], None)
             learnt = edited[: LOCALITY * size].nll().view(LOCALITY, size).mean(1).sum()
-            return learnt + divergence(edited[LOCALITY * size :], base)
+            return learnt + divergence(edited[LOCALITY * size :], base, from_base=True)
 
         return loss
 
@@ -185,7 +191,7 @@ class VisEdit(FittedEditor[nn.ModuleList]):
         with runtime.base():
             (states,) = runtime.read([encoded], [(layer, "input") for layer in layers])
             # A gate is read from the prompt alone, as that of a question.
-            (prompt,) = runtime.read([encoded.prompt], [(layers[0], "input")])
+            (prompt,) = runtime.read([encoded.prompt], [(self._gate, "input")])
         self._signals = {str(number): state.cpu() for number, state in enumerate(states)}
         self._signals[GATE] = prompt[0][-1].cpu()
         return outcome(runtime, first, score_edit(runtime, encoded), writes=1, passes=4, cost=4 / 3)
@@ -221,8 +227,7 @@ class DualEdit(VisEdit):
         return sorted(found)
 
     def _near(self, prompts: Sequence[Encoded]) -> list[bool]:
-        runtime, layers = self.working
-        with runtime.base():
-            last = torch.stack([row[-1] for (row,) in runtime.read(prompts, [(layers[0], "input")])])
+        with self.runtime.base():
+            last = torch.stack([row[-1] for (row,) in self.runtime.read(prompts, [(self._gate, "input")])])
         gate = self._signals[GATE].to(last)
         return (torch.cosine_similarity(last, gate[None]) >= self.tuning.near).tolist()

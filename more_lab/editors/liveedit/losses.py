@@ -106,11 +106,15 @@ def loss_of(net: ExpertNet, draw: Draw, reps: Callable[[Sequence[int]], Reps], s
     return learnt + unmoved + soft + cross_entropy(near, own) + cross_entropy(apart, torch.full_like(own, size))
 
 
-def divergence(edited: Scored, base: Scored) -> Tensor:
-    """Return the mean KL(edited || base) over the answers' positions, averaged over the batch, in nats per token."""
-    log_p, width = edited.log_probabilities(), base.mask.shape[1]
+def divergence(edited: Scored, base: Scored, *, from_base: bool = False) -> Tensor:
+    """Return KL(edited || base), or KL(base || edited) `from_base`, averaged over the batch, in nats per token.
+
+    The mean over the positions of the base's answers.
+    """
     # The edited rows come from a batch whose longest answer may be longer.
-    log_p, log_q = log_p[:, -width:], base.log_probabilities()
+    log_p, log_q = edited.log_probabilities()[:, -base.mask.shape[1] :], base.log_probabilities()
+    if from_base:
+        log_p, log_q = log_q, log_p
     each = (log_p.exp() * (log_p - log_q)).sum(-1) * base.mask
     return (each.sum(1) / base.mask.sum(1)).mean()
 

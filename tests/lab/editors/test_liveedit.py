@@ -315,4 +315,5 @@ def test_losses_are_least_where_they_should_be() -> None:
     base, other = (Scored(torch.randn(1, 2, 5, generator=draw), targets, mask) for _ in range(2))
     p, q = other.log_probabilities()[0, 1], base.log_probabilities()[0, 1]
     torch.testing.assert_close(divergence(other, base), (p.exp() * (p - q)).sum())
+    torch.testing.assert_close(divergence(other, base, from_base=True), (q.exp() * (q - p)).sum())
     assert divergence(base, base) == 0
