@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -211,10 +212,19 @@ def ask(
         return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
     if answers is None:
         return _ask_for_own(runtime, queries, probes, yardstick)
-    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, answers, strict=True)]
+    numbered = dict(zip(range(len(queries)), answers, strict=True))
+    return list(_ask_on(runtime, queries, numbered, yardstick).values())
+
+
+def _ask_on(
+    runtime: Runtime, queries: Sequence[Query], answers: Mapping[int, Sequence[int]], yardstick: Yardstick
+) -> dict[int, Reference]:
+    """Return the model's greedy answers to the questions whose index has one of these `answers`, with logits on it."""
+    asked = [queries[place] for place in answers]
+    encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(asked, answers.values(), strict=True)]
     parts = _scored(runtime, encoded)
-    tokens = _greedy(runtime, queries, encoded, parts, ANSWER_TOKENS)
-    return _references(runtime, encoded, parts, tokens, yardstick)
+    tokens = _greedy(runtime, asked, encoded, parts, ANSWER_TOKENS)
+    return dict(zip(answers, _references(runtime, encoded, parts, tokens, yardstick), strict=True))
 
 
 def _ask_for_own(
@@ -222,31 +232,32 @@ def _ask_for_own(
 ) -> list[Reference]:
     """Return the model's greedy answers, with logits on these answers.
 
-    If the greedy answer is the gold one, a single pass both checks and scores it. A few gold answers are tried like
-    this and, if at least half of them were right, all. All that is returned comes from one batch, so that another
-    model's answers to the same questions differ by the model alone.
+    If the greedy answer is the gold one, a single pass both checks and scores it. All that is returned comes from one
+    batch, so that another model's answers to the same questions differ by the model alone.
     """
-
-    def on(answers: Mapping[int, Sequence[int]]) -> list[Reference]:
-        asked, about = [queries[place] for place in answers], [probes[place] for place in answers]
-        return ask(runtime, asked, about, yardstick, list(answers.values()))
-
     golds = _golds(runtime, queries, probes) if runtime.picks_most_likely else {}
-    own: dict[int, Sequence[int]] = {}
-    for places in (list(golds)[:TRIED], list(golds)):
-        said = sum(own[place] == golds[place] for place in own)
-        if len(own) == len(golds) or 2 * said < len(own):
-            break
-        references = on({place: golds[place] for place in places})
-        own |= {place: reference.tokens for place, reference in zip(places, references, strict=True)}
-        if len(references) == len(queries) and own == golds:
-            return references
+    found = _ask_on_golds(runtime, queries, golds, yardstick)
+    own: dict[int, Sequence[int]] = {place: reference.tokens for place, reference in found.items()}
+    if len(own) == len(queries) and own == golds:
+        return list(found.values())
     if unknown := [place for place in range(len(queries)) if place not in own]:
         answers = runtime.generate([queries[place] for place in unknown], ANSWER_TOKENS)
         own |= dict(zip(unknown, answers, strict=True))
     tokens = [own[place] for place in range(len(queries))]
     encoded = [runtime.encode(query).followed_by(ids) for query, ids in zip(queries, tokens, strict=True)]
     return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
+
+
+def _ask_on_golds(
+    runtime: Runtime, queries: Sequence[Query], golds: Mapping[int, Sequence[int]], yardstick: Yardstick
+) -> dict[int, Reference]:
+    """Ask a few questions that have gold answers, and all if at least half of these are the model's own answers."""
+    few = dict(islice(golds.items(), TRIED))
+    found = _ask_on(runtime, queries, few, yardstick)
+    right = sum(found[place].tokens == gold for place, gold in few.items())
+    if len(few) == len(golds) or 2 * right < len(few):
+        return found
+    return _ask_on(runtime, queries, golds, yardstick)
 
 
 def _golds(runtime: Runtime, queries: Sequence[Query], probes: Sequence[Probe]) -> dict[int, tuple[int, ...]]:
