@@ -70,30 +70,41 @@ def show_misuse(misuse: Any) -> int:
 def _explained(misuse: Any) -> UsageError:
     """Return what is wrong with a command line in our words, with what was probably meant."""
     command = misuse.ctx.command_path if misuse.ctx else "more"
-    hint = f"see `{command} --help`"
+    see = f"see `{command} --help`"
+    if getattr(misuse, "option_name", "") and hasattr(misuse, "possibilities"):
+        return _no_such_option(misuse, command, see)
+    if getattr(misuse, "param", None) is not None and misuse.message:
+        return UsageError(_plain(_wrong_value(misuse, misuse.param)), see)
+    meant = _meant(misuse, command)
+    return UsageError(_plain(misuse.format_message()), f"type: {meant}; {see}" if meant else see)
+
+
+def _no_such_option(misuse: Any, command: str, see: str) -> UsageError:
+    option = misuse.option_name
+    if command == "more eval" and option in _options_of(misuse.ctx.parent, "run"):
+        return UsageError(f"`{option}` is an option of `more run`", f"type: more run MODEL --suite NAME {option} ...")
+    hint = did_you_mean(option, misuse.possibilities or (), closeness=0.75)
+    if not hint and misuse.ctx and misuse.ctx.parent is None:
+        hint = f"options come after the command: more COMMAND {option}; {see}"
+    return UsageError(f"no such option `{option}`", hint or see)
+
+
+def _meant(misuse: Any, command: str) -> str:
+    """Return what to type instead, for an option without its value and for too few or too many words; else nothing."""
     option = getattr(misuse, "option_name", "")
-    if option and hasattr(misuse, "possibilities"):
-        if command == "more eval" and option in _options_of(misuse.ctx.parent, "run"):
-            return UsageError(
-                f"`{option}` is an option of `more run`", f"type: more run MODEL --suite NAME {option} ..."
-            )
-        near = did_you_mean(option, misuse.possibilities or (), closeness=0.75)
-        if not near and misuse.ctx and misuse.ctx.parent is None:
-            hint = f"options come after the command: more COMMAND {option}; {hint}"
-        return UsageError(f"no such option `{option}`", near or hint)
-    message = misuse.format_message()
-    parameter = getattr(misuse, "param", None)
-    if parameter is not None and misuse.message:
-        message = _wrong_value(misuse, parameter)
-    elif option:
+    if option:
         values = [each.metavar for each in misuse.ctx.command.params if option in each.opts]
-        hint = f"type: {option} {values[0]}; {hint}" if values else hint
-    elif parameter is not None or "unexpected" in message:
-        meant = _second_word(command, getattr(misuse, "words", ()))
-        hint = f"type: {meant or ' '.join(misuse.ctx.get_usage().split()[1:])}; {hint}"
+        return f"{option} {values[0]}" if values else ""
+    if getattr(misuse, "param", None) is None and "unexpected" not in misuse.format_message():
+        return ""
+    return _second_word(command, getattr(misuse, "words", ())) or " ".join(misuse.ctx.get_usage().split()[1:])
+
+
+def _plain(message: str) -> str:
+    """Return a message of Typer's in our spelling."""
     message = re.sub(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument '\1'", message)
     message = re.sub(r"'([^']*)'", r"`\1`", message.rstrip("."))
-    return UsageError(message[:1].lower() + message[1:], hint)
+    return message[:1].lower() + message[1:]
 
 
 def _second_word(command: str, words: Sequence[str]) -> str:
