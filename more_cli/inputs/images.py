@@ -220,27 +220,32 @@ def locate_image(spelled: str, root: Path, *, strict: bool = False) -> ImageSour
     if spelled[:5].lower() == "data:":
         data = _decode_uri(spelled)
         source = ImageSource(shorten(spelled, 40), None, sha256_bytes(data), data)
-    elif scheme := _URL.match(spelled):
-        hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
-        raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
-    elif not spelled.strip():
-        raise DataError("image path is empty", "remove `image` for an edit without an image")
     else:
-        path = Path(os.path.abspath(root / spelled))
-        if strict and (Path(spelled).is_absolute() or ".." in Path(spelled).parts):
-            raise _outside(spelled, root)
-        try:
-            data = _read_file(path, spelled, root if strict else None)
-        except DataError as error:
-            if error.hint or Path(spelled).is_absolute():
-                raise
-            hint = f"image paths start at `{root}`; `--image-root DIR` names another folder"
-            if os.path.isfile(root / spelled.replace("\\", "/")):  # a file of edits that was written on Windows
-                hint = "write `/` in place of `\\`: it is understood on every system"
-            raise DataError(error.message, hint) from error
+        path, data = _read_named(spelled, root, strict)
         source = ImageSource(spelled, path, sha256_bytes(data))
     decode_image(data, source.spelled)
     return source
+
+
+def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
+    """Return the path of the file that a line names, and its bytes."""
+    if scheme := _URL.match(spelled):
+        hint = f"download it first and give its path: nothing is fetched from `{scheme[0]}`"
+        raise DataError(f"image `{shorten(spelled)}` is a URL", hint)
+    if not spelled.strip():
+        raise DataError("image path is empty", "remove `image` for an edit without an image")
+    path = Path(os.path.abspath(root / spelled))
+    if strict and (Path(spelled).is_absolute() or ".." in Path(spelled).parts):
+        raise _outside(spelled, root)
+    try:
+        return path, _read_file(path, spelled, root if strict else None)
+    except DataError as error:
+        if error.hint or Path(spelled).is_absolute():
+            raise
+        hint = f"image paths start at `{root}`; `--image-root DIR` names another folder"
+        if os.path.isfile(root / spelled.replace("\\", "/")):  # a file of edits that was written on Windows
+            hint = "write `/` in place of `\\`: it is understood on every system"
+        raise DataError(error.message, hint) from error
 
 
 def pictures(spelled: Sequence[str]) -> tuple[ImageSource, ...]:
