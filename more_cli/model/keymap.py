@@ -179,6 +179,21 @@ def _by_structure(model: PreTrainedModel, tensors: Mapping[str, TensorEntry]) ->
     exchanges that explain most parameters are applied first, each disk key is used once, and text never becomes
     vision.
     """
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    votes = _votes(model, tensors).items()
+    for (mine, theirs), pairs in sorted(votes, key=lambda vote: (-len(vote[1]), -len(vote[0][0]), vote)):
+        if {_modality(mine), _modality(theirs)} == {"text", "visual"}:
+            continue
+        for name, key in pairs:
+            if name not in found and key not in used:
+                found[name] = key
+                used.add(key)
+    return found
+
+
+def _votes(model: PreTrainedModel, tensors: Mapping[str, TensorEntry]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return, for each exchange of prefixes, the pairs of a parameter and a disk key that it explains."""
     by_suffix: dict[str, list[str]] = defaultdict(list)
     for key in tensors:
         for suffix in _suffixes(key):
@@ -192,16 +207,7 @@ def _by_structure(model: PreTrainedModel, tensors: Mapping[str, TensorEntry]) ->
                 votes[name.removesuffix(suffix), key.removesuffix(suffix)].append((name, key))
             if keys:
                 break
-    found: dict[str, str] = {}
-    used: set[str] = set()
-    for (mine, theirs), pairs in sorted(votes.items(), key=lambda vote: (-len(vote[1]), -len(vote[0][0]), vote)):
-        if {_modality(mine), _modality(theirs)} == {"text", "visual"}:
-            continue
-        for name, key in pairs:
-            if name not in found and key not in used:
-                found[name] = key
-                used.add(key)
-    return found
+    return votes
 
 
 def _suffixes(name: str) -> Iterator[str]:
