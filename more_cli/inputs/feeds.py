@@ -25,6 +25,8 @@ POLL = 0.1
 _TAIL = 256
 """Bytes of a watched file that are compared before more of it is read."""
 
+_REPLACED = "was replaced"
+
 
 class Feed(ABC):
     """A source of records that ends by itself or is closed."""
@@ -125,7 +127,7 @@ class Watch(Feed):
     def change(self, file: BinaryIO) -> str:
         """Return `was replaced` if the path names another file than the open one, else nothing."""
         try:
-            return "" if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)) else "was replaced"
+            return "" if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)) else _REPLACED
         except OSError:  # deleted: the open file is read until there is a new one
             return ""
 
@@ -165,27 +167,30 @@ class _Growing:
     def readline(self, limit: int) -> bytes:
         """Return the next line, at most `limit` bytes of it; empty at the end of the file."""
         held = b""
+        while piece := self._next_piece(limit - len(held)):
+            held += piece
+            if held.endswith(b"\n") or len(held) >= limit:
+                return held
+        if held and not self._change:
+            self._watch.report_unfinished_line()
+        # Everything written before a replacement has been read: an unfinished line stays unfinished.
+        return held if self._change == _REPLACED else b""
+
+    def _next_piece(self, limit: int) -> bytes:
+        """Wait for more of a line, and return at most `limit` bytes of it; empty at the end of the file."""
         while not self._ended:
             self._change = self._change or self._lost()
-            gone = self._change in ("was cut", "was rewritten")
-            piece = b"" if gone else self._file.readline(limit - len(held))
-            held += piece
+            piece = self._file.readline(limit) if self._change in ("", _REPLACED) else b""
             if piece:
                 self._tail = piece[-_TAIL:]
                 self._watch.note_growth()
-                if held.endswith(b"\n") or len(held) >= limit:
-                    return held
-            elif self._change:
-                # Everything written before the replacement has been read: an unfinished line stays unfinished.
+                return piece
+            if self._change:
                 self._watch.report_restart(self._change)
                 self._ended = True
-                return b"" if gone else held
             else:
                 self._change = self._watch.change(self._file)
-                if not self._change and self._watch.wait():
-                    self._ended = True
-                    if held:
-                        self._watch.report_unfinished_line()
+                self._ended = not self._change and self._watch.wait()
         return b""
 
     def _lost(self) -> str:
