@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -124,6 +124,46 @@ class Listener:
         """Learn that all standing edits are written anew now; one by one they took this long."""
 
 
+class EditLoop:
+    """Applies edits one after the other, new ones or those to try again, and saves the state as they accumulate."""
+
+    def __init__(
+        self, session: Session, report: EditReport, listener: Listener, stop: Stop, save_every: int, total: int | None
+    ) -> None:
+        """Take the writer's session; `total` is the number of edits of the stream, None if it is not known."""
+        self.session, self.stop = session, stop
+        self.snapshots = Snapshots(session)
+        self._report, self._listener, self._total = report, listener, total
+        self._due = Every(save_every, SAVE_SECONDS)
+
+    def put(self, edit: Edit, describe: Callable[[], Mapping[str, Any]], attempt: Try) -> None:
+        """Apply one edit; `describe` returns what its ledger line says of it, and stores its images.
+
+        Raises:
+            Interrupted: as `compact_if_due`.
+        """
+        session, report = self.session, self._report
+        session.progress(report.skipped + report.applied, self._total, edit.id)
+        kept = describe()
+        contradicted = session.contradicted(edit)
+        self.snapshots.before_edit()
+        entry = commit_edit(session, edit, kept, attempt)
+        supersedes = report.count(entry, contradicted)
+        with self.stop.waiting():
+            self._listener.edited(entry, entry.status, new=True, supersedes=supersedes)
+        self.compact()
+        if self._due():
+            session.save()
+
+    def compact(self) -> None:
+        """Write all standing edits together if there are enough of them.
+
+        Raises:
+            Interrupted: as `compact_if_due`.
+        """
+        self._report.run.compactions += compact_if_due(self.session, self.stop, self._listener.compacting)
+
+
 def edit_file(
     target: Target,
     stream: Path | Iterable[Mapping[str, Any]],
@@ -181,7 +221,8 @@ def edit_stream(
             yield (check.problem(item) if isinstance(item, Edit) else None) or item
 
     arriving = Prefetch(checked(), feed.close)
-    report = _Run(options, machine, EditReport(target), progress, listener or Listener()).go(arriving)
+    run = _Run(options, machine, EditReport(target), progress, listener or Listener())
+    report = run.go(run.without_problems(arriving), arriving)
     report.notes += check.notes()
     return report
 
@@ -200,107 +241,113 @@ class _Run:
     unscored: int = 0
     """Applied edits of the stream whose lines have probes that the ledger does not know."""
 
-    def go(self, source: list[Edit] | Prefetch[Edit | Problem]) -> EditReport:
-        """Apply a whole file, or a stream as it arrives."""
+    def go(self, edits: Iterable[Edit], arriving: Prefetch[Edit | Problem] | None = None) -> EditReport:
+        """Apply the edits of a whole file, or edits as they arrive: those of `arriving` that are no problems."""
         started = time.monotonic()
         target, report = self.report.target, self.report
-        edits = source if isinstance(source, list) else self._without_problems(source)
         if self.options.dry_run:
             self._dry_run(edits)
             return report
-        runtime = self.runtime
-        if not target.sidecar.exists():
-            recipe, settings = self.options.recipe, self.options.settings
-            inputs = Inputs(self.options.anchors_file, arriving=self.options.anchors and not self.options.anchors_file)
-            created = initialise(target, recipe, settings, inputs, self.machine, self.progress, runtime)
-            # The model is loaded once; the report must not keep it when the session has ended.
-            runtime, report.run.created = created.runtime or runtime, replace(created, runtime=None)
-        elif not target.folder.exists():
-            open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
+        runtime = self._make_state()
         with writer_lock(target.lock), stoppable() as stop:
             session = open_session(target, self.machine, self.progress, runtime)
             session.compacts = self.options.compact and self.options.consolidate != "anew"  # it is one
             _refuse_other_recipe(session, self.options)
-            pending = self._pending(session, edits)
-            # A whole file is compared with the ledger before the first write: often nothing is left to do.
-            arriving: Prefetch[Any] = Prefetch(list(pending)) if isinstance(source, list) else source
-            with arriving, session.ledger:
-                pending = arriving if isinstance(source, list) else pending
+            ahead, pending = self._fetched(self._pending(session, edits), arriving)
+            with ahead, session.ledger:
                 first = next(stop.before_each(pending), None)
-                unfinished = self._consolidated_from(session) is not None
-                unsaved = session.behind or session.outdated
-                if first is not None or unsaved or unfinished or session.compaction_due:
-                    total, start = report.total if isinstance(source, list) else None, len(session.ledger.entries)
-                    edits = chain([first] if first else [], pending)
-                    self._apply(session, arriving, stop.before_each(edits), total, stop)
+                if first is not None or self._left_undone(session):
+                    total, start = None if arriving else report.total, len(session.ledger.entries)
+                    loop = EditLoop(session, report, self.listener, stop, self.options.save_every, total)
+                    self._apply(loop, ahead, chain([first] if first else [], pending))
                     report.entries = session.ledger.entries[start:].of_kind("edit")
-            statuses = session.ledger.statuses()
-            report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
-            report.interrupted = stop.asked
-            report.run.drift = known_drift(session.ledger, session.state.meta)
-            if not report.total and not stop.asked:
-                report.notes.append("no edit arrived")
-            if self.unscored:
-                report.notes.append(NEW_PROBES.format(counted(self.unscored, "line")))
-            if session.unwritten and not stop.asked:
-                report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
+            self._report_end(session, stop)
         report.wall_seconds = time.monotonic() - started
         return report
 
-    def _apply(
-        self, session: Session, arriving: Prefetch[Any], pending: Iterator[Edit], total: int | None, stop: Stop
-    ) -> None:
-        """Apply the pending edits, save the state as they accumulate, then consolidate."""
-        options, report = self.options, self.report
-        due = Every(options.save_every, SAVE_SECONDS)
-        saved = session.state.meta.edits
+    def _make_state(self) -> Runtime | None:
+        """Make the state if there is none, and return the model if it is loaded."""
+        target, options = self.report.target, self.options
+        if not target.sidecar.exists():
+            inputs = Inputs(options.anchors_file, arriving=options.anchors and not options.anchors_file)
+            created = initialise(
+                target, options.recipe, options.settings, inputs, self.machine, self.progress, self.runtime
+            )
+            # The model is loaded once; the report must not keep it when the session has ended.
+            self.report.run.created = replace(created, runtime=None)
+            return created.runtime or self.runtime
+        if not target.folder.exists():
+            open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
+        return self.runtime
 
-        def save_while_waiting() -> None:
-            nonlocal saved
-            if session.state.meta.edits > saved:
-                session.save()
-                saved = session.state.meta.edits
+    def _fetched(
+        self, pending: Iterator[Edit], arriving: Prefetch[Edit | Problem] | None
+    ) -> tuple[Prefetch[Any], Iterator[Edit]]:
+        """Return what fetches ahead, and the edits to apply."""
+        if arriving is not None:
+            return arriving, pending
+        # A whole file is compared with the ledger before the first write: often nothing is left to do.
+        whole = Prefetch(list(pending))
+        return whole, whole
 
-        snapshots = Snapshots(session)
-        with session.attached(writing=True) as replayed:
-            report.run.replayed = replayed
-            if replayed or session.outdated:
+    def _left_undone(self, session: Session) -> bool:
+        """Return whether there is something to do without a new edit."""
+        if session.behind or session.outdated or session.compaction_due:
+            return True
+        return self._consolidated_from(session) is not None
+
+    def _apply(self, loop: EditLoop, ahead: Prefetch[Any], edits: Iterator[Edit]) -> None:
+        """Bring the state up to date, apply the edits, consolidate, and save."""
+        session, report = loop.session, self.report
+        with session.attached(writing=True) as report.run.replayed:
+            if report.run.replayed or session.outdated:
                 session.save()
             report.notes += session.machine_notes()
-            arriving.start(partial(_prepare, session), save_while_waiting, SAVE_SECONDS)
+            ahead.start(partial(_prepare, session), session.save, SAVE_SECONDS)
             try:
-                self._compact(session, stop)
-                for edit in pending:
-                    session.progress(report.skipped + report.applied, total, edit.id)
-                    kept = session.ledger.describe(edit, store=options.store_images)
-                    superseded = session.contradicted(edit)
-                    snapshots.before_edit()
-                    entry = commit_edit(session, edit, kept, Try(joint=options.batch))
-                    supersedes = report.count(entry, superseded)
-                    with stop.waiting():
-                        self.listener.edited(entry, entry.status, new=True, supersedes=supersedes)
-                    self._compact(session, stop)
-                    if due():
-                        session.save()
-                    if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
-                        session.save()
-                        keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
-                snapshots.take()
-                since = self._consolidated_from(session)
-                if since is not None and not stop.asked:
-                    anew = options.consolidate == "anew"
-                    report.run.consolidation = commit_consolidation(session, since, anew=anew)
-                    self._compact(session, stop)
+                self._apply_each(loop, edits)
+                self._consolidate(loop)
             except Interrupted:
                 return
             except (DataError, BrokenPipeError):
-                snapshots.take()
+                loop.snapshots.take()
                 session.save()  # a bad line or a closed output pipe: both strike between two edits
                 raise
             # Anything else may strike inside a write: then the sidecar stays as it was and the ledger is replayed.
             session.save()
 
-    def _without_problems(self, items: Iterable[Edit | Problem]) -> Iterator[Edit]:
+    def _apply_each(self, loop: EditLoop, edits: Iterator[Edit]) -> None:
+        session, options = loop.session, self.options
+        loop.compact()
+        for edit in loop.stop.before_each(edits):
+            describe = partial(session.ledger.describe, edit, store=options.store_images)
+            loop.put(edit, describe, Try(joint=options.batch))
+            if options.snapshot_every and session.state.meta.edits % options.snapshot_every == 0:
+                session.save()
+                keep_snapshot(session.target.sidecar, session.ledger, session.state.meta.edits)
+        loop.snapshots.take()
+
+    def _consolidate(self, loop: EditLoop) -> None:
+        since = self._consolidated_from(loop.session)
+        if since is not None and not loop.stop.asked:
+            anew = self.options.consolidate == "anew"
+            self.report.run.consolidation = commit_consolidation(loop.session, since, anew=anew)
+            loop.compact()
+
+    def _report_end(self, session: Session, stop: Stop) -> None:
+        """Report how the edits of the stream stand, and what the user should know."""
+        report, statuses = self.report, session.ledger.statuses()
+        report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
+        report.interrupted = stop.asked
+        report.run.drift = known_drift(session.ledger, session.state.meta)
+        if not report.total and not stop.asked:
+            report.notes.append("no edit arrived")
+        if self.unscored:
+            report.notes.append(NEW_PROBES.format(counted(self.unscored, "line")))
+        if session.unwritten and not stop.asked:
+            report.notes.append("an interrupted --batch left edits unwritten: run it again with --batch")
+
+    def without_problems(self, items: Iterable[Edit | Problem]) -> Iterator[Edit]:
         """Yield the edits of a stream, at most `limit`, and report its problems.
 
         Raises:
@@ -351,9 +398,6 @@ class _Run:
         self.listener.problem(problem)
         self.report.problems.append(str(problem))
         self.report.total -= 1
-
-    def _compact(self, session: Session, stop: Stop) -> None:
-        self.report.run.compactions += compact_if_due(session, stop, self.listener.compacting)
 
     def _consolidated_from(self, session: Session) -> int | None:
         """Return the place from which edits are consolidated at the end of the stream; None for no consolidation."""

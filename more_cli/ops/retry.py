@@ -11,12 +11,10 @@ from more_cli.errors import UsageError
 from more_cli.inputs.edits import read_edits
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
-from more_cli.ops.commit import commit_edit, compact_if_due
 from more_cli.ops.drift import known_drift
-from more_cli.ops.edit import EditReport, Listener
-from more_cli.ops.session import SAVE_SECONDS, Every, Try, open_session
+from more_cli.ops.edit import EditLoop, EditReport, Listener
+from more_cli.ops.session import Try, open_session
 from more_cli.ops.signals import Interrupted, stoppable
-from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
@@ -54,27 +52,17 @@ def retry(
         session = open_session(target, machine, progress, runtime)
         session.compacts = options.compact
         recipe_of_edit(session.state.meta.recipe, settings)  # raises before anything is written
-        ledger, due = session.ledger, Every(options.save_every, SAVE_SECONDS)
+        ledger = session.ledger
         report.ids = _chosen(ledger, words, options, report.notes)
         report.total, start = len(report.ids), len(ledger.entries)
         if report.ids:
-            snapshots = Snapshots(session)
+            loop = EditLoop(session, report, listener, stop, options.save_every, report.total)
             with ledger, suppress(Interrupted), session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
                 for id in stop.before_each(iter(report.ids)):
-                    session.progress(report.applied, report.total, id)
                     failed = ledger.by_id[id]
-                    edit, attempt = ledger.edit_of(failed), Try(retry=True, settings=settings)
-                    contradicted = session.contradicted(edit)
-                    snapshots.before_edit()
-                    entry = commit_edit(session, edit, failed.description(), attempt)
-                    supersedes = report.count(entry, contradicted)
-                    with stop.waiting():
-                        listener.edited(entry, entry.status, new=True, supersedes=supersedes)
-                    report.run.compactions += compact_if_due(session, stop, listener.compacting)
-                    if due():
-                        session.save()
-                snapshots.take()
+                    loop.put(ledger.edit_of(failed), failed.description, Try(retry=True, settings=settings))
+                loop.snapshots.take()
                 # Not after an error, which may have struck inside a write: then the ledger is replayed.
                 session.save()
         statuses = ledger.statuses()
