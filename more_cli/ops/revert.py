@@ -168,15 +168,12 @@ def _plan(ledger: Ledger, meta: StateMeta, ids: Sequence[str], options: RevertOp
 def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[str]:
     """Return the edits to revert, in the order of the history."""
     edits = list(dict.fromkeys(id for kind, id in ledger.history.kinds() if kind == "edit"))  # one tried again: once
-    if options.to is not None or options.last is not None:
-        first = options.to if options.to is not None else len(edits) - (options.last or 0)
-        if not 0 <= first <= len(edits):
-            given = f"--to {options.to}" if options.to is not None else f"--last {options.last}"
-            have = f"{verb(len(edits), 'is', 'are')} {counted(len(edits), 'edit')}"
-            least = 0 if options.to is not None else 1
-            hint = f"give a number from {least} to {len(edits)}" if edits else "there is nothing to revert"
-            raise UsageError(f"{given}: there {have}", hint)
-        return edits[first:]
+    if options.to is None and options.last is None:
+        return _by_id(edits, ledger, ids)
+    return _by_number(edits, options)
+
+
+def _by_id(edits: Sequence[str], ledger: Ledger, ids: Sequence[str]) -> list[str]:
     for id in ids:
         if id not in ledger.by_id:
             raise UsageError(f"no edit `{id}` in `{ledger.path}`", "`more log` lists the ids")
@@ -186,6 +183,18 @@ def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[st
     return [id for id in edits if id in named]
 
 
+def _by_number(edits: list[str], options: RevertOptions) -> list[str]:
+    if options.to is not None:
+        first, least, given = options.to, 0, f"--to {options.to}"
+    else:
+        first, least, given = len(edits) - (options.last or 0), 1, f"--last {options.last}"
+    if 0 <= first <= len(edits):
+        return edits[first:]
+    have = f"{verb(len(edits), 'is', 'are')} {counted(len(edits), 'edit')}"
+    hint = f"give a number from {least} to {len(edits)}" if edits else "there is nothing to revert"
+    raise UsageError(f"{given}: there {have}", hint)
+
+
 def _remaining(history: Entries, gone: set[str]) -> list[int]:
     """Return the places of the history that a run without these edits would have.
 
@@ -193,22 +202,21 @@ def _remaining(history: Entries, gone: set[str]) -> list[int]:
     compaction after a reverted edit goes: it comes again where there are enough edits.
     """
     places: list[int] = []
-    some_go = some_stay = fewer = False
-    last = 0  # place of the last edit that stays
+    last_gone = last_kept = 0  # places of edits
+    begin = 0  # place of the consolidation that ended the last run
     for place, (kind, id) in enumerate(history.kinds(), 1):
-        goes = False
+        if kind == "edit" and id in gone:
+            last_gone = place
+            continue
         if kind == "edit":
-            goes = id in gone
-            some_go, some_stay, fewer = some_go or goes, some_stay or not goes, fewer or goes
-            last = last if goes else place
-        elif kind == "compact":
-            goes = fewer
+            last_kept = place
+        elif kind == "compact" and last_gone:
+            continue
         elif kind == "consolidate":
-            goes = some_go and (not some_stay or last < history[place - 1].since)
-            if not goes:  # the next run of edits begins
-                some_go = some_stay = False
-        if not goes:
-            places.append(place)
+            if last_gone > begin and (last_kept <= begin or last_kept < history[place - 1].since):
+                continue
+            begin = place
+        places.append(place)
     return places
 
 
