@@ -42,11 +42,12 @@ from more_cli.ops.snapshots import Snapshots
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import load_recipe
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Entries
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import keep_snapshot
 from more_cli.store.state import load_meta
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.text import counted, verb
 

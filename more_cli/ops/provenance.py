@@ -179,9 +179,9 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     folds = values.get("folds", [])
     if not isinstance(folds, list) or not all(isinstance(fold, dict) and _named(fold) for fold in folds):
         raise StateError(f"`{path}` does not list the edited tensors", _AGAIN)
-    counts = (values.get("edits"), values.get("asked"))
-    lists = isinstance(values.get("ledger_head"), str) and isinstance(values.get("failed"), list)
-    if not lists or any(type(count) is not int for count in counts):
+    counts = (values.get("edits"), values.get("asked", 0))  # older merges recorded neither these nor what failed
+    named = isinstance(values.get("ledger_head"), str) and isinstance(values.get("failed", []), list)
+    if not named or any(type(count) is not int for count in counts):
         raise StateError(f"`{path}` does not say which edits were written", _AGAIN)
     return values
 

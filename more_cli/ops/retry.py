@@ -18,9 +18,9 @@ from more_cli.ops.signals import Interrupted, stoppable
 from more_cli.options import EditOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
-from more_cli.store.entry import FAILED, Status
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
+from more_cli.store.status import FAILED, Status
 from more_cli.store.target import Target
 from more_cli.text import did_you_mean, verb
 

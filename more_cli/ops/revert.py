@@ -31,7 +31,7 @@ from more_cli.ops.session import Session, Try, anchors_cache, open_session, vers
 from more_cli.ops.signals import Stop, stoppable
 from more_cli.options import RevertOptions
 from more_cli.progress import Progress, no_progress
-from more_cli.store.entry import Entry, Status
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Entries, Ledger
 from more_cli.store.lock import writer_lock
 from more_cli.store.snapshots import (
@@ -43,6 +43,7 @@ from more_cli.store.snapshots import (
     thin_out,
 )
 from more_cli.store.state import StateMeta, load_meta, save_state
+from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target
 from more_cli.text import counted, verb
 

@@ -145,7 +145,7 @@ def _of_state(target: Target) -> bytes:
 def _of_folder(folder: Path, progress: Progress) -> bytes:
     values = read_provenance(folder)
     predicate = {name: values.get(name) for name in ("base", "recipe", "edits", "digest", "ledger_head", "asked")}
-    predicate["failed"] = len(values["failed"])
+    predicate["failed"] = len(values.get("failed", []))
     return statement_bytes(MODEL, _hashes(folder, _files(folder), progress), predicate)
 
 

@@ -13,8 +13,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from more_cli.errors import StateError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.turns import Turn
-from more_cli.store.status import FAILED as FAILED
-from more_cli.store.status import Status as Status
+from more_cli.store.status import Status
 from more_cli.text import canonical_json, counted, listed, shorten, verb
 
 START = "0" * 64

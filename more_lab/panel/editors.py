@@ -47,6 +47,8 @@ LOOPS = {
     "Qwen3-VL": "loop_qwen3.jsonl",
 }
 """Runs of editors that write in M-ORE's loop, named `EDITOR, GROUP`; on LLaVA of P = I in the paper's form too."""
+LOOPED = "loop_nine.jsonl"
+"""Runs with `--calibrate 9` of editors that write in M-ORE's loop."""
 GROUPS = "as published", "loop", "loop and anchors"
 FACTORIAL = {
     "ft-l": "ft-l",
@@ -147,6 +149,7 @@ def page() -> Iterator[str]:
     yield text_of("editors")
     for family, path in LOOPS.items():
         yield from factorial(family, path)
+    yield from calibrated_loops()
     yield from table("e-vqa, 100 edits in one system and one by one, final@100", runs_of(BATCHES), "final@100")
     yield from sections(NINE, " (nine settings each)", whole=False)
     yield from orders()
@@ -253,6 +256,15 @@ def factorial(family: str, path: str) -> Iterator[str]:
     for group, runs in list(groups.items())[1:]:
         yield from table(f"{title}, {group}, final@100", list(runs.values()), "final@100")
         yield from differences(f"{title}, {group}", list(runs.values()))
+
+
+def calibrated_loops() -> Iterator[str]:
+    """Yield editors in M-ORE's loop, each with the best of nine settings; `more` and P = I are NINE's."""
+    nine = on_suite(runs_of(NINE), "e-vqa")
+    runs, title = [nine["more"], nine["naive"], *runs_of(LOOPED)], "e-vqa, in the loop, nine settings each"
+    yield from table(f"{title}, final@100", runs, "final@100")
+    yield from differences(title, runs)
+    yield from budget(title, runs)
 
 
 def sections(path: str, what: str, *, whole: bool, backbone: str = "LLaVA-v1.5") -> Iterator[str]:
