@@ -44,7 +44,7 @@ class DeltaEditTuning(AlphaEditTuning):
 
 @editor(
     "deltaedit",
-    tries=tries(share=(0.5, 0.7, 0.9, 0.999), deviation=(1.0, 1.5), room=(0.5, 0.9)),
+    tries=tries(share=(0.5, 0.7, 0.9, 0.999), deviation=(1.5, 5.0), room=(0.5, 0.9)),
 )
 class DeltaEditor(AlphaEditor):
     """Keeps the values of noisy edits orthogonal to what earlier edits put out."""
