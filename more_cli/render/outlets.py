@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from more_cli.errors import UsageError
+from more_cli.errors import StateError, UsageError
 from more_cli.files import disk_errors, replacing
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ def check_outlets(reports: Sequence[Path], junit: Path | None = None) -> None:
     Raises:
         UsageError: an unknown format, no such folder, a path that is not a file, or a name given twice.
         StateError: the folder is not writable.
-        ResourceError: no space.
     """
     for path in reports:
         if path.suffix.lower() not in FORMATS:
@@ -39,8 +38,8 @@ def check_outlets(reports: Sequence[Path], junit: Path | None = None) -> None:
             raise UsageError(f"`{path}` is not a file", "name another file")
         if path.resolve() in seen:
             raise UsageError(f"`{path}` is named twice", "give every file its own name")
-        with disk_errors(path), TemporaryFile(dir=path.parent):
-            pass
+        if not os.access(path.parent, os.W_OK):
+            raise StateError(f"`{path.parent}` is not writable", "name a file in another folder")
         seen.add(path.resolve())
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -22,7 +22,6 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.status import Status
 from more_cli.text import plain, span
 from support import tiny
-from support.disk import raising
 from support.helpers import CALM, QUESTION, QUICK, REFUSING, Result, World, line, run
 from support.pages import CODE, HOSTILE, Page
 
@@ -550,7 +549,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(world: World, monke
 
 def test_a_folder_that_is_not_writable_is_refused_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("more_cli.ops.session.load_runtime", None)
-    monkeypatch.setattr("more_cli.render.outlets.TemporaryFile", lambda dir: raising(errno.EACCES)())
+    monkeypatch.setattr("os.access", lambda _path, mode, **_: mode != os.W_OK)
     refused = run("eval", world.model, "--report", world.root / "a.md")
     assert (refused.code, "is not writable" in refused.err) == (5, True)
 

@@ -59,7 +59,6 @@ class Oracle(NoEditor):
             return [self.answers.get(key(prompt), ids) for prompt, ids in zip(prompts, said, strict=True)]
 
         runtime.batch, runtime.score, runtime._answers = remembered, scored, answered  # type: ignore[method-assign]
-        self.runtime = runtime
         try:
             with super().attach(runtime):
                 yield
