@@ -114,7 +114,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def _full_disk_of(path: Path) -> Iterator[None]:
-    """Let an error of a full disk that names no file name the output that is written in the block."""
+    """Blame a full disk on the output that the block writes, where the error has no path."""
     try:
         yield
     except OSError as error:

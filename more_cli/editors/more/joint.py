@@ -64,7 +64,7 @@ def consolidate(
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
     early = EARLY / passes.attempt.max_step
-    edits = _Together(numbers, passes, watch, dict(scores or passes.score(numbers)))
+    edits = _Standing(numbers, passes, watch, dict(scores or passes.score(numbers)))
     for round in range(rules.rounds + SWEEP):
         mending = round >= rules.rounds
         if mending or not edits.failing() or round % SWEEP == 0:
@@ -83,8 +83,8 @@ def consolidate(
 
 
 @dataclass
-class _Together:
-    """Edits that are written together, and what is known of them."""
+class _Standing:
+    """How edits that are written together stand, as far as it is known."""
 
     numbers: Sequence[int]
     passes: Passes
