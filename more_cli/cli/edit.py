@@ -193,7 +193,7 @@ def _listener(output: Output, *, line_by_line: bool) -> Listener:
         def compacting(self, edits: int, seconds: float) -> None:
             longest = counted(math.ceil(seconds / 60), "minute")
             output.note(f"{counted(edits, 'edit')} are written anew now, in about {longest} or less")
-            output.note("hint: --no-compact leaves that to a later call; after an interrupt the next call makes it")
+            output.note("hint: --no-compact leaves that to a later call; after an interrupt the next call continues it")
 
     class ResultLines(Notes):
         def edited(self, entry: Entry, status: Status, *, new: bool, supersedes: Sequence[str] = ()) -> None:

@@ -229,9 +229,9 @@ def read_cache(path: Path) -> dict[str, Tensor]:
         return {}
 
 
-def cache_name(*facts: object) -> str:
-    """Return the name of a cache file that is valid for these facts only."""
-    return f"anchors-{sha256_bytes(canonical_json(facts).encode())[:16]}.safetensors"
+def cache_name(*facts: object, kind: str = "anchors") -> str:
+    """Return the name of a cache file of this kind that is valid for these facts only."""
+    return f"{kind}-{sha256_bytes(canonical_json(facts).encode())[:16]}.safetensors"
 
 
 def identity(asked: Probe | Edit) -> tuple[str, str]:

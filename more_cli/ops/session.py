@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from more_cli import __version__
 from more_cli.checkpoint.folder import require_checkpoint
@@ -21,6 +22,7 @@ from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditRequest
 from more_cli.editors.memory import Memory
 from more_cli.editors.more.editor import Consolidated, MoreEditor
+from more_cli.editors.more.unfinished import NOWHERE, Unfinished
 from more_cli.errors import UsageError
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.model.loading import load_blueprint, load_runtime
@@ -267,23 +269,46 @@ class Session:
         return self.compacts and not self.unwritten and self.memory.compaction_due(self.state.meta.recipe.compact)
 
     def compact(self) -> Consolidated:
-        """Write all standing edits together, as if they had come at once; keep what was if that is better."""
+        """Write all standing edits together, as if they had come at once; keep what was if that is better.
+
+        An interrupted compaction of the same edits continues.
+        """
         context = self.memory.context(self.state.meta.edits + 1)
-        return self.editor.write_anew(list(context.past), [], context)
+        with self._continued("compact"):
+            return self.editor.write_anew(list(context.past), [], context)
 
     def consolidate(self, since: int, *, anew: bool = False) -> Consolidated:
         """Write the edits from place `since` on again where they do not hold, or all of these `anew`.
 
-        Edits of a batch that are among them are written for the first time.
+        Edits of a batch that are among them are written for the first time. An interrupted consolidation continues.
         """
         context = self.memory.context(self.state.meta.edits + 1)
         numbers = [number for number in context.past if number >= since]
         new = [number for number in self.unwritten if number in numbers]
-        if anew:
-            return self.editor.write_anew(numbers, new, context)
-        if self.unwritten and since <= self.unwritten[0]:
-            return self.editor.write_batch(numbers, new, context)
-        return self.editor.consolidate(numbers, context)
+        with self._continued("consolidate", since, anew):
+            if anew:
+                return self.editor.write_anew(numbers, new, context)
+            if self.unwritten and since <= self.unwritten[0]:
+                return self.editor.write_batch(numbers, new, context)
+            return self.editor.consolidate(numbers, context)
+
+    @contextmanager
+    def _continued(self, *how: object) -> Iterator[None]:
+        """Let a write of many edits continue an interrupted one of the same edits, and be kept until it ends."""
+        meta = self.state.meta
+        edits = self.ledger.head, meta.edits, self.anchors_digest
+        facts = how, edits, meta.base, meta.template, meta.recipe.canonical(), versions(self.machine)
+        path, due = self.cache / cache_name(*facts, kind="unfinished"), Every(1 << 62, SAVE_SECONDS)
+
+        def save(tensors: Callable[[], dict[str, Tensor]]) -> None:
+            if due():
+                write_cache(path, tensors())
+
+        self.editor.unfinished = Unfinished(lambda: read_cache(path), save)
+        yield
+        self.editor.unfinished = NOWHERE
+        with suppress(OSError):
+            path.unlink()
 
     def _on_line(self, entry: Entry) -> None:
         if entry.seq <= self.state.meta.edits:

@@ -15,7 +15,9 @@ from safetensors.torch import load_file
 from more_cli import files
 from more_cli.editors.memory import Memory
 from more_cli.editors.more import joint
-from more_cli.editors.more.passes import Passes
+from more_cli.editors.more.passes import Moved, Passes
+from more_cli.editors.more.watch import Watch
+from more_cli.ops import session
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.schema import GROWTH
@@ -159,6 +161,67 @@ def test_killed_at_any_step_of_a_compaction(whole: World, world: World, tmp_path
         edit(here)
         assert kinds(here) == KINDS, f"killed at step {step}"
         assert_same_state(here.sidecar, whole.sidecar)
+
+
+def harmed_at_first(watch: Watch) -> bool:
+    """Find a watched anchor too far in the first writes of many edits."""
+    anchors = watch.watched.anchors if watch.joint else {}
+    watch.harmed = [Moved(anchor, 1.0, anchor.tokens) for anchor in list(anchors.values())[1:]]
+    return bool(watch.harmed) and watch.passes.tally.writes < 8
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param((), id="rounds"),
+        pytest.param(("--set", "batch.rounds=1"), id="the rest one by one"),
+        pytest.param(("--set", "anchors.watched=2", "--anchors", "anchors.jsonl"), id="a watched anchor is too far"),
+    ],
+)
+def test_a_killed_compaction_goes_on_where_it_ended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    """Killed at one of its writes, the next call makes those that are left, and the bytes are the same."""
+    count = 2 * GROWTH
+    world.write([{"image": f"img/{colour}.png", "question": "what is it ?"} for colour in COLOURS[:6]], "anchors.jsonl")
+    monkeypatch.chdir(world.root)
+    monkeypatch.setattr(joint, "FEW", 1.0)
+    monkeypatch.setattr(session, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(Watch, "harm", harmed_at_first)
+    assert run("init", world.model, *SETTINGS, *settings).code == 0
+    world.edit("--limit", count - 1)
+    world.edit("--limit", count, "--no-compact")
+    number = tmp_path / "number"
+
+    def writes(here: World) -> int:
+        def count_writes() -> None:
+            calls = at_call(0, [(Passes, "write")], die)
+            run("edit", here.model, here.root / "edits.jsonl", "--limit", count)
+            number.write_text(str(calls()))
+
+        assert in_child(count_writes) == 0
+        return int(number.read_text())
+
+    def copy(name: str) -> World:
+        return World.at(shutil.copytree(world.root, tmp_path / name))
+
+    reference = copy("reference")
+    total, left = writes(reference), []
+    for step in sorted({1, 2, total // 2, total - 1, total}):
+        here = copy(f"killed-{step}")
+
+        def killed(step: int = step, here: World = here) -> None:
+            at_call(step, [(Passes, "write")], die)
+            run("edit", here.model, here.root / "edits.jsonl", "--limit", count)
+
+        assert in_child(killed) < 0, step
+        left.append(writes(here))
+        assert_same_state(here.sidecar, reference.sidecar)
+        assert not list(here.folder.glob("cache/unfinished-*")), "it ended, so nothing of it is kept"
+    assert left[0] == total
+    assert left[-1] < total / 2, left
 
 
 @forks

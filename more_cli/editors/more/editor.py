@@ -25,6 +25,7 @@ from more_cli.editors.more.loop import learn
 from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
 from more_cli.editors.more.sites import Sites, Weights, new_record, principal_bases, rebuild_basis
+from more_cli.editors.more.unfinished import NOWHERE
 from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.errors import DataError
 from more_cli.inputs.wording import asks_for_a_description
@@ -80,6 +81,8 @@ class MoreEditor(Editor):
         self._attached: Attached | None = None
         self.progress: Progress = no_progress
         """Is told how far a write of many edits is."""
+        self.unfinished = NOWHERE
+        """Where a write of many edits is kept while it is made."""
         self.capabilities: frozenset[Capability] = frozenset({"anchors"} if recipe.uses_anchors else ())
 
     @staticmethod
@@ -133,7 +136,8 @@ class MoreEditor(Editor):
         self._drop_replaced(context)
         passes = self._passes(context)
         rules = self.recipe.consolidation
-        return self._consolidated(consolidate(numbers, passes, rules, progress=self.progress), passes)
+        failing = consolidate(numbers, passes, rules, progress=self.progress, unfinished=self.unfinished)
+        return self._consolidated(failing, passes)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `joint.JointWrites.write`."""
@@ -161,7 +165,7 @@ class MoreEditor(Editor):
     def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
         self._drop_replaced(context)
         passes, rules = self._passes(context), self.recipe.batch
-        return JointWrites(numbers, new, passes, rules, self._passes_of, self.progress, self._watched)
+        return JointWrites(numbers, new, passes, rules, self._passes_of, self.progress, self._watched, self.unfinished)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         drifts, tally = self._watched.drifts(passes) if self._watched else {}, passes.tally

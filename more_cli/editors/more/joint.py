@@ -7,12 +7,14 @@ edits from B = 0 (compaction). Not in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.more.loop import learn, outcome_of
 from more_cli.editors.more.passes import Passes
 from more_cli.editors.more.sites import Snapshot
+from more_cli.editors.more.unfinished import NOWHERE, KeptRest, KeptRounds, KeptScore, Unfinished
 from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.past import LastScore, Past
@@ -51,6 +53,7 @@ def consolidate(
     scores: Mapping[int, EditScore] | None = None,
     watch: Watch | None = None,
     progress: Progress = no_progress,
+    unfinished: Unfinished = NOWHERE,
 ) -> list[int]:
     """Write these edits together where they fail, round by round, until all hold by the margin of `rules`.
 
@@ -58,14 +61,19 @@ def consolidate(
     or when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
     edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on. Where one is
     too far still, the least sure edits are written with it: in rounds in which none fails, and in up to `SWEEP` rounds
-    after the last. `scores` are those of the model as it is, if they are known. Returns the edits that do not hold by
-    the margin of a single edit.
+    after the last. `scores` are those of the model as it is, if they are known. It goes on where an `unfinished` one
+    ended. Returns the edits that do not hold by the margin of a single edit.
     """
     numbers, passes.margin = list(numbers), rules.margin
     least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
     early = EARLY / passes.attempt.max_step
-    edits = _Standing(numbers, passes, watch, dict(scores or passes.score(numbers)))
-    for round in range(rules.rounds + SWEEP):
+    edits = _Standing(numbers, passes, watch)
+    first = edits.resume(unfinished)
+    if not first:
+        edits.scores = dict(scores or passes.score(numbers))
+    for round in range(first, rules.rounds + SWEEP):
+        if round > first:
+            unfinished.keep(passes, partial(edits.kept, round))
         mending = round >= rules.rounds
         if mending or not edits.failing() or round % SWEEP == 0:
             edits.score_all()
@@ -89,7 +97,7 @@ class _Standing:
     numbers: Sequence[int]
     passes: Passes
     watch: Watch | None
-    scores: dict[int, EditScore]
+    scores: dict[int, EditScore] = field(default_factory=dict)
     """The last score of each."""
     current: bool = True
     """Whether these are of the model as it is: nothing was written since."""
@@ -122,6 +130,33 @@ class _Standing:
         self.passes.write(chosen, self.passes.steps(chosen, rescore=True))
         self.scores, self.current = self.scores | self.passes.scores, False
 
+    def kept(self, round: int) -> KeptRounds:
+        """Return what the rounds from this one on depend on, beside the sites and the last steps."""
+        passes, watched = self.passes, self.watch.watched.anchors if self.watch else {}
+        places = {id(anchor): place for place, anchor in watched.items()}
+        return KeptRounds(
+            records=passes.model.sites.records,
+            tally=passes.tally,
+            round=round,
+            scores=[KeptScore.of(number, score) for number, score in self.scores.items()],
+            current=self.current,
+            harmed=self.harmed,
+            trained_on=[places[id(anchor)] for anchor in passes.attempt.harmed],
+            next_step=passes.attempt.next_step,
+            last=list(passes.last.edits),
+            slopes={name: step.slope for name, step in passes.last.steps.items()},
+        )
+
+    def resume(self, unfinished: Unfinished) -> int:
+        """Go on where rounds ended that were kept, and return the number of the next one; 0 if none were."""
+        kept = unfinished.resume(KeptRounds, self.passes)
+        if kept is None:
+            return 0
+        self.scores, self.current, self.harmed = kept.edit_scores(), kept.current, kept.harmed
+        if self.watch:
+            self.passes.attempt.train_on(self.watch.watched.anchors[place] for place in kept.trained_on)
+        return kept.round
+
 
 @dataclass
 class JointWrites:
@@ -136,6 +171,10 @@ class JointWrites:
     """Returns the passes of one edit."""
     progress: Progress
     watched: Watched | None = None
+    unfinished: Unfinished = NOWHERE
+    """Where what was written so far is kept."""
+    rounds: tuple[list[int], bool] = field(init=False)
+    """What did not hold after the joint writes, and whether a watched anchor was too far."""
 
     def write(self) -> list[int]:
         """Write the edits together, and return those that do not hold.
@@ -189,9 +228,13 @@ class JointWrites:
         """
         passes, watched = self.passes, self.watched
         passes.attempt.start = before
+        if kept := self.unfinished.resume(KeptRest, passes):
+            self.rounds = kept.failing, kept.harmed
+            return self.rounds
         watch = Watch(watched, passes, list(watched.anchors), joint=True) if watched else None
-        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress)
-        return failing, watch is not None and watch.harm()
+        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress, self.unfinished)
+        self.rounds = failing, watch is not None and watch.harm()
+        return self.rounds
 
     def _absorb_new(self) -> dict[int, EditScore]:
         """Let P absorb the keys of the new edits, and return their scores."""
@@ -204,9 +247,12 @@ class JointWrites:
 
     def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
         """Write the edits that are `left` one by one, and return which of all edits do not hold."""
-        context, memory = self.passes.context, dict(past.without(left))
-        for done, number in enumerate(left):
+        context, memory, first = self.passes.context, dict(past.without(left)), 0
+        if kept := self.unfinished.resume(KeptRest, self.passes):
+            memory, first = kept.memory, kept.done
+        for done, number in enumerate(left[first:], first):
             self.progress(done, len(left), "writing the rest one by one")
+            self.unfinished.keep(self.passes, partial(self._kept, done, memory))
             request = context.recall(number)
             one = self.passes_of(request, replace(context, number=number, past=Past.of(memory)))
             outcome = learn(request, one, self.watched, known=known)
@@ -215,6 +261,12 @@ class JointWrites:
             memory |= {seen: LastScore(margin, number) for seen, margin in outcome.margins.items() if seen in memory}
             self.passes.tally.add(one.tally)
         return self._failing()
+
+    def _kept(self, done: int, memory: Mapping[int, LastScore]) -> KeptRest:
+        """Return what the edits that are left depend on, once `done` were written one by one."""
+        passes, (failing, harmed) = self.passes, self.rounds
+        records = passes.model.sites.records
+        return KeptRest(records=records, tally=passes.tally, failing=failing, harmed=harmed, done=done, memory=memory)
 
     def _wrong(self) -> int:
         """Return how many edits were wrong when all were scored last."""

@@ -370,7 +370,6 @@ class Sites:
 
         With `damping` P is `recursion.damped` at text sites.
 
-
         `recipe` is the state's, or one that differs in how a single edit is written. `last` is the write before, of the
         same edits: where the recipe says so, this one is conjugate to it.
         """
