@@ -76,12 +76,10 @@ Images = Annotated[list[str], BeforeValidator(_as_list)]
 Messages = Annotated[list[Message], AfterValidator(checked_messages)]
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Asked(_Line):
+class _Asked(BaseModel):
     """A question, what it shows, and what was said before it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Text
     """the question"""
@@ -207,8 +205,6 @@ class EditStream:
 
     edits: tuple[Edit, ...]
     problems: tuple[Problem, ...] = ()
-    skipped: int = 0
-    """Number of lines skipped because of a problem."""
 
 
 def content_hash(image_hashes: list[str], question: str, target: str, turns: Sequence[Turn] = ()) -> str:
@@ -266,7 +262,7 @@ def check_edits(
     if not items:
         problems = (Problem(name, "holds no edits", ONE_PER_LINE),)
     raise_all(problem for problem in problems if on_error == "stop" or not problem.line)
-    return EditStream(edits, problems, len({problem.line for problem in problems}))
+    return EditStream(edits, problems)
 
 
 def iter_edits(
@@ -281,7 +277,7 @@ def iter_edits(
     repeats = Repeats()
     answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
     for record in records:
-        line = parse_edit_line(record)
+        line = checked_line(record, EditLine)
         if not isinstance(line, EditLine):
             yield from line
             continue
@@ -352,7 +348,7 @@ LineModel = TypeVar("LineModel", bound=BaseModel)
 
 
 def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
-    """Return the record as a line of type ``model``, or all problems with it."""
+    """Return the record as a line of type ``model``, or all problems with it; no image is opened."""
     if record.problem:
         return [record.problem]
     value = record.value
@@ -422,11 +418,6 @@ class _Resolver:
             line=self.record.line,
             turns=turns,
         )
-
-
-def parse_edit_line(record: Record) -> EditLine | list[Problem]:
-    """Return a record as an edit line, or all problems with it; no image is opened."""
-    return checked_line(record, EditLine)
 
 
 def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:
