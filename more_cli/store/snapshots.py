@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from more_cli.errors import StateError
@@ -183,10 +184,5 @@ def _matches(path: Path, meta: StateMeta, ledger: Ledger, edits: int) -> bool:
         saved = load_meta(path)
     except StateError:
         return False
-    same_run = (saved.base, saved.recipe, saved.template, saved.anchors) == (
-        meta.base,
-        meta.recipe,
-        meta.template,
-        meta.anchors,
-    )
-    return same_run and saved.edits == edits and ledger.agrees(edits, saved.digest)
+    run = attrgetter("base", "recipe", "template", "anchors")
+    return run(saved) == run(meta) and saved.edits == edits and ledger.agrees(edits, saved.digest)
