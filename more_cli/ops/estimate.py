@@ -169,7 +169,7 @@ def _weights(checkpoint: Checkpoint, model: Any) -> Part:
         held = sum(entry.stop - entry.start for entry in packed.parts.values())
         size += held - model.dtype.itemsize * math.prod(packed.shape)
     scheme = f"{checkpoint.scheme} and " if checkpoint.scheme in bnb.SCHEMES else ""
-    return Part("weights", size, f"in {scheme}{_name(model.dtype)}")
+    return Part("weights", size, f"in {scheme}{str(model.dtype).removeprefix('torch.')}")
 
 
 def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
@@ -264,7 +264,3 @@ def _features(model: Any, sample: Encoded) -> int:
     area = math.prod(patch) if isinstance(patch, list | tuple) else patch**2
     width = getattr(vision, "hidden_size", None) or getattr(vision, "embed_dim", 0)
     return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * area))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
