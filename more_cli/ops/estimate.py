@@ -107,7 +107,8 @@ def estimate(
     sample = blueprint.prompter.encode(Query(images, QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
     edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
-    samples = edits + min(_held_anchors(anchors, recipe), recipe.anchors.size)
+    watched = watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed)  # writes do not train on these
+    samples = edits + min(anchors - len(watched), recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
     scored, most = _together(activations, edits, "forward", length), _together(activations, samples, "backward", length)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
@@ -150,11 +151,6 @@ def require(needed: Estimate, checkpoint: Checkpoint) -> None:
         "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device, --device-map auto or "
         'fewer sites (--set last=3, --set sites=["text.ffn_out"]) need less; --memory GIB sets what counts as free',
     )
-
-
-def _held_anchors(anchors: int, recipe: Recipe) -> int:
-    """Return how many of the anchors writes train on."""
-    return anchors - len(watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed))
 
 
 def _together(activations: Activations, samples: int, kind: Pass, length: int) -> int:

@@ -40,7 +40,8 @@ from more_cli.ops.auto_anchors import (
     OWN,
     PICTURED,
     Candidates,
-    candidates_from,
+    of_edits,
+    of_folder,
     of_prompts,
     own_questions,
     with_prompts,
@@ -133,10 +134,10 @@ def planned_for(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     """
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
+    # In a plain language model the groups of the image's path may have no site either.
+    optional = recipe.optional if _sees(checkpoint) else (*recipe.optional, *VISUAL_GROUPS)
     layers = {"last": recipe.last, "last_vision": recipe.last_vision}
-    candidates, refusals = find_sites(
-        model, keys, checkpoint, recipe.sites, **layers, optional=_optional(checkpoint, recipe)
-    )
+    candidates, refusals = find_sites(model, keys, checkpoint, recipe.sites, **layers, optional=optional)
     sites = [site for site in candidates if not recipe.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{recipe.name}` excludes every site", "change its `exclude`")
@@ -197,6 +198,7 @@ class Inputs:
 
         Raises:
             StreamErrors: the file has problems, or a question that the model cannot be asked.
+            DataError: the file or a picture cannot be read, or the folder holds no pictures.
         """
         if candidates := self._candidates(chosen.recipe):
             candidates = candidates.only(partial(_askable, chosen))
@@ -214,9 +216,11 @@ class Inputs:
         return read_anchors(file, root, strict_paths=self.files.strict_paths) if file else ()
 
     def _candidates(self, recipe: Recipe) -> Candidates | None:
-        if self.auto is not None:
-            return candidates_from(self.auto, recipe, self.files.image_root, strict_paths=self.files.strict_paths)
-        return of_prompts(recipe) if self.brings(recipe) else None
+        if self.auto is None:
+            return of_prompts(recipe) if self.brings(recipe) else None
+        if self.auto.is_dir():
+            return of_folder(self.auto, recipe, strict_paths=self.files.strict_paths)
+        return of_edits(self._edits(self.auto), recipe)
 
     def brings(self, recipe: Recipe) -> bool:
         """Return whether edits bring anchors: if they shall, the recipe takes anchors, and it names no file of them."""
@@ -224,9 +228,10 @@ class Inputs:
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
-        if self.calibrate is None:
-            return ()
-        return read_edits(self.calibrate, self.files.image_root, strict_paths=self.files.strict_paths).edits
+        return () if self.calibrate is None else self._edits(self.calibrate)
+
+    def _edits(self, file: Path) -> Sequence[Edit]:
+        return read_edits(file, self.files.image_root, strict_paths=self.files.strict_paths).edits
 
 
 def initialise(
@@ -434,11 +439,6 @@ def _existing(
         f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'ledger line')})",
         f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
-
-
-def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
-    """Return the groups of a recipe that may have no site: in a plain language model those of the image's path too."""
-    return recipe.optional if _sees(checkpoint) else (*recipe.optional, *VISUAL_GROUPS)
 
 
 def _sees(checkpoint: Checkpoint) -> bool:
