@@ -283,16 +283,14 @@ def initialise(
         chosen.notices.extend(_of_made(inputs, wanted, questions))
         write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
-        return InitReport(
-            target,
-            chosen,
-            state.parameters,
-            created=True,
-            state=state.meta,
-            anchors=len(questions),
-            pictured=_pictured(questions),
-            runtime=runtime,
-        )
+        return _report(target, chosen, state, questions, runtime, created=True)
+
+
+def _report(
+    target: Target, chosen: Plan, state: State, anchors: Sequence[Probe], runtime: Runtime | None, *, created: bool
+) -> InitReport:
+    sizes = len(anchors), _pictured(anchors)
+    return InitReport(target, chosen, state.parameters, created, state.meta, *sizes, runtime)
 
 
 def _of_made(inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
@@ -400,11 +398,7 @@ def _fresh(chosen: Plan) -> State:
 
 
 def _existing(
-    target: Target,
-    chosen: Plan,
-    meta: StateMeta,
-    corrections: Sequence[Edit],
-    wanted: Wanted,
+    target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit], wanted: Wanted
 ) -> InitReport | None:
     """Return a report on an equal state that exists; None if there is no state.
 
@@ -424,15 +418,7 @@ def _existing(
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):
-        return InitReport(
-            target,
-            chosen,
-            existing.parameters,
-            created=False,
-            state=existing.meta,
-            anchors=len(anchors),
-            pictured=_pictured(anchors),
-        )
+        return _report(target, chosen, existing, anchors, None, created=False)
     other = next(name for name in differs if differs[name])
     add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
