@@ -400,11 +400,8 @@ def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
 
 def _same_edits(first: State, second: State) -> bool:
     """Return whether two states contain the same edits, with equally many keys at every site."""
-
-    def contents(state: State) -> tuple[int, str, list[int]]:
-        return state.meta.edits, state.meta.digest, [site.keys for site in state.meta.sites]
-
-    return contents(first) == contents(second)
+    ours, theirs = ((meta.edits, meta.digest, [site.keys for site in meta.sites]) for meta in (first.meta, second.meta))
+    return ours == theirs
 
 
 def _gaps(ours: State, theirs: State) -> Iterable[tuple[float, str]]:
