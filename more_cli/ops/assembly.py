@@ -72,9 +72,7 @@ class Plan:
     def work(self) -> Work:
         """How much is applied again."""
         replayed = self.kept - nearest_place(self.start.meta, self.start.ledger, self.kept)
-        lines = [*self.start.ledger.history[self.kept - replayed : self.kept], *self.lines]
-        edits = [line.kind == "edit" for line in lines]
-        return Work(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
+        return Work.of([*self.start.ledger.history[self.kept - replayed : self.kept], *self.lines], replayed)
 
     @property
     def lines(self) -> Iterator[Entry]:

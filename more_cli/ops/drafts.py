@@ -20,6 +20,7 @@ from more_cli.ops.commit import compact_if_due
 from more_cli.ops.session import SAVE_SECONDS, Every, Session
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.ops.snapshots import Snapshots
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.text import counted, verb
 
@@ -37,6 +38,12 @@ class Work:
     """Of these, the ones whose result stays: they are applied again since no snapshot has it."""
     seconds: float
     """As long as their lines of the ledger took; loading the model is not counted."""
+
+    @classmethod
+    def of(cls, lines: Sequence[Entry], replayed: int) -> Work:
+        """Return the work of applying these lines of a ledger again; the result of the first `replayed` ones stays."""
+        edits = [line.kind == "edit" for line in lines]
+        return cls(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
 
     def __str__(self) -> str:
         """Return it in words, such as `5 edits are applied again: about 6 s`."""

@@ -163,9 +163,7 @@ def _plan(ledger: Ledger, meta: StateMeta, ids: Sequence[str], options: RevertOp
     draft = draft_path(ledger.folder, ledger.head, gone)
     start = load_meta(draft).edits if draft.exists() else nearest_place(meta, ledger, kept)
     lines = list(ledger.history.at(remaining[start:] if gone else ()))
-    edits = [line.kind == "edit" for line in lines]
-    seconds = sum(line.wall_ms or 0.0 for line in lines) / 1000
-    return Plan(gone, kept, remaining[kept:], start, Work(sum(edits), sum(edits[: max(0, kept - start)]), seconds))
+    return Plan(gone, kept, remaining[kept:], start, Work.of(lines, max(0, kept - start)))
 
 
 def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[str]:
