@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from more_cli.errors import DataError, StreamErrors
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.inputs.complaints import explain, shown
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
@@ -22,7 +22,7 @@ from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
 from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, turns_of
 from more_cli.inputs.video import FRAMES, MOST, frames_of
-from more_cli.text import canonical_json, shorten
+from more_cli.text import shorten
 
 TARGET_CHARACTERS = 2_000
 """Longest target, characters; the number of tokens is checked later, with the tokenizer."""
@@ -160,7 +160,7 @@ class Probe:
         hashes = [image.sha256 for image in self.images]
         # A plain hash or null for one or none, as in states from before a probe could have several.
         shown = hashes if len(hashes) > 1 else next(iter(hashes), None)
-        return _hash([shown, self.question, self.answer, *map(list, self.turns)])
+        return sha256_json([shown, self.question, self.answer, *map(list, self.turns)])
 
 
 @dataclass(frozen=True)
@@ -209,16 +209,12 @@ class EditStream:
 
 def content_hash(image_hashes: list[str], question: str, target: str, turns: Sequence[Turn] = ()) -> str:
     """Return the SHA-256 of image hashes, question, target, and earlier turns if there are some, 64 hex digits."""
-    return _hash([image_hashes, question, target, *map(list, turns)])
+    return sha256_json([image_hashes, question, target, *map(list, turns)])
 
 
 def subject_hash(image_hashes: list[str], question: str, turns: Sequence[Turn] = ()) -> str:
     """Return the SHA-256 of image hashes, question, and earlier turns if there are some, 64 hex digits."""
-    return _hash([image_hashes, question, *map(list, turns)])
-
-
-def _hash(value: object) -> str:
-    return sha256_bytes(canonical_json(value).encode())
+    return sha256_json([image_hashes, question, *map(list, turns)])
 
 
 def read_edits(

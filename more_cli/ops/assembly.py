@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from more_cli.checkpoint.hub import pin_of
 from more_cli.errors import StateError
-from more_cli.files import move, sha256_bytes
+from more_cli.files import move, sha256_json
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
 from more_cli.model.machine import Machine
@@ -34,7 +34,6 @@ from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapsho
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
 from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target
-from more_cli.text import canonical_json
 
 ONE_BY_ONE = "what was written together (--batch, --consolidate) is written edit by edit"
 
@@ -86,7 +85,7 @@ class Plan:
         steps = [(step.source.number, step.edit.seq if step.edit else 0, len(step.anchors)) for step in self.again]
         base = [self.base.base, self.base.template] if self.base else []
         facts = [heads, self.start.number, self.kept, steps, *base]
-        return sha256_bytes(canonical_json(facts).encode())[:16]
+        return sha256_json(facts)[:16]
 
 
 @dataclass
