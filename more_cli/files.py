@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from more_cli.errors import ResourceError, StateError, UsageError
-from more_cli.text import is_utf8, listed, reason_of
+from more_cli.text import canonical_json, is_utf8, listed, reason_of
 
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -42,6 +42,11 @@ class Saves:
 def sha256_bytes(data: bytes) -> str:
     """Return the SHA-256 of ``data``, 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
+
+
+def sha256_json(value: object) -> str:
+    """Return the SHA-256 of a value's canonical JSON, 64 hex digits."""
+    return sha256_bytes(canonical_json(value).encode())
 
 
 def sha256_file(path: Path) -> str:

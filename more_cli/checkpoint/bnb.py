@@ -89,15 +89,10 @@ def _four_bits(checkpoint: Checkpoint, state_key: str) -> Packed | None:
 
 def _parts(checkpoint: Checkpoint, module: str) -> dict[str, TensorEntry]:
     """Return the tensors that make a module's weight; its bias is none of them."""
-    return {name: checkpoint.tensors[f"{module}.{name}"] for name in _part_names(checkpoint, module)}
-
-
-def _part_names(checkpoint: Checkpoint, module: str) -> Iterator[str]:
-    single = ("weight", "SCB", "weight_format")
     below = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", *(f"{_STATE[1:]}{kind}" for kind in FOUR_BITS))
-    for name in (*single, *(f"weight.{part}" for part in below)):
-        if f"{module}.{name}" in checkpoint.tensors:
-            yield name
+    names = ("weight", "SCB", "weight_format", *(f"weight.{part}" for part in below))
+    found = {name: checkpoint.tensors.get(f"{module}.{name}") for name in names}
+    return {name: entry for name, entry in found.items() if entry is not None}
 
 
 def _holds(parts: Mapping[str, TensorEntry], name: str, dtype: str, count: int) -> bool:

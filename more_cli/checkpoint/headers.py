@@ -60,10 +60,25 @@ class TensorEntry:
 def read_header(file: FileIO, name: str) -> tuple[Any, list[TensorEntry]]:
     """Return the unchecked metadata of an open safetensors file and its tensors' locations; no tensor is read.
 
+    Checks the header like safetensors does: known dtypes, and data that fills the file without gap or overlap.
+
     Raises:
         OSError, ValueError, RecursionError: the header cannot be read, or contradicts the file.
     """
-    return parse_entries(header_bytes(file), name, os.fstat(file.fileno()).st_size)
+    raw, size = header_bytes(file), os.fstat(file.fileno()).st_size
+    described = _parse_object(raw[8:])
+    metadata = described.pop("__metadata__", None)
+    if len(described) > _TENSORS:
+        raise ValueError(f"{len(described):,} tensors, more than {_TENSORS:,}")
+    entries = [_parse_entry(key, info, name, len(raw)) for key, info in described.items()]
+    end = len(raw)
+    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
+        if entry.start != end:
+            raise ValueError(f"the data of {entry.key!r} does not follow the tensor before it")
+        end = entry.stop
+    if end != size:
+        raise ValueError(f"the header describes {end} bytes, the file has {size} (truncated?)")
+    return metadata, entries
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -98,23 +113,6 @@ def header_bytes(file: FileIO) -> bytes:
     return prefix + file.read(length)
 
 
-def parse_entries(header: bytes, shard: str, size: int) -> tuple[Any, list[TensorEntry]]:
-    """Check a header like safetensors does: known dtypes, and data that fills the file without gap or overlap."""
-    described = _parse_object(header[8:])
-    metadata = described.pop("__metadata__", None)
-    if len(described) > _TENSORS:
-        raise ValueError(f"{len(described):,} tensors, more than {_TENSORS:,}")
-    entries = [_parse_entry(key, info, shard, len(header)) for key, info in described.items()]
-    end = len(header)
-    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
-        if entry.start != end:
-            raise ValueError(f"the data of {entry.key!r} does not follow the tensor before it")
-        end = entry.stop
-    if end != size:
-        raise ValueError(f"the header describes {end} bytes, the file has {size} (truncated?)")
-    return metadata, entries
-
-
 def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
     try:
         dtype, shape, (start, stop) = info["dtype"], info["shape"], info["data_offsets"]
@@ -127,6 +125,19 @@ def _parse_entry(key: str, info: Any, shard: str, base: int) -> TensorEntry:
     if not sane:
         raise ValueError(f"dtype, shape and offsets of {key[:80]!r} do not fit each other")
     return TensorEntry(key, dtype, tuple(shape), shard, base + start, base + stop)
+
+
+def fill(view: memoryview, file: FileIO, start: int) -> None:
+    """Fill a view with the bytes from a place of a file.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or became shorter than that.
+    """
+    file.seek(start)
+    while view:
+        if not (count := file.readinto(view)):
+            raise ValueError("became shorter while it was read")
+        view = view[count:]
 
 
 def range_sha256(path: Path, start: int, stop: int) -> str:

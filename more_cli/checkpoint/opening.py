@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
 from more_cli.checkpoint.folder import CONFIG, INDEX, SINGLE, placement, require_checkpoint, require_transformers
-from more_cli.checkpoint.headers import AGAIN, TensorEntry, header_bytes, parse_entries, read_object, reading
+from more_cli.checkpoint.headers import AGAIN, TensorEntry, read_header, read_object, reading
 from more_cli.checkpoint.quantised import packed_weights, refuse_float8, scheme_of
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
@@ -30,7 +29,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     tensors: dict[str, TensorEntry] = {}
     for shard in shards:
         with reading(path / shard), FileIO(path / shard) as file:
-            _, entries = parse_entries(header_bytes(file), shard, os.fstat(file.fileno()).st_size)
+            _, entries = read_header(file, shard)
         for entry in entries:
             other = tensors.setdefault(entry.key, entry)
             if other is not entry:

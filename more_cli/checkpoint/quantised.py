@@ -24,7 +24,7 @@ SCHEMES = (*bnb.SCHEMES, *compressed.SCHEMES)
 """Schemes that can be edited beside."""
 _SLACK = 1.001
 """Factor on the bound of a scheme, because values near the middle of two codes are rounded in float32."""
-_CASTS = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+_CASTS = ("float32", "float16", "bfloat16")
 _BY_GPTQMODEL = "which transformers reads through gptqmodel alone, a library that compiles code when it loads a model"
 _INSTEAD = "use the full-precision checkpoint it was made from, or quantise that with bitsandbytes to int8 or nf4"
 
@@ -111,7 +111,7 @@ def misfit(checkpoint: Checkpoint, packed: Packed, weight: Tensor) -> float:
     ours, below, above = _bounded(checkpoint, packed)
     # What was quantised: the weight in the dtype of the model, which bitsandbytes' int8 rounds to float16 first.
     named = str(packed.facts.get("dtype") or checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype"))
-    given = weight.to(getattr(torch, _CASTS.get(named, "float32")))
+    given = weight.to(getattr(torch, named if named in _CASTS else "float32"))
     given = given.to(torch.float16) if packed.scheme == "int8" else given
     gap = given.float() - ours
     bound = torch.where(gap < 0, below, above).clamp_min(torch.finfo(torch.float32).tiny)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from more_cli.checkpoint.folder import CONFIG
-from more_cli.checkpoint.headers import FLOATS, TensorEntry, header_bytes, range_sha256, reading
+from more_cli.checkpoint.headers import FLOATS, TensorEntry, fill, header_bytes, range_sha256, reading
 from more_cli.checkpoint.packed import Packed
 
 if TYPE_CHECKING:  # headers are read without torch, so that commands that need no weights start fast
@@ -76,13 +76,7 @@ class Checkpoint:
 
         with reading(self.path / entry.shard), FileIO(self.path / entry.shard) as file:
             flat = torch.empty(stop - start, dtype=torch.uint8)
-            view = flat.numpy().data
-            file.seek(start)
-            while view:
-                count = file.readinto(view)
-                if not count:
-                    raise ValueError("became shorter while it was read")
-                view = view[count:]
+            fill(flat.numpy().data, file, start)
             return flat
 
 

@@ -50,7 +50,7 @@ def add(
     refuse_swapped(model, [file], "more anchors add {} {}")
     target = locate(model, state)
     with output.progress() as progress:
-        report = add_anchors(target, file, images.image_root, machine, progress, strict_paths=images.strict_paths)
+        report = add_anchors(target, file, images, machine, progress)
     output.json(AnchorsOutput.of(report, state=target.sidecar, anchors=report.total))
     output.replayed(report.replayed)
     repeated = f", {report.repeated} known already" if report.repeated else ""

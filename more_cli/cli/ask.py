@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from more_cli.inputs.images import ImageSource
     from more_cli.inputs.records import Record
     from more_cli.inputs.turns import Turn
-    from more_cli.ops.ask import Answers, Asker, Said
+    from more_cli.ops.ask import Answers
 
 USAGE = 'more ask MODEL --image FILE "QUESTION"'
 
@@ -79,7 +79,7 @@ def ask(
     target, question = _named(output, words or [], state, hub)
     if state is not None:
         target.require_state()
-    about = _about(image or (), video, messages)  # before torch is imported: a mistyped name is refused at once
+    images, turns = _said_before(image or (), video, messages)  # a mistyped name is refused before torch is imported
     from more_cli.ops.ask import asking
 
     with ExitStack() as stack:
@@ -88,28 +88,18 @@ def ask(
         output.replayed(asker.replayed)
         if "edited" not in asker.models:
             output.note(f"note: `{target.model}` has no state: the base answers alone")
-        show = _Shown(output, target, merged)
+        show = partial(_show, output, target, merged)
+        asks = partial(asker.ask, images=images, tokens=max_tokens, turns=turns)
         if question is not None:
-            show.answers(about.ask(asker, question, max_tokens))
-        elif not _ask_each(output, show, partial(about.ask, asker, tokens=max_tokens)):
+            show(asks(question))
+        elif not _answer_each(output, lambda text: show(asks(text))):
             raise typer.Exit(DataError.exit_code)
 
 
-@dataclass(frozen=True)
-class _About:
-    """What every question is about."""
-
-    images: tuple[ImageSource, ...]
-    """Those of the earlier turns first."""
-    turns: tuple[Turn, ...] = ()
-
-    def ask(self, asker: Asker, question: str, tokens: int) -> Answers:
-        """Ask one question about it."""
-        return asker.ask(question, self.images, tokens, self.turns)
-
-
-def _about(image: Sequence[str], video: str | None, messages: Path | None) -> _About:
-    """Return the pictures and the earlier turns that the options name.
+def _said_before(
+    image: Sequence[str], video: str | None, messages: Path | None
+) -> tuple[tuple[ImageSource, ...], tuple[Turn, ...]]:
+    """Return the pictures that every question is about, those of the earlier turns first, and these turns.
 
     Raises:
         UsageError: both a picture and a video.
@@ -123,10 +113,10 @@ def _about(image: Sequence[str], video: str | None, messages: Path | None) -> _A
         raise UsageError("`--image` and `--video` exclude each other", "leave one of them out")
     own = pictures(image) if video is None else frames_of(video, ImageCache(Path()))
     if messages is None:
-        return _About(own)
+        return own, ()
     said, root = read_messages(messages), ImageCache(messages.parent)
     earlier = tuple(root.locate(spelled) for message in said for spelled in message.images)
-    return _About((*earlier, *own), turns_of(said))
+    return (*earlier, *own), turns_of(said)
 
 
 def _named(output: Output, words: Sequence[str], state: Path | None, hub: HubOptions) -> tuple[Target, str | None]:
@@ -156,14 +146,14 @@ def _is_path(word: str) -> bool:
     return (os.sep in word or "/" in word) and " " not in word
 
 
-def _ask_each(output: Output, show: _Shown, ask: Callable[[str], Answers]) -> bool:
-    """Ask every line of standard input, go on after a bad one, and return whether there was none."""
+def _answer_each(output: Output, answer: Callable[[str], None]) -> bool:
+    """Answer every line of standard input, go on after a bad one, and return whether there was none."""
     good = True
     for record in _lines_typed(output):
         try:
             if record.problem:
                 raise DataError(str(record.problem), record.problem.hint)
-            show.answers(ask(str(record.value)))
+            answer(str(record.value))
         except DataError as error:
             good = False
             fail(error if record.problem else DataError(f"{record.where}: {error.message}", error.hint))
@@ -194,37 +184,24 @@ class _Typed:
         return line if line.strip() else b""
 
 
-class _Shown:
-    """Shows answers as they come, with what was asked."""
+def _show(output: Output, target: Target, merged: Path | None, answers: Answers) -> None:
+    """Show what was asked and the answers to it, side by side."""
+    from more_cli.outputs.evaluations import AskOutput
 
-    def __init__(self, output: Output, target: Target, merged: Path | None) -> None:
-        self.output = output
-        self.target = target
-        self.merged = merged
-
-    def answers(self, answers: Answers) -> None:
-        """Show one question's answers side by side."""
-        from more_cli.outputs.evaluations import AskOutput
-
-        state = self.target.sidecar if answers.edited is not None else None
-        self.output.json(
-            AskOutput.of(
-                answers,
-                model=self.target.model,
-                state=state,
-                merged=self.merged,
-                images=[image.sha256 for image in answers.images],
-                answers=answers.said,
-            )
+    output.json(
+        AskOutput.of(
+            answers,
+            model=target.model,
+            state=target.sidecar if answers.edited is not None else None,
+            merged=merged,
+            images=[image.sha256 for image in answers.images],
+            answers=answers.said,
         )
-        self.output.line(answers.question)
-        voices = list(answers.said)
-        self.output.table(
-            ("model", "answer", *(f"NLL by {voice}" for voice in voices)),
-            [(voice, said.text, *_cells(said)) for voice, said in answers.said.items()],
-            numbers=[f"NLL by {voice}" for voice in voices],
-        )
-
-
-def _cells(said: Said) -> list[str]:
-    return [f"{value:.3f}" for value in said.nll.values()]
+    )
+    output.line(answers.question)
+    numbers = [f"NLL by {voice}" for voice in answers.said]
+    output.table(
+        ("model", "answer", *numbers),
+        [(voice, said.text, *(f"{nll:.3f}" for nll in said.nll.values())) for voice, said in answers.said.items()],
+        numbers=numbers,
+    )

@@ -88,7 +88,7 @@ def edit(
     listener = _listener(output, line_by_line=feed.json_lines)
     with tracked(output, tracker) as to:
         if to is not None:
-            start_edits(to, target.sidecar.stem, "more edit")
+            start_edits(to, target.sidecar.stem)
             listener = tracks_edits(to, listener)
         if feed.retry:
             _refuse_stream_options(options, feed.watch)

@@ -14,7 +14,7 @@ from more_cli.cli.outlets import Outlets, show_gates
 from more_cli.cli.output import ROWS, Output
 from more_cli.cli.records import command
 from more_cli.cli.suite_eval import evaluate_suite
-from more_cli.cli.suite_source import SuiteSource, suite_target
+from more_cli.cli.suite_source import loaded_suite, suite_target
 from more_cli.errors import UsageError
 from more_cli.evaluation.cells import estimate_cells
 from more_cli.model.machine import Machine
@@ -67,8 +67,7 @@ def evaluate(
     outlets.check()
     model, state = fetched(output, model, state, hub)
     if on_suite.suite is not None:
-        source = SuiteSource(on_suite.suite, on_suite.data_root, files.image_root, files.strict_paths)
-        loaded = source.load(output)
+        loaded = loaded_suite(output, on_suite.suite, on_suite.data_root, files)
         target = suite_target(output, loaded, model, state)
         evaluate_suite(output, loaded, target, on_suite, machine, outlets, tracker)
         return

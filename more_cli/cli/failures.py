@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from more_cli.cli.words import names_model
 from more_cli.errors import MoreError, ResourceError, UsageError
 from more_cli.files import FULL
 from more_cli.text import did_you_mean, quoted, shorten
+
+if TYPE_CHECKING:
+    from more_cli.ops.outcome import Outcome
 
 EDITS_FAILED = 3
 INTERRUPTED = 130
@@ -40,17 +43,7 @@ _SECOND = {"more merge": "-o", "more export": "-o", "more convert": "-o", "more 
 """Option that a second word of a command, which takes one, is probably meant for."""
 
 
-class Run(Protocol):
-    """The report of a run that applied edits."""
-
-    interrupted: bool
-
-    @property
-    def failed(self) -> Sized:
-        """Edits that do not stand."""
-
-
-def exit_as(report: Run) -> None:
+def exit_as(report: Outcome) -> None:
     """End the command with the exit code of a run that was interrupted, or that left edits that do not stand."""
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -181,9 +181,7 @@ def _done(entry: Entry) -> tuple[str, str]:
         done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
         word = "compacted" if entry.kind == "compact" else "consolidated"
         return word, f"{done}, {counted(entry.writes, 'write')}; {result}"
-    if entry.kind == "anchors":
-        return "added", f"{counted(entry.anchors, 'anchor')} from here on"
-    return entry.status, entry.kind
+    return "added", f"{counted(entry.anchors, 'anchor')} from here on"
 
 
 def _show_edit(output: Output, record: EditRecord) -> None:

@@ -99,13 +99,12 @@ def _show_verification(output: Output, report: MergeReport) -> None:
     result = report.verification
     if result is None:
         return
-    kept = f"{result.edits - len(result.lost)} of {counted(result.edits, 'edit')}"
     if report.into is not None:
         _show_held(output, report, result)
         return
-    verb = "scores" if result.edits == 1 else "score"
+    kept = f"{result.edits - len(result.lost)} of {counted(result.edits, 'edit')}"
     gap = f"largest logit difference {result.largest_logit_gap:.2g}"
-    output.line(f"verified: {kept} {verb} as with the live state or better, {gap}")
+    output.line(f"verified: {kept} {verb(result.edits, 'scores', 'score')} as with the live state or better, {gap}")
     if result.lost:
         output.note(f"lost to rounding: {', '.join(result.lost)}")
         output.note("hint: try --rounding stochastic, or serve the base with the state")

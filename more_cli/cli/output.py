@@ -62,12 +62,6 @@ class _Inert(logging.Formatter):
         return "\n".join(map(plain, super().format(record).splitlines()))
 
 
-def _log_handler() -> logging.Handler:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Inert("%(levelname)s %(name)s: %(message)s"))
-    return handler
-
-
 def close_stdout(*, saved: bool) -> None:
     """Discard the rest of standard output, which its reader closed, and say that what was done is `saved`."""
     with suppress(OSError, ValueError):  # a stream in memory, or standard error closed too
@@ -86,7 +80,9 @@ class Output:
 
     def __post_init__(self) -> None:
         level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(self.verbose, 2)]
-        logging.basicConfig(level=level, handlers=[_log_handler()], force=True)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Inert("%(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=level, handlers=[handler], force=True)
         if not self.verbose:
             logging.disable(logging.WARNING)
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

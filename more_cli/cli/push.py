@@ -44,24 +44,23 @@ def push(
 
     report = plan(path, repo, options)
     if not options.dry_run:
-        _confirm(output, report, asks=not options.yes)
+        if not options.yes:
+            _confirm(output, report)
         with output.progress() as progress:
             report = run(path, repo, options, progress)
     _show_push(output, report)
 
 
-def _confirm(output: Output, report: PushReport, *, asks: bool) -> None:
+def _confirm(output: Output, report: PushReport) -> None:
     """Ask a person whether to publish.
 
     Raises:
         UsageError: nobody is there to ask, or the answer is not yes.
     """
-    if not asks:
-        return
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("nothing was published: nobody is there to confirm it", "add --yes, or look with --dry-run")
-    what = f"{counted(len(report.files), 'file')}, {report.bytes:,} bytes"
-    output.prompt(f"publish {what} to {report.repo} ({'private' if report.private else 'public if new'})? [y/N] ")
+    kind = "private" if report.private else "public if new"
+    output.prompt(f"publish {_what(report)} to {report.repo} ({kind})? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was published", "answer y, or add --yes")
 
@@ -70,12 +69,15 @@ def _show_push(output: Output, report: PushReport) -> None:
     from more_cli.outputs.products import PushOutput
 
     output.json(PushOutput.of(report, files=list(report.files)))
-    what = f"{counted(len(report.files), 'file')}, {report.bytes:,} bytes"
     if report.url is not None:
-        output.line(f"published {what}: {report.url}")
+        output.line(f"published {_what(report)}: {report.url}")
         return
-    output.line(f"would publish {what} to {report.repo}, branch {report.revision}:")
+    output.line(f"would publish {_what(report)} to {report.repo}, branch {report.revision}:")
     for name in list(report.files)[:ROWS]:
         output.line(f"  {name}")
     if len(report.files) > ROWS:
         output.line(f"  and {len(report.files) - ROWS:,} more: --json has all")
+
+
+def _what(report: PushReport) -> str:
+    return f"{counted(len(report.files), 'file')}, {report.bytes:,} bytes"

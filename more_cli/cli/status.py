@@ -14,7 +14,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.project import in_force
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
-from more_cli.model.machine import Machine
+from more_cli.model.machine import GIB, Machine
 from more_cli.options import HubOptions
 from more_cli.store.names import sidecar_path
 from more_cli.store.target import locate
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from more_cli.ops.status import StatusReport
     from more_cli.store.state import SiteRecord, StateMeta
 
-GIB = 1 << 30
 AnySite = TypeVar("AnySite")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.cli.output import Output
 from more_cli.errors import StateError, UsageError
+from more_cli.options import FileOptions
 from more_cli.store.names import sidecar_path
 from more_cli.store.project import settings_for
 from more_cli.store.target import Target, locate, states_here
@@ -16,44 +16,34 @@ if TYPE_CHECKING:
     from more_cli.suites.load import EditSuite, Suite
 
 
-@dataclass(frozen=True)
-class SuiteSource:
-    """Where a suite and its images are."""
+def loaded_suite(output: Output, name: str, data_root: Path | None, images: FileOptions) -> Suite:
+    """Load a suite of the catalog, or a file of edits, and show its notices.
 
-    name: str
-    """Of the catalog, or a file of edits."""
-    data_root: Path | None = None
-    image_root: Path | None = None
-    strict_paths: bool = False
+    Raises:
+        UsageError: unknown suite.
+        DataError: a file of it is missing or bad.
+    """
+    from more_cli.suites.load import load_suite
 
-    def load(self, output: Output) -> Suite:
-        """Load the suite and show its notices.
+    suite = load_suite(name, data_root, images.image_root, strict_paths=images.strict_paths)
+    for notice in suite.notices:
+        output.note(f"note: {notice}")
+    return suite
 
-        Raises:
-            UsageError: unknown suite.
-            DataError: a file of it is missing or bad.
-        """
-        from more_cli.suites.load import load_suite
 
-        suite = load_suite(self.name, self.data_root, self.image_root, strict_paths=self.strict_paths)
-        for notice in suite.notices:
-            output.note(f"note: {notice}")
-        return suite
+def loaded_edits(output: Output, name: str, data_root: Path | None, images: FileOptions) -> EditSuite:
+    """As `loaded_suite`, but only a suite of edits.
 
-    def load_edits(self, output: Output) -> EditSuite:
-        """Load a suite of edits and show its notices.
+    Raises:
+        UsageError: also a suite that has questions but no edits.
+    """
+    from more_cli.suites.load import EditSuite
 
-        Raises:
-            UsageError: unknown suite, or it has questions but no edits.
-            DataError: a file of it is missing or bad.
-        """
-        from more_cli.suites.load import EditSuite
-
-        suite = self.load(output)
-        if not isinstance(suite, EditSuite):
-            hint = f"score a model on it with: more eval MODEL --suite {suite.name}"
-            raise UsageError(f"suite `{suite.name}` has no edits, only questions", hint)
-        return suite
+    suite = loaded_suite(output, name, data_root, images)
+    if not isinstance(suite, EditSuite):
+        hint = f"score a model on it with: more eval MODEL --suite {suite.name}"
+        raise UsageError(f"suite `{suite.name}` has no edits, only questions", hint)
+    return suite
 
 
 def embedded_target(output: Output, model: Path | None, state: Path | None) -> Target | None:

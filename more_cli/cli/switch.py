@@ -95,9 +95,8 @@ def _show(output: Output, report: SwitchReport, name: str | None) -> None:
     """Show the states, or which one is in use now."""
     if name is None:
         rows = [
-            (mark, each.name, each.edits, each.failed, each.problem or each.path.name)
+            ("*" * (each.name == report.current), each.name, each.edits, each.failed, each.problem or each.path.name)
             for each in report.states
-            for mark in ("*" if each.name == report.current else "",)
         ]
         output.table(("", "state", "edits", "failed", "file"), rows, numbers=("edits", "failed"))
         if report.current not in {each.name for each in report.states}:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from more_cli import __version__
 from more_cli.cli.output import Output
 from more_cli.options import TrackOptions
 
@@ -56,9 +57,9 @@ def tracks_edits(to: Tracking, other: Listener) -> Listener:
     return Tracked()
 
 
-def start_edits(to: Tracking, report_of: str, command: str) -> None:
+def start_edits(to: Tracking, name: str) -> None:
     """Begin a run of edits."""
-    to.start(report_of, {"command": command, **_versions()})
+    to.start(name, {"command": "more edit", "more": __version__})
 
 
 def finish_edits(to: Tracking, report: EditReport) -> None:
@@ -69,19 +70,13 @@ def finish_edits(to: Tracking, report: EditReport) -> None:
 
 def track_suite(to: Tracking, report: SuiteReport, command: str) -> None:
     """Pass on a finished run on a suite: a step per edit, and the metrics as its summary."""
-    to.start(f"{report.suite.name}-{report.editor}", {"command": command, "editor": report.editor, **_versions()})
+    to.start(f"{report.suite.name}-{report.editor}", {"command": command, "editor": report.editor, "more": __version__})
     for line in report.lines[: len(report.edits)]:
         outcome = line["outcome"]
         values = {name: outcome[name] for name in ("nll_before", "nll_after", "writes")}
         known = _known(values | {"ms": 1000 * line["seconds"]})
         to.log(line["t"], {"id": line["id"], "status": str(outcome["status"]), **known})
     to.finish(_known({name: estimate.value for name, estimate in report.gated.items()}))
-
-
-def _versions() -> dict[str, str]:
-    from more_cli import __version__
-
-    return {"more": __version__}
 
 
 def _known(values: dict[str, float | None]) -> dict[str, float]:

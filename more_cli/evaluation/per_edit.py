@@ -8,10 +8,10 @@ from functools import cached_property
 
 from more_cli.evaluation.names import WORDS, Kind
 from more_cli.evaluation.probes import Probe, ProbeScore
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.store.entry import FailedEdit
 from more_cli.store.status import Status
-from more_cli.text import canonical_json, counted, verb
+from more_cli.text import counted, verb
 
 UNRELATED = "unrelated"
 """Both kinds of locality questions together."""
@@ -154,7 +154,7 @@ def moved(edits: Iterable[EditScores]) -> list[tuple[EditScores, ProbeScore]]:
 
 def probes_hash(probes: Iterable[Probe]) -> str:
     """Return the SHA-256 over the questions and targets of probes."""
-    return sha256_bytes(canonical_json([_content(probe) for probe in probes]).encode())
+    return sha256_json([_content(probe) for probe in probes])
 
 
 def _content(probe: Probe) -> list[object]:

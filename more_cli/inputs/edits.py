@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from more_cli.errors import DataError, StreamErrors
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.inputs.complaints import explain, shown
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
@@ -22,7 +22,7 @@ from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
 from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, turns_of
 from more_cli.inputs.video import FRAMES, MOST, frames_of
-from more_cli.text import canonical_json, shorten
+from more_cli.text import shorten
 
 TARGET_CHARACTERS = 2_000
 """Longest target, characters; the number of tokens is checked later, with the tokenizer."""
@@ -76,12 +76,10 @@ Images = Annotated[list[str], BeforeValidator(_as_list)]
 Messages = Annotated[list[Message], AfterValidator(checked_messages)]
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Asked(_Line):
+class _Asked(BaseModel):
     """A question, what it shows, and what was said before it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     question: Text
     """the question"""
@@ -162,7 +160,7 @@ class Probe:
         hashes = [image.sha256 for image in self.images]
         # A plain hash or null for one or none, as in states from before a probe could have several.
         shown = hashes if len(hashes) > 1 else next(iter(hashes), None)
-        return _hash([shown, self.question, self.answer, *map(list, self.turns)])
+        return sha256_json([shown, self.question, self.answer, *map(list, self.turns)])
 
 
 @dataclass(frozen=True)
@@ -207,22 +205,16 @@ class EditStream:
 
     edits: tuple[Edit, ...]
     problems: tuple[Problem, ...] = ()
-    skipped: int = 0
-    """Number of lines skipped because of a problem."""
 
 
 def content_hash(image_hashes: list[str], question: str, target: str, turns: Sequence[Turn] = ()) -> str:
     """Return the SHA-256 of image hashes, question, target, and earlier turns if there are some, 64 hex digits."""
-    return _hash([image_hashes, question, target, *map(list, turns)])
+    return sha256_json([image_hashes, question, target, *map(list, turns)])
 
 
 def subject_hash(image_hashes: list[str], question: str, turns: Sequence[Turn] = ()) -> str:
     """Return the SHA-256 of image hashes, question, and earlier turns if there are some, 64 hex digits."""
-    return _hash([image_hashes, question, *map(list, turns)])
-
-
-def _hash(value: object) -> str:
-    return sha256_bytes(canonical_json(value).encode())
+    return sha256_json([image_hashes, question, *map(list, turns)])
 
 
 def read_edits(
@@ -266,7 +258,7 @@ def check_edits(
     if not items:
         problems = (Problem(name, "holds no edits", ONE_PER_LINE),)
     raise_all(problem for problem in problems if on_error == "stop" or not problem.line)
-    return EditStream(edits, problems, len({problem.line for problem in problems}))
+    return EditStream(edits, problems)
 
 
 def iter_edits(
@@ -281,7 +273,7 @@ def iter_edits(
     repeats = Repeats()
     answered: dict[str, Edit] = {}  # subject -> the edit about it; of a whole file only
     for record in records:
-        line = parse_edit_line(record)
+        line = checked_line(record, EditLine)
         if not isinstance(line, EditLine):
             yield from line
             continue
@@ -352,7 +344,7 @@ LineModel = TypeVar("LineModel", bound=BaseModel)
 
 
 def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
-    """Return the record as a line of type ``model``, or all problems with it."""
+    """Return the record as a line of type ``model``, or all problems with it; no image is opened."""
     if record.problem:
         return [record.problem]
     value = record.value
@@ -422,11 +414,6 @@ class _Resolver:
             line=self.record.line,
             turns=turns,
         )
-
-
-def parse_edit_line(record: Record) -> EditLine | list[Problem]:
-    """Return a record as an edit line, or all problems with it; no image is opened."""
-    return checked_line(record, EditLine)
 
 
 def resolve_edit(record: Record, line: EditLine, images: ImageCache) -> Edit | list[Problem]:

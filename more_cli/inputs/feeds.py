@@ -100,8 +100,9 @@ class Watch(Feed):
         super().__init__(path.parent)
         self.path = path
         self.idle = idle
-        self._notify = notify
-        self._grown = time.monotonic()
+        self.notify = notify
+        self.grown = time.monotonic()
+        """When there was new data last."""
 
     def records(self) -> Iterator[Record]:
         """Yield the records as they arrive; line numbers start at 1 again after the file was truncated or replaced.
@@ -109,20 +110,16 @@ class Watch(Feed):
         Raises:
             DataError: the path is not a regular file, or cannot be read.
         """
-        self._grown = time.monotonic()
+        self.grown = time.monotonic()
         while self._wait_for_file():
             with opened(self.path) as file:
                 yield from lines(_Growing(self, file), str(self.path))
 
     def wait(self) -> bool:
         """Wait `POLL` seconds; return whether the feed has ended: closed, or idle for too long."""
-        if self.idle is not None and time.monotonic() - self._grown >= self.idle:
+        if self.idle is not None and time.monotonic() - self.grown >= self.idle:
             self.close()
         return self._closed.wait(POLL)
-
-    def note_growth(self) -> None:
-        """Restart the idle time: there was new data."""
-        self._grown = time.monotonic()
 
     def change(self, file: BinaryIO) -> str:
         """Return `was replaced` if the path names another file than the open one, else nothing."""
@@ -131,20 +128,12 @@ class Watch(Feed):
         except OSError:  # deleted: the open file is read until there is a new one
             return ""
 
-    def report_restart(self, change: str) -> None:
-        """Notify that the file will be read from its beginning."""
-        self._notify(f"`{self.path}` {change}: reading it from its beginning")
-
-    def report_unfinished_line(self) -> None:
-        """Notify that the last line is not read."""
-        self._notify(f"the last line of `{self.path}` has no newline yet: it is left for the next run")
-
     def _wait_for_file(self) -> bool:
         """Wait until the file exists; return False if the feed ended first."""
         notified = False
         while not self.path.exists():
             if not notified:
-                self._notify(f"waiting for `{self.path}`")
+                self.notify(f"waiting for `{self.path}`")
             notified = True
             if self.wait():
                 return False
@@ -172,7 +161,8 @@ class _Growing:
             if held.endswith(b"\n") or len(held) >= limit:
                 return held
         if held and not self._change:
-            self._watch.report_unfinished_line()
+            what = f"the last line of `{self._watch.path}` has no newline yet"
+            self._watch.notify(f"{what}: it is left for the next run")
         # Everything written before a replacement has been read: an unfinished line stays unfinished.
         return held if self._change == _REPLACED else b""
 
@@ -183,10 +173,10 @@ class _Growing:
             piece = self._file.readline(limit) if self._change in ("", _REPLACED) else b""
             if piece:
                 self._tail = piece[-_TAIL:]
-                self._watch.note_growth()
+                self._watch.grown = time.monotonic()
                 return piece
             if self._change:
-                self._watch.report_restart(self._change)
+                self._watch.notify(f"`{self._watch.path}` {self._change}: reading it from its beginning")
                 self._ended = True
             else:
                 self._change = self._watch.change(self._file)

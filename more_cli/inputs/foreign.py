@@ -10,27 +10,9 @@ from collections.abc import Mapping
 
 from more_cli.inputs.facts import fact_to_native, is_fact, without_none
 
-MMEDIT_COLUMNS = (
-    "src",
-    "alt",
-    "rephrase",
-    "image",
-    "image_rephrase",
-    "loc",
-    "loc_ans",
-    "m_loc",
-    "m_loc_q",
-    "m_loc_a",
-)
+MMEDIT_COLUMNS = ("src", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a")
 """Fields of every MMEdit record, except `pred`, the model's old answer."""
-_CONVERTED = {
-    *MMEDIT_COLUMNS,
-    "port_new",
-    "one_hop_img",
-    "portability",
-    "id",
-    "tags",
-}
+_CONVERTED = {*MMEDIT_COLUMNS, "port_new", "one_hop_img", "portability", "id", "tags"}
 # `pred` is the old answer; `subject`, `answers`, `cond` and `case_id` are from zsRE; the others are from MMKE-Bench,
 # which writes both `rel_ans_1` and `rel_1_ans`.
 _KEPT_AS_TAGS = re.compile(

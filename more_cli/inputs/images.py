@@ -135,14 +135,6 @@ class ImageStore:
                 self._new_names = True
         return sha256
 
-    def get(self, sha256: str) -> bytes:
-        """Return the image of that hash.
-
-        Raises:
-            StateError: it is missing or damaged.
-        """
-        return self.source(sha256).read()
-
     def source(self, sha256: str) -> StoredImage:
         """Return the image of that hash as an `ImageSource`, without reading it."""
         return StoredImage(sha256, self.path(sha256), sha256)

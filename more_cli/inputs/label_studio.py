@@ -45,7 +45,8 @@ def task_row(record: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"the task has {len(results)} annotations that differ", "keep the one that is right")
     ids = {"label_studio": {"task": record.get("id"), "annotation": given[0].get("id")}}
     data = _local(record["data"])
-    return {**data, **results[0], "tags": {**_mapping(data.get("tags")), **ids}}
+    tags = data["tags"] if isinstance(data.get("tags"), Mapping) else {}
+    return {**data, **results[0], "tags": {**tags, **ids}}
 
 
 def min_row(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +76,3 @@ def _result(annotation: Mapping[str, Any]) -> dict[str, Any]:
         texts = value.get("text", value.get("choices"))
         found.setdefault(item["from_name"], []).extend(texts if isinstance(texts, list) else [texts or dict(value)])
     return {name: items[0] if len(items) == 1 else items for name, items in found.items()}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

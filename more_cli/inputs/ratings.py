@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.inputs.edits import Images, Messages, Text, checked_line, raise_all
 from more_cli.inputs.records import Problem, opened, records
 from more_cli.inputs.turns import Turn, turns_of
-from more_cli.text import canonical_json
 
 DOWN, UP = (
     ("down", "thumbs_down", "thumbs-down", "bad", "negative"),
@@ -97,7 +96,7 @@ def read_ratings(path: Path) -> Ratings:
             elif line.rating:
                 up += 1
             else:
-                mistake = _mistake(line, sha256_bytes(canonical_json(record.value).encode()), record.line)
+                mistake = _mistake(line, sha256_json(record.value), record.line)
                 mistakes.setdefault(mistake.key, mistake)
     if not (mistakes or problems or up or unrated):
         problems = [Problem(str(path), "holds no answers", "a line is one answer: `question`, `answer`, `rating`")]

@@ -159,9 +159,7 @@ def given(values: Iterable[object], name: str) -> Iterator[Record]:
         try:
             record = Record(name, number, strict_json(json.dumps(value, default=os.fspath)))
         except (TypeError, ValueError) as error:
-            record = Record(
-                name, number, problem=Problem(f"{name}:{number}", f"not JSON: {reason_of(error)}", line=number)
-            )
+            record = _bad_line(name, number, f"not JSON: {reason_of(error)}")
         yield record
 
 
@@ -175,9 +173,9 @@ def text_lines(stream: Readable, name: str) -> Iterator[Record]:
         except StopIteration:
             return
         except _LineTooLong:
-            yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB", "")
+            yield _bad_line(name, bounded.number, f"line is longer than {LINE_BYTES >> 20} MiB")
         except UnicodeDecodeError as error:
-            yield _bad_line(name, bounded.number, not_utf8(error), "")
+            yield _bad_line(name, bounded.number, not_utf8(error))
         else:
             if text:
                 yield Record(name, bounded.number, text)
@@ -229,7 +227,7 @@ def _reason(error: jsonlines.InvalidLineError) -> str:
     return not_utf8(cause) if isinstance(cause, UnicodeDecodeError) else str(cause)
 
 
-def _bad_line(name: str, number: int, text: str, hint: str) -> Record:
+def _bad_line(name: str, number: int, text: str, hint: str = "") -> Record:
     return Record(name, number, problem=Problem(f"{name}:{number}", text, hint, number))
 
 

@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,7 +65,8 @@ def _csv_rows(path: Path) -> Iterator[Record]:
     with opened(path) as file:
         rows = _Rows(path, _text_of(file, path), _delimiter(file))
         names = rows.cells() or []
-        rows.require_good()
+        if rows.problem:
+            raise DataError(str(rows.problem), rows.problem.hint)
         header = _header(path, names)
         while (cells := rows.cells()) is not None:
             if rows.problem:
@@ -120,15 +122,6 @@ class _Rows:
     def wrong(self, text: str, hint: str) -> Problem:
         """Return what is wrong with the row."""
         return Problem(f"{self._path}:{self.first}", text, hint, self.first)
-
-    def require_good(self) -> None:
-        """Check that nothing is wrong with the row.
-
-        Raises:
-            DataError: something is.
-        """
-        if self.problem:
-            raise DataError(str(self.problem), self.problem.hint)
 
     def _line(self) -> str:
         line = self._text.readline(LINE_BYTES + 1)
@@ -203,11 +196,9 @@ def _parquet_rows(path: Path) -> Iterator[Record]:
         raise DataError(f"`{path}`: reading it {error}", _SPLIT) from None
     if found:
         raise DataError(*json.loads(found))
-    number = 0
-    for rows in _parquet_batches(path):
-        for value in rows:
-            number += 1
-            yield Record(str(path), number, _cells(value))
+    for number, row in enumerate(chain.from_iterable(_parquet_batches(path)), 1):
+        cells = {column: None if value == "" else value for column, value in row.items()}
+        yield Record(str(path), number, cells)
 
 
 def _parquet_problem(path: Path) -> str:
@@ -273,7 +264,3 @@ def _size(value: object) -> int:
     if isinstance(value, dict):
         return sum(_size(item) for item in value.values())
     return sum(map(_size, value)) if isinstance(value, list) else 8
-
-
-def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    return {column: None if value == "" else value for column, value in row.items()}

@@ -23,6 +23,7 @@ from more_cli.ops.commit import commit_anchors
 from more_cli.ops.held import corrected, held_at
 from more_cli.ops.init import USE_OF_ANCHORS
 from more_cli.ops.session import Session, open_session
+from more_cli.options import FileOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import ProbeEntry
 from more_cli.store.ledger import Ledger
@@ -45,13 +46,7 @@ class AnchorsReport:
 
 
 def add_anchors(
-    target: Target,
-    file: Path,
-    image_root: Path | None,
-    machine: Machine,
-    progress: Progress = no_progress,
-    *,
-    strict_paths: bool = False,
+    target: Target, file: Path, images: FileOptions, machine: Machine, progress: Progress = no_progress
 ) -> AnchorsReport:
     """Add the questions of a file to a state's anchors; P absorbs their keys if the recipe says so.
 
@@ -60,7 +55,7 @@ def add_anchors(
         UsageError: the recipe does not use anchors.
         StateError: model, state or ledger do not fit, or the lock is held.
     """
-    questions = read_anchors(file, image_root, strict_paths=strict_paths)
+    questions = read_anchors(file, images.image_root, strict_paths=images.strict_paths)
     opened = open_session(target, machine)
     recipe = opened.state.meta.recipe
     require_askable(file, questions, family_in(opened.checkpoint.config))

@@ -55,8 +55,8 @@ class Arrivals:
         self._read_until(place)
         picture, own = edit.images[0], Corrected.of([edit])
         asked = drawn(self._asked, self._seed)
-        others = self._free(asked, picture, held, lambda each: each.allows, own)
-        neutral = self._free(self._neutral, picture, held, lambda each: each.allows_neutral, own)
+        others = self._free(asked, picture, held, Corrected.allows, own)
+        neutral = self._free(self._neutral, picture, held, Corrected.allows_neutral, own)
         chosen = list(islice(others, min(OTHERS, room)))
         return [*chosen, *islice(neutral, room - len(chosen))]
 
@@ -65,14 +65,14 @@ class Arrivals:
         questions: Sequence[Question],
         picture: ImageSource,
         held: Held,
-        rule: Callable[[Corrected], Callable[[Question, ImageSource], bool]],
+        rule: Callable[[Corrected, Question, ImageSource], bool],
         own: Corrected,
     ) -> Iterator[Probe]:
         """Yield the questions that the picture may be asked, those that were used least first."""
-        allowed = rule(self._corrected), rule(own)
+        about = self._corrected, own
         for question in sorted(questions, key=lambda question: self._uses[question.text]):
             probe = Probe(question.text, (picture,))
-            if identity(probe) not in held.places and all(each(question, picture) for each in allowed):
+            if identity(probe) not in held.places and all(rule(each, question, picture) for each in about):
                 yield probe
 
     def _read_until(self, place: int) -> None:

@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from more_cli.checkpoint.hub import pin_of
-from more_cli.errors import DataError, StateError
-from more_cli.files import move, sha256_bytes
+from more_cli.errors import StateError
+from more_cli.files import move, sha256_json
 from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import ImageSource
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identity, keep_anchors, load_anchors
 from more_cli.ops.commit import commit_anchors, commit_edit
-from more_cli.ops.drafts import Work, drafts, finish, made_lines
+from more_cli.ops.drafts import Work, drafts, finish, made_lines, require_images
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, open_session, versions
 from more_cli.ops.shared import Holding, Moment, SourceState, Union
@@ -34,7 +34,6 @@ from more_cli.store.snapshots import nearest_place, nearest_state, taken_snapsho
 from more_cli.store.state import StateMeta, open_state, save_state, unedited
 from more_cli.store.status import Status
 from more_cli.store.target import Draft, Target
-from more_cli.text import canonical_json
 
 ONE_BY_ONE = "what was written together (--batch, --consolidate) is written edit by edit"
 
@@ -72,9 +71,7 @@ class Plan:
     def work(self) -> Work:
         """How much is applied again."""
         replayed = self.kept - nearest_place(self.start.meta, self.start.ledger, self.kept)
-        lines = [*self.start.ledger.history[self.kept - replayed : self.kept], *self.lines]
-        edits = [line.kind == "edit" for line in lines]
-        return Work(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
+        return Work.of([*self.start.ledger.history[self.kept - replayed : self.kept], *self.lines], replayed)
 
     @property
     def lines(self) -> Iterator[Entry]:
@@ -88,7 +85,7 @@ class Plan:
         steps = [(step.source.number, step.edit.seq if step.edit else 0, len(step.anchors)) for step in self.again]
         base = [self.base.base, self.base.template] if self.base else []
         facts = [heads, self.start.number, self.kept, steps, *base]
-        return sha256_bytes(canonical_json(facts).encode())[:16]
+        return sha256_json(facts)[:16]
 
 
 @dataclass
@@ -127,7 +124,9 @@ def assemble(
     if not there:
         if report.dry_run:
             return None
-        _check_images(report.plan)
+        for source, entry in _lines(report.plan):
+            images = _images(source.ledger.edit_of(entry))
+            require_images(images, f"edit `{entry.id}` of `{source.path}` cannot be taken over")
         with writer_lock(report.target.lock), stoppable() as stop:
             _build(report, machine, progress, runtime, starting, stop)
         if report.interrupted:
@@ -156,21 +155,6 @@ def _further_anchors(sources: Sequence[SourceState]) -> Iterator[Step]:
         known |= new.keys()
         if new and moment[1:] != (0, 0):
             yield Step(moment, source, None, list(new.values()))
-
-
-def _check_images(plan: Plan) -> None:
-    """Read every image that the new state needs, before anything is written.
-
-    Raises:
-        StateError, DataError: one is missing or has changed.
-    """
-    for source, entry in _lines(plan):
-        try:
-            for image in _images(source.ledger.edit_of(entry)):
-                image.read()
-        except (StateError, DataError) as error:
-            text = f"edit `{entry.id}` of `{source.path}` cannot be taken over: {error.message}"
-            raise type(error)(text, "restore the image, then run the command again") from None
 
 
 def _lines(plan: Plan) -> Iterator[tuple[SourceState, Entry]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from more_cli.editors.anchors import ANSWER_TOKENS
 from more_cli.errors import DataError
 from more_cli.files import sha256_bytes
-from more_cli.inputs.edits import Edit, Probe, read_edits
+from more_cli.inputs.edits import Edit, Probe
 from more_cli.inputs.images import FORMATS, ImageCache, ImageSource
 from more_cli.inputs.wording import words_of
 from more_cli.model.batches import Query
@@ -83,20 +83,6 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Probe]:
         return chain(self.pairs, self.general, self.prompts)
-
-
-def candidates_from(
-    source: Path, recipe: Recipe, image_root: Path | None = None, *, strict_paths: bool = False
-) -> Candidates:
-    """Return candidates from a file of edits or a folder of pictures.
-
-    Raises:
-        StreamErrors: the file has problems.
-        DataError: the file or a picture cannot be read, or the folder holds no pictures.
-    """
-    if source.is_dir():
-        return of_folder(source, recipe, strict_paths=strict_paths)
-    return of_edits(read_edits(source, image_root, strict_paths=strict_paths).edits, recipe)
 
 
 def without_corrected_answers(runtime: Runtime, candidates: Candidates) -> Candidates:

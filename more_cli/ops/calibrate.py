@@ -14,7 +14,7 @@ from more_cli.editors.more.editor import MoreEditor
 from more_cli.errors import DataError
 from more_cli.evaluation.probes import ProbeScore, probes_of, run_probes
 from more_cli.evaluation.streams import Stream
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.backbones import Site
 from more_cli.model.runtime import Runtime
@@ -23,7 +23,6 @@ from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import parse_recipe
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import dotted, put
-from more_cli.text import canonical_json
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "default.lambda_rel": (0.02, 0.2, 1.0),
@@ -91,7 +90,7 @@ def with_calibrated(recipe: Recipe, calibrated: Recipe) -> Recipe:
 
 def stream_digest(edits: Sequence[Edit]) -> str:
     """Return a hash that identifies a calibration stream."""
-    return sha256_bytes(canonical_json([edit.content for edit in edits]).encode())
+    return sha256_json([edit.content for edit in edits])
 
 
 def measure(

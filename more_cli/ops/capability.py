@@ -139,7 +139,7 @@ def ask_all(runtime: Runtime, suite: YesNoSuite, progress: Progress, text: str) 
     done = 0
     for category, images in suite.categories.items():
         given: list[str] = []
-        queries = _queries(images)
+        queries = [Query((image.image(),), asked.question) for image in images for asked in image.questions]
         for start in range(0, len(queries), BATCH):
             tokens = runtime.generate(queries[start : start + BATCH], ANSWER_TOKENS)
             given += [runtime.prompter.text(ids) for ids in tokens]
@@ -148,10 +148,6 @@ def ask_all(runtime: Runtime, suite: YesNoSuite, progress: Progress, text: str) 
         rest = iter(given)
         answers[category] = [[next(rest) for _ in image.questions] for image in images]
     return answers
-
-
-def _queries(images: Sequence[AskedImage]) -> list[Query]:
-    return [Query((image.image(),), asked.question) for image in images for asked in image.questions]
 
 
 def pairs_of(images: Sequence[AskedImage], answers: Sequence[Sequence[str]]) -> list[list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ from more_cli.errors import DataError, StreamErrors, UsageError
 from more_cli.files import check_free_file, disk_errors, replacing
 from more_cli.inputs.chats import chat_form, rounds_of
 from more_cli.inputs.columns import Columns
-from more_cli.inputs.edits import EditLine, iter_edits, parse_edit_line
+from more_cli.inputs.edits import EditLine, checked_line, iter_edits
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import ROWS, form_of, raw_records
 from more_cli.inputs.label_studio import min_row, task_row
@@ -91,7 +91,7 @@ def convert_into(
 
 def _line(record: Record, respell: Respell) -> bytes:
     """Return a checked record as a line."""
-    line = parse_edit_line(record)
+    line = checked_line(record, EditLine)
     assert isinstance(line, EditLine)
     values = respelled(line.model_dump(exclude_defaults=True), respell)
     return f"{json.dumps(values, ensure_ascii=False)}\n".encode()

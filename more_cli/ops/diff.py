@@ -18,7 +18,6 @@ from more_cli.ops.ask import ANSWER_TOKENS
 from more_cli.ops.session import open_session
 from more_cli.ops.shared import Contradiction, Holding, SourceState, differing, open_sources, union
 from more_cli.progress import Progress, no_progress
-from more_cli.store.status import GONE
 from more_cli.store.target import Target
 
 What = Literal[
@@ -141,12 +140,7 @@ def ask_both(report: DiffReport, model: Path, machine: Machine, progress: Progre
         ResourceError: the model does not fit into memory.
     """
     started = time.monotonic()
-    edits = {
-        edit.subject: edit
-        for source in (report.second, report.first)
-        for edit in source.holdings.values()
-        if edit.status not in GONE
-    }
+    edits = report.second.counting | report.first.counting
     asked = sorted(edits.values(), key=lambda edit: edit.moment)
     runtime, said = None, list[list[str]]()
     for source in (report.first, report.second):

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from more_cli.errors import DataError, StateError
+from more_cli.inputs.images import ImageSource
 from more_cli.ops.commit import compact_if_due
 from more_cli.ops.session import SAVE_SECONDS, Every, Session
 from more_cli.ops.signals import Interrupted, Stop
 from more_cli.ops.snapshots import Snapshots
+from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.text import counted, verb
 
@@ -35,6 +38,12 @@ class Work:
     """Of these, the ones whose result stays: they are applied again since no snapshot has it."""
     seconds: float
     """As long as their lines of the ledger took; loading the model is not counted."""
+
+    @classmethod
+    def of(cls, lines: Sequence[Entry], replayed: int) -> Work:
+        """Return the work of applying these lines of a ledger again; the result of the first `replayed` ones stays."""
+        edits = [line.kind == "edit" for line in lines]
+        return cls(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
 
     def __str__(self) -> str:
         """Return it in words, such as `5 edits are applied again: about 6 s`."""
@@ -79,6 +88,20 @@ def made_lines(own: Ledger, kept: int) -> list[int]:
     """Return the places in a draft of the lines that were applied again; compactions come by themselves."""
     kinds = enumerate(own.history.kinds(), 1)
     return [place for place, (kind, _) in kinds if place > kept and kind != "compact"]
+
+
+def require_images(images: Iterable[ImageSource], otherwise: str) -> None:
+    """Read images before anything is written; `otherwise` begins the message where one cannot be read.
+
+    Raises:
+        StateError, DataError: one is missing or has changed.
+    """
+    try:
+        for image in images:
+            image.read()
+    except (StateError, DataError) as error:
+        what = f"{otherwise}: {error.message}"
+        raise type(error)(what, "restore the image, then run the command again") from None
 
 
 def drafts(folder: Path) -> list[Path]:

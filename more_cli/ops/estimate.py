@@ -107,7 +107,8 @@ def estimate(
     sample = blueprint.prompter.encode(Query(images, QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
     edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
-    samples = edits + min(_held_anchors(anchors, recipe), recipe.anchors.size)
+    watched = watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed)  # writes do not train on these
+    samples = edits + min(anchors - len(watched), recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
     scored, most = _together(activations, edits, "forward", length), _together(activations, samples, "backward", length)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
@@ -152,11 +153,6 @@ def require(needed: Estimate, checkpoint: Checkpoint) -> None:
     )
 
 
-def _held_anchors(anchors: int, recipe: Recipe) -> int:
-    """Return how many of the anchors writes train on."""
-    return anchors - len(watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed))
-
-
 def _together(activations: Activations, samples: int, kind: Pass, length: int) -> int:
     """Return how many of these samples, of this length, go through the model at a time."""
     return max(map(len, activations.parts(range(samples), kind, lambda _: length)))
@@ -169,7 +165,7 @@ def _weights(checkpoint: Checkpoint, model: Any) -> Part:
         held = sum(entry.stop - entry.start for entry in packed.parts.values())
         size += held - model.dtype.itemsize * math.prod(packed.shape)
     scheme = f"{checkpoint.scheme} and " if checkpoint.scheme in bnb.SCHEMES else ""
-    return Part("weights", size, f"in {scheme}{_name(model.dtype)}")
+    return Part("weights", size, f"in {scheme}{str(model.dtype).removeprefix('torch.')}")
 
 
 def _dtype(checkpoint: Checkpoint, model: Any, machine: Machine) -> torch.dtype:
@@ -264,7 +260,3 @@ def _features(model: Any, sample: Encoded) -> int:
     area = math.prod(patch) if isinstance(patch, list | tuple) else patch**2
     width = getattr(vision, "hidden_size", None) or getattr(vision, "embed_dim", 0)
     return int(2 * model.dtype.itemsize * width * pixels.numel() // (3 * area))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

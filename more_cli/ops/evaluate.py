@@ -222,10 +222,9 @@ def _run(
     with session.attached() as replayed:
         report.replayed = replayed
         family = session.runtime.prompter.family
-        doubtful = (probe.edit in refused or may_not_fit(probe, family) for probe in probes)
-        asked = [
-            probe for probe, doubt in zip(probes, doubtful, strict=True) if not (doubt and _misfit(session, probe))
-        ]
+        doubtful = [probe for probe in probes if probe.edit in refused or may_not_fit(probe, family)]
+        misfits = {id(probe) for probe in doubtful if _misfit(session, probe)}
+        asked = [probe for probe in probes if id(probe) not in misfits]
         scored = {id(score.probe): score for score in _scored(session, asked, progress, "scoring probes")}
         report.scores = [scored.get(id(probe)) or ProbeScore(probe, answer=None) for probe in probes]
         if ask_base:

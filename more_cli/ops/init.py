@@ -40,7 +40,8 @@ from more_cli.ops.auto_anchors import (
     OWN,
     PICTURED,
     Candidates,
-    candidates_from,
+    of_edits,
+    of_folder,
     of_prompts,
     own_questions,
     with_prompts,
@@ -133,10 +134,10 @@ def planned_for(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     """
     model = meta_model(checkpoint)
     keys = key_map(model, checkpoint)
+    # In a plain language model the groups of the image's path may have no site either.
+    optional = recipe.optional if _sees(checkpoint) else (*recipe.optional, *VISUAL_GROUPS)
     layers = {"last": recipe.last, "last_vision": recipe.last_vision}
-    candidates, refusals = find_sites(
-        model, keys, checkpoint, recipe.sites, **layers, optional=_optional(checkpoint, recipe)
-    )
+    candidates, refusals = find_sites(model, keys, checkpoint, recipe.sites, **layers, optional=optional)
     sites = [site for site in candidates if not recipe.excludes(site.name)]
     if not sites:
         raise UsageError(f"recipe `{recipe.name}` excludes every site", "change its `exclude`")
@@ -197,6 +198,7 @@ class Inputs:
 
         Raises:
             StreamErrors: the file has problems, or a question that the model cannot be asked.
+            DataError: the file or a picture cannot be read, or the folder holds no pictures.
         """
         if candidates := self._candidates(chosen.recipe):
             candidates = candidates.only(partial(_askable, chosen))
@@ -214,9 +216,11 @@ class Inputs:
         return read_anchors(file, root, strict_paths=self.files.strict_paths) if file else ()
 
     def _candidates(self, recipe: Recipe) -> Candidates | None:
-        if self.auto is not None:
-            return candidates_from(self.auto, recipe, self.files.image_root, strict_paths=self.files.strict_paths)
-        return of_prompts(recipe) if self.brings(recipe) else None
+        if self.auto is None:
+            return of_prompts(recipe) if self.brings(recipe) else None
+        if self.auto.is_dir():
+            return of_folder(self.auto, recipe, strict_paths=self.files.strict_paths)
+        return of_edits(self._edits(self.auto), recipe)
 
     def brings(self, recipe: Recipe) -> bool:
         """Return whether edits bring anchors: if they shall, the recipe takes anchors, and it names no file of them."""
@@ -224,9 +228,10 @@ class Inputs:
 
     def corrections(self) -> Sequence[Edit]:
         """Read the calibration stream."""
-        if self.calibrate is None:
-            return ()
-        return read_edits(self.calibrate, self.files.image_root, strict_paths=self.files.strict_paths).edits
+        return () if self.calibrate is None else self._edits(self.calibrate)
+
+    def _edits(self, file: Path) -> Sequence[Edit]:
+        return read_edits(file, self.files.image_root, strict_paths=self.files.strict_paths).edits
 
 
 def initialise(
@@ -278,16 +283,14 @@ def initialise(
         chosen.notices.extend(_of_made(inputs, wanted, questions))
         write_pin(target.folder, pin_of(target.model))
         save_state(target.sidecar, state)
-        return InitReport(
-            target,
-            chosen,
-            state.parameters,
-            created=True,
-            state=state.meta,
-            anchors=len(questions),
-            pictured=_pictured(questions),
-            runtime=runtime,
-        )
+        return _report(target, chosen, state, questions, runtime, created=True)
+
+
+def _report(
+    target: Target, chosen: Plan, state: State, anchors: Sequence[Probe], runtime: Runtime | None, *, created: bool
+) -> InitReport:
+    sizes = len(anchors), _pictured(anchors)
+    return InitReport(target, chosen, state.parameters, created, state.meta, *sizes, runtime)
 
 
 def _of_made(inputs: Inputs, wanted: Wanted, questions: Sequence[Probe]) -> list[str]:
@@ -395,11 +398,7 @@ def _fresh(chosen: Plan) -> State:
 
 
 def _existing(
-    target: Target,
-    chosen: Plan,
-    meta: StateMeta,
-    corrections: Sequence[Edit],
-    wanted: Wanted,
+    target: Target, chosen: Plan, meta: StateMeta, corrections: Sequence[Edit], wanted: Wanted
 ) -> InitReport | None:
     """Return a report on an equal state that exists; None if there is no state.
 
@@ -419,26 +418,13 @@ def _existing(
         "calibration": calibrated != (stream_digest(corrections) if corrections else None),
     }
     if not any(differs.values()):
-        return InitReport(
-            target,
-            chosen,
-            existing.parameters,
-            created=False,
-            state=existing.meta,
-            anchors=len(anchors),
-            pictured=_pictured(anchors),
-        )
+        return _report(target, chosen, existing, anchors, None, created=False)
     other = next(name for name in differs if differs[name])
     add = f"`more anchors add {target.typed} FILE` adds some to this one; or " if other == "set of anchors" else ""
     raise StateError(
         f"`{target.sidecar}` exists, with another {other} ({counted(existing.meta.edits, 'ledger line')})",
         f"{add}start a new state with --state FILE, or move the old one and its `.d` folder away",
     )
-
-
-def _optional(checkpoint: Checkpoint, recipe: Recipe) -> tuple[str, ...]:
-    """Return the groups of a recipe that may have no site: in a plain language model those of the image's path too."""
-    return recipe.optional if _sees(checkpoint) else (*recipe.optional, *VISUAL_GROUPS)
 
 
 def _sees(checkpoint: Checkpoint) -> bool:

@@ -303,8 +303,9 @@ def titled(card: bytes, relation: Relation, base: str | None) -> bytes:
     origin = base or kept.get("base_model")
     made = {"base_model": origin, "base_model_relation": relation.replace("state", "adapter")} if origin else {}
     tags = kept.get("tags")
-    values = kept | made | {"library_name": LIBRARIES[relation], "tags": _with_ours(tags)}
-    block = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    tags = tags if isinstance(tags, list) else []
+    ours = {"library_name": LIBRARIES[relation], "tags": [*tags, *(tag for tag in TAGS if tag not in tags)]}
+    block = yaml.safe_dump(kept | made | ours, sort_keys=False, allow_unicode=True)
     return b"---\n" + block.encode() + b"---\n" + body
 
 
@@ -321,8 +322,3 @@ def _parsed(block: bytes) -> dict[str, Any] | None:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         return None
     return {} if values is None else values if isinstance(values, dict) else None
-
-
-def _with_ours(tags: object) -> list[Any]:
-    kept = list(tags) if isinstance(tags, list) else []
-    return kept + [tag for tag in TAGS if tag not in kept]

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from more_cli.errors import DataError, StateError, UsageError
+from more_cli.errors import UsageError
 from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import anchors_digest, read_cache, write_cache
 from more_cli.ops.commit import commit_anchors, commit_consolidation, commit_edit
-from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines
+from more_cli.ops.drafts import Work, drop_drafts, finish, made_lines, require_images
 from more_cli.ops.held import added_at
 from more_cli.ops.outcome import Outcome
 from more_cli.ops.session import Session, Try, anchors_cache, open_session, versions
@@ -140,7 +140,9 @@ def _planned(session: Session, ids: Sequence[str], options: RevertOptions) -> Re
     again = list(dict.fromkeys(lines[old - 1][1] for old in plan.again if lines[old - 1][0] == "edit"))
     replayed = max(0, plan.kept - plan.start)
     if plan.again or replayed:
-        _check_images(ledger, [*range(1, plan.kept + 1), *plan.again])
+        # Also of edits that stay, because they are rehearsed.
+        for entry in ledger.history.at([*range(1, plan.kept + 1), *plan.again]):
+            require_images(ledger.edit_of(entry).images, f"edit `{entry.id}` cannot be applied or rehearsed again")
     return RevertReport(session.target, plan, again, replayed=replayed)
 
 
@@ -161,9 +163,7 @@ def _plan(ledger: Ledger, meta: StateMeta, ids: Sequence[str], options: RevertOp
     draft = draft_path(ledger.folder, ledger.head, gone)
     start = load_meta(draft).edits if draft.exists() else nearest_place(meta, ledger, kept)
     lines = list(ledger.history.at(remaining[start:] if gone else ()))
-    edits = [line.kind == "edit" for line in lines]
-    seconds = sum(line.wall_ms or 0.0 for line in lines) / 1000
-    return Plan(gone, kept, remaining[kept:], start, Work(sum(edits), sum(edits[: max(0, kept - start)]), seconds))
+    return Plan(gone, kept, remaining[kept:], start, Work.of(lines, max(0, kept - start)))
 
 
 def _gone(ledger: Ledger, ids: Sequence[str], options: RevertOptions) -> list[str]:
@@ -219,17 +219,6 @@ def _remaining(history: Entries, gone: set[str]) -> list[int]:
             begin = place
         places.append(place)
     return places
-
-
-def _check_images(ledger: Ledger, places: Iterable[int]) -> None:
-    """Read every image that may be needed, also of edits that stay, because they are rehearsed."""
-    for entry in ledger.history.at(places):
-        for image in ledger.edit_of(entry).images:
-            try:
-                image.read()
-            except (StateError, DataError) as error:
-                text = f"edit `{entry.id}` cannot be applied or rehearsed again: {error.message}"
-                raise type(error)(text, "restore the image, then run the command again") from None
 
 
 def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:

@@ -21,7 +21,7 @@ from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
 from more_cli.store.state import StateMeta, load_meta, open_state
-from more_cli.store.status import FAILED, Status
+from more_cli.store.status import FAILED, GONE, Status
 from more_cli.store.target import Target
 from more_cli.text import listed, shorten
 
@@ -69,6 +69,11 @@ class SourceState:
         reverted = self._times.get(entry.seq, START), self.number, entry.seq
         moment = self._moments.get(entry.seq, reverted)
         return Holding(self, id, entry.seq, entry.content, entry.subject, status, moment)
+
+    @property
+    def counting(self) -> dict[str, Holding]:
+        """The edits that count, by what they are about."""
+        return {edit.subject: edit for edit in self.holdings.values() if edit.status not in GONE}
 
     def added_anchors(self) -> Iterator[tuple[Moment, Sequence[Probe]]]:
         """Yield the sets of anchors that somebody wrote or that the state began with, and when."""

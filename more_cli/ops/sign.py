@@ -146,7 +146,7 @@ def _of_folder(folder: Path, progress: Progress) -> bytes:
     values = read_provenance(folder)
     predicate = {name: values.get(name) for name in ("base", "recipe", "edits", "digest", "ledger_head", "asked")}
     predicate["failed"] = len(values.get("failed", []))
-    return statement_bytes(MODEL, _hashes(folder, _files(folder), progress), predicate)
+    return statement_bytes(MODEL, hashes_of(folder, _files(folder), progress), predicate)
 
 
 def _files(folder: Path) -> list[str]:
@@ -157,7 +157,8 @@ def _files(folder: Path) -> list[str]:
     return [name for name in shown if name not in (NAME, SIGNATURE)]
 
 
-def _hashes(folder: Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
+def hashes_of(folder: Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
+    """Return the SHA-256 of files of a folder, by name."""
     hashes = {}
     for number, name in enumerate(names):
         progress(number, len(names), name)
@@ -218,7 +219,7 @@ def folder_signature(folder: Path, signers: Path | None, *, deep: bool, progress
     flaws = [f"`{shorten(name)}` is missing" for name in said if name not in there]
     flaws += [f"`{shorten(name)}` is not signed" for name in there if name not in said]
     if deep:
-        actual = _hashes(folder, [name for name in said if name in there], progress)
+        actual = hashes_of(folder, [name for name in said if name in there], progress)
         flaws += [f"`{shorten(name)}` has changed" for name, sha256 in actual.items() if said[name] != sha256]
     if flaws:
         hint = f"copy the folder again or, if it is sound, sign it again: more sign {quoted(folder)} --key KEY"

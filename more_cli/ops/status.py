@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from more_cli.system import ssh
 from more_cli.text import counted, nats
 
 if TYPE_CHECKING:  # a state describes itself: neither torch nor transformers is needed
+    from more_cli.model.backbones import Site
     from more_cli.model.machine import Machine
     from more_cli.ops.estimate import Estimate
     from more_cli.ops.init import Plan
@@ -207,13 +208,9 @@ def estimated(report: StatusReport, machine: Machine, tokens: int | None = None)
     """Return the report with the memory that editing needs on this machine, for sequences of `tokens` tokens."""
     from more_cli.ops.estimate import estimate
 
-    if report.plan is not None:
-        sites, anchors = report.plan.sites, report.recipe.anchors.size
-        needed = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
-    else:
-        assert report.state is not None
-        records, anchors = report.state.sites, report.held.total
-        needed = estimate(report.checkpoint, records, report.recipe, machine, anchors=anchors, tokens=tokens)
+    sites: Sequence[Site | SiteRecord] = report.plan.sites if report.plan else report.records
+    anchors = report.recipe.anchors.size if report.plan else report.held.total
+    needed = estimate(report.checkpoint, sites, report.recipe, machine, anchors=anchors, tokens=tokens)
     return replace(report, estimate=needed)
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from torch import Tensor
-
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
 from more_cli.editors.more.sites import check_basis
@@ -37,7 +35,7 @@ from more_cli.ops.provenance import (
     tensor_hashes,
 )
 from more_cli.ops.session import Session, update_state, versions
-from more_cli.ops.sign import carried_signature, folder_signature, state_signature
+from more_cli.ops.sign import carried_signature, folder_signature, hashes_of, state_signature
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import Entry
@@ -342,11 +340,7 @@ def _statistics(state: State) -> tuple[str, None]:
 
 
 def _shards(base: Checkpoint, progress: Progress) -> tuple[str, dict[str, str]]:
-    hashes = {}
-    for number, shard in enumerate(base.shards):
-        progress(number, len(base.shards), shard)
-        with disk_errors(base.path / shard):
-            hashes[shard] = sha256_file(base.path / shard)
+    hashes = hashes_of(base.path, base.shards, progress)
     return ", ".join(f"{shard} {sha256}" for shard, sha256 in hashes.items()), hashes
 
 
@@ -406,20 +400,14 @@ def _differences(entries: Iterable[Entry], now: dict[str, str]) -> list[str]:
 
 def _same_edits(first: State, second: State) -> bool:
     """Return whether two states contain the same edits, with equally many keys at every site."""
-
-    def contents(state: State) -> tuple[int, str, list[int]]:
-        return state.meta.edits, state.meta.digest, [site.keys for site in state.meta.sites]
-
-    return contents(first) == contents(second)
+    ours, theirs = ((meta.edits, meta.digest, [site.keys for site in meta.sites]) for meta in (first.meta, second.meta))
+    return ours == theirs
 
 
 def _gaps(ours: State, theirs: State) -> Iterable[tuple[float, str]]:
     """Yield |ours - theirs| / |theirs| of every tensor, with its name."""
-    for kind, first, second in (("B", ours.B, theirs.B), ("P", ours.P, theirs.P), ("A", ours.A, theirs.A)):
+    for kind in "BPA":
+        first, second = getattr(ours, kind), getattr(theirs, kind)
         for name, tensor in second.items():
-            yield _gap(first[name], tensor), f"{kind} of {name}"
-
-
-def _gap(ours: Tensor, theirs: Tensor) -> float:
-    difference, norm = float((ours - theirs).norm()), float(theirs.norm())
-    return difference / norm if norm else float("inf" if difference else 0.0)
+            difference, norm = float((first[name] - tensor).norm()), float(tensor.norm())
+            yield difference / norm if norm else float("inf" if difference else 0.0), f"{kind} of {name}"

@@ -28,7 +28,7 @@ from more_cli.render.templates import static
 from more_cli.review import tasks
 from more_cli.review.drafts import EARLIER, OTHER, Draft
 from more_cli.review.edits import PAGE, Edits
-from more_cli.review.pages import STATIC, page
+from more_cli.review.pages import STATIC, page, standalone
 from more_cli.review.pictures import SIDES, Pictures
 from more_cli.review.queue import Queue
 from more_cli.review.tasks import Applied, Task, combine_path, edit_path
@@ -115,8 +115,6 @@ def _reading(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/export")
     def export(status: str = "", text: str = "", sort: str = "") -> Response:
-        from more_cli.review.export import standalone
-
         rows = desk.edits.now().chosen(status, text, sort)
         named = {"Content-Disposition": 'attachment; filename="edits.html"'}
         return HTMLResponse(standalone(desk.target, rows, desk.pictures, status, text), headers=named)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from more_cli.ops.shared import Holding, SourceState, Union
-from more_cli.store.status import GONE
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,12 @@ class Pair:
 
 def beside(sources: Sequence[SourceState], union: Union) -> list[Pair]:
     """Return what two states do not have in common, contradictions first, then the newest first."""
-    own, other = (_in_force(source) for source in sources)
+    own, other = (source.counting for source in sources)
     unlike = [subject for subject in {**own, **other} if _content(own, subject) != _content(other, subject)]
     against = {each.earlier.subject for each in union.contradictions}
     pairs = [Pair(own.get(subject), other.get(subject), subject in against) for subject in unlike]
     newest = sorted(pairs, key=lambda pair: max(side.moment for side in (pair.here, pair.there) if side), reverse=True)
     return sorted(newest, key=lambda pair: not pair.contradict)
-
-
-def _in_force(source: SourceState) -> dict[str, Holding]:
-    """Return the edits of a state that count, by what they are about."""
-    return {edit.subject: edit for edit in source.holdings.values() if edit.status not in GONE}
 
 
 def _content(edits: dict[str, Holding], subject: str) -> str | None:

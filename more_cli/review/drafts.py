@@ -111,10 +111,6 @@ class Draft:
         draft = cls(edit.question, rephrases=edit.rephrases, others=others, locality=tuple(near))
         return replace(draft, talk=Talk(edit.turns, tuple(image.sha256 for image in edit.before)), picture=picture)
 
-    def with_problems(self, problems: Mapping[str, Sequence[str]], notes: Sequence[str] = ()) -> Draft:
-        """Return it with what is wrong, by field."""
-        return replace(self, problems=problems, notes=notes)
-
     @property
     def said(self) -> list[tuple[int, str, str, int]]:
         """The earlier turns and an empty round after them: number, role, text, and how many pictures a turn has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -85,7 +85,7 @@ class Listing:
 
     def pictures(self) -> list[str]:
         """Return the hashes of the pictures that were edited, the last ones first."""
-        return list(dict.fromkeys(_images(self.rows)))
+        return list(dict.fromkeys(image for row in self.rows for image in row.images))
 
 
 class Edits:
@@ -139,8 +139,3 @@ def _read(target: Target) -> Listing:
     newest = sorted(last.items(), key=lambda item: -item[1])
     rows = [replace(lines[number], status=statuses[id]) for id, number in newest]
     return Listing(ledger.head, rows, Counter(row.status for row in rows))
-
-
-def _images(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows:
-        yield from row.images

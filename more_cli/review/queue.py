@@ -96,10 +96,10 @@ class Queue:
                 problems.append(error.message)
         draft = Draft(mistake.question, mistake.target, queued=mistake.key)
         if problems:
-            return draft.with_problems({"image": problems})
+            return replace(draft, problems={"image": problems})
         earlier = shown_in(mistake.turns)
         before, own = tuple(digests[:earlier]), digests[earlier:]
         if len(own) > 1:
             text = f"the question has {len(own)} pictures, and this form one: the others are left out"
-            draft = draft.with_problems({"image": [text]})
+            draft = replace(draft, problems={"image": [text]})
         return replace(draft, talk=Talk(mistake.turns, before), picture=own[0] if own else "")

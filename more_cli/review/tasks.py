@@ -276,4 +276,4 @@ def _whole(answer: str) -> str:
 
 def _with_problems(draft: Draft, error: MoreError) -> Draft:
     problems = by_field(error.problems if isinstance(error, StreamErrors) else [error.message])
-    return draft.with_problems(problems, [error.hint] if error.hint else [])
+    return replace(draft, problems=problems, notes=[error.hint] if error.hint else [])

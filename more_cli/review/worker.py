@@ -51,7 +51,8 @@ class Worker:
         self._numbers = itertools.count(1)
         self._jobs: dict[int, Job] = {}
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._running: Job | None = None
+        self.running: Job | None = None
+        """The job that runs now."""
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._lock = threading.Lock()
@@ -73,11 +74,6 @@ class Worker:
         """Return a job by its number; None if it is unknown or too old."""
         return self._jobs.get(number)
 
-    @property
-    def running(self) -> Job | None:
-        """The job that runs now."""
-        return self._running
-
     def stop(self) -> None:
         """End what runs at a place where nothing is lost, and wait for it."""
         self._stopping = True
@@ -88,14 +84,14 @@ class Worker:
     def _report(self, done: int, total: int | None, text: str) -> None:
         if self._stopping:
             raise Stopped
-        if self._running is not None:
-            self._running.progress = f"{text}: {done} of {total}" if total else text
-            self._running.share = done / total if total else None
+        if self.running is not None:
+            self.running.progress = f"{text}: {done} of {total}" if total else text
+            self.running.share = done / total if total else None
 
     def _work(self) -> None:
         model: Model | None = None
         while (job := self._queue.get()) is not None and not self._stopping:
-            self._running, job.progress = job, "starting"
+            self.running, job.progress = job, "starting"
             try:
                 model = model or self._opened(self._report)
                 job.result = job.task.run(model)
@@ -103,7 +99,7 @@ class Worker:
                 job.error = MoreError("the server was stopped")
             except Exception as error:
                 job.error = self._explained(error)
-            self._running = None
+            self.running = None
             job.ended.set()
 
     def _explained(self, error: Exception) -> MoreError:

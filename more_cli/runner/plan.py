@@ -17,7 +17,7 @@ from more_cli.evaluation.names import METRICS, Yardstick
 from more_cli.evaluation.per_edit import probes_hash
 from more_cli.evaluation.probes import probes_of
 from more_cli.evaluation.streams import Writing, writes_together
-from more_cli.files import default_cache, sha256_bytes, sha256_file
+from more_cli.files import default_cache, sha256_bytes, sha256_file, sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.loading import load_prompter
 from more_cli.ops.anchors import identities, leave_out
@@ -27,7 +27,6 @@ from more_cli.runner.anchors import HeldAnchors, choose_anchors
 from more_cli.runner.protocols import Protocol, Schedule, Scored
 from more_cli.runner.references import require_answers
 from more_cli.suites.load import EditSuite
-from more_cli.text import canonical_json
 
 Value = TypeVar("Value")
 
@@ -210,21 +209,21 @@ def schedule_of(suite: EditSuite, options: RunOptions) -> Schedule:
 def edits_hash(edits: Iterable[Edit]) -> str:
     """Return the SHA-256 of edits with their probes, in order."""
     facts = [[edit.id, edit.content, probes_hash(probes_of(edit))] for edit in edits]
-    return sha256_bytes(canonical_json(facts).encode())
+    return sha256_json(facts)
 
 
 def run_key(reproduce: Mapping[str, Any], schedule: Schedule, yardstick: Yardstick) -> str:
     """Return the key of a run, 32 hex digits: equal keys have equal numbers."""
     cells = [list(readout.cells) for readout in schedule.readouts()]
     measured = [asdict(yardstick), list(METRICS)]
-    return sha256_bytes(canonical_json([reproduce, cells, measured]).encode())[:32]
+    return sha256_json([reproduce, cells, measured])[:32]
 
 
 def base_key(reproduce: Mapping[str, Any]) -> str:
     """Return the key of the base's answers, 32 hex digits."""
     names = "base", "template", "generation"
     facts = [*(reproduce.get(name) for name in names), asking_of(reproduce["constants"]), reproduce["versions"]]
-    return sha256_bytes(canonical_json(facts).encode())[:32]
+    return sha256_json(facts)[:32]
 
 
 def anchors_of(text: str | None) -> Path | Literal["auto"] | None:

@@ -13,10 +13,10 @@ from safetensors.torch import save
 from more_cli.errors import DataError, StateError
 from more_cli.evaluation.names import Yardstick
 from more_cli.evaluation.probes import Probe, Reference, ask, ask_base, batches
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
-from more_cli.text import canonical_json, shorten
+from more_cli.text import shorten
 
 
 class BaseAnswers:
@@ -136,7 +136,7 @@ class _Cache:
             scratch.write_bytes(save(tensors))
 
     def _path(self, facts: Sequence[object]) -> Path:
-        return self._folder / f"{sha256_bytes(canonical_json(facts).encode())[:32]}.safetensors"
+        return self._folder / f"{sha256_json(facts)[:32]}.safetensors"
 
 
 def _facts_within(probe: Probe) -> list[object]:

@@ -78,7 +78,8 @@ class Ledger:
         self.by_id: Mapping[str, Entry] = ById(self.path, self._by_id)
         """The last "edit" line of each id."""
         self._size = 0  # bytes of whole lines
-        self._torn = 0  # bytes after them
+        self.torn = 0
+        """Bytes after them: of a last line that a crash cut short."""
         self._has_checksums = False  # whether the last line has a checksum: then all later lines have one
         self._fd: int | None = None
         with disk_errors(self.path), suppress(FileNotFoundError), _garbage_collector_off():
@@ -294,11 +295,6 @@ class Ledger:
             return self.images.source(sha256)
         return ImageSource(path, Path(path), sha256)
 
-    @property
-    def torn(self) -> int:
-        """Bytes of a last line that a crash cut short."""
-        return self._torn
-
     def close(self) -> None:
         """Close the file; the next append opens it again."""
         if self._fd is not None:
@@ -311,7 +307,7 @@ class Ledger:
         Raises:
             StateError, ResourceError: as `disk_errors`.
         """
-        if self._torn:
+        if self.torn:
             with self, disk_errors(self.path):
                 self._writable()
 
@@ -347,7 +343,7 @@ class Ledger:
                 last = entry, line
                 if on_line is not None:
                     on_line(entry)
-            self._torn = os.fstat(file.fileno()).st_size - self._size
+            self.torn = os.fstat(file.fileno()).st_size - self._size
         self._check_last(last)
 
     def _check_last(self, last: tuple[Entry, bytes] | None) -> None:
@@ -403,12 +399,12 @@ class Ledger:
             sync_folder(self.folder)
             sync_folder(self.folder.parent)
         size = os.fstat(self._fd).st_size
-        if size != self._size + self._torn:
+        if size != self._size + self.torn:
             hint = "run the command again; if that does not help, `more verify`"
             raise StateError(f"`{self.path}` has changed since it was read", hint)
-        if self._torn:
+        if self.torn:
             cut(self._fd, self._size)
-            self._torn = 0
+            self.torn = 0
         return self._fd
 
 

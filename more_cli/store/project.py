@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,37 +109,34 @@ def read_settings(path: Path) -> Settings:
         raise UsageError(f"{path}: not UTF-8", _HINT) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {reason_of(error)}", _HINT) from None
-    found, problems = dict[str, Setting](), list[_Problem]()
+    found, problems, hints = dict[str, Setting](), list[str](), list[str]()
     for key, value in values.items():
         line = _line_of(key, text)
         if problem := _problem(key, value):
-            problems.append(_Problem(f"{path}:{line}: {problem.text}", problem.hint))
+            what, hint = problem
+            problems.append(f"{path}:{line}: {what}")
+            hints.append(hint)
         else:
             found[key] = Setting(_resolved(key, value, path.parent), path, line)
     if problems:
-        raise UsageError("\nerror: ".join(each.text for each in problems), problems[0].hint)
+        raise UsageError("\nerror: ".join(problems), hints[0])
     return found
 
 
 _HINT = f"its keys are {', '.join(KEYS)}; `more status --settings` shows what is in force"
 
 
-@dataclass(frozen=True)
-class _Problem:
-    text: str
-    hint: str
-
-
-def _problem(key: str, value: object) -> _Problem | None:
+def _problem(key: str, value: object) -> tuple[str, str] | None:
+    """Return what is wrong with a value, and a hint; None if it can be used."""
     if key not in KEYS:
-        return _Problem(f"there is no key `{shorten(key)}`", f"{did_you_mean(key, KEYS, 0.5)} {_HINT}".lstrip())
+        return f"there is no key `{shorten(key)}`", f"{did_you_mean(key, KEYS, 0.5)} {_HINT}".lstrip()
     texts = value if key == "gates" and isinstance(value, list) else [] if key == "gates" else [value]
     if (not texts and value != []) or not all(isinstance(text, str) and text for text in texts):
-        return _Problem(f"`{key}` cannot be {_shown(value)}", f"it takes {KEYS[key]}")
+        return f"`{key}` cannot be {_shown(value)}", f"it takes {KEYS[key]}"
     try:
         check_strings(texts)
     except ValueError as error:
-        return _Problem(f"`{key}`: {error}", f"it takes {KEYS[key]}")
+        return f"`{key}`: {error}", f"it takes {KEYS[key]}"
     return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from more_cli.checkpoint.headers import FLOATS, TensorEntry, header, in_order, read_header
+from more_cli.checkpoint.headers import FLOATS, TensorEntry, fill, header, in_order, read_header
 from more_cli.files import write_all
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
@@ -56,11 +56,7 @@ class Sidecar:
             OSError, ValueError: it cannot be read, or was changed since it was opened.
         """
         with self._lock:  # threads share the file's position
-            self._file.seek(start)
-            while view:
-                if not (count := self._file.readinto(view)):
-                    raise ValueError("became shorter while it was read")
-                view = view[count:]
+            fill(view, self._file, start)
         if self._now() != self._version:
             raise ValueError("changed while it was read")
 
@@ -137,10 +133,7 @@ def encoded(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> list[
     """
     names = {str(name): short for short, name in FLOATS.items()}
     shapes = {key: (names[str(t.dtype).removeprefix("torch.")], tuple(t.shape)) for key, t in tensors.items()}
-    parts: list[bytes | memoryview] = [header(metadata, shapes)]
-    for key in in_order(shapes):
-        parts.append(memory(tensors[key]))
-    return parts
+    return [header(metadata, shapes), *(memory(tensors[key]) for key in in_order(shapes))]
 
 
 def memory(tensor: Tensor) -> memoryview:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from more_cli.errors import StateError
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.store.ledger import Ledger
 from more_cli.store.state import State, StateMeta, load_meta, load_state, save_state, unedited
 from more_cli.store.target import Target
-from more_cli.text import canonical_json, counted
+from more_cli.text import counted
 
 MOST_BYTES = 2 << 30
 """Size of all snapshots that are taken by themselves, unless `LEAST` of them are larger."""
@@ -151,7 +152,7 @@ def taken_snapshots(target: Target) -> dict[int, Path]:
 
 def draft_path(folder: Path, head: str, ids: Sequence[str]) -> Path:
     """Return the path of a revert's draft, named by the ledger's head before the revert and the edits it undoes."""
-    return folder / f"revert-{sha256_bytes(canonical_json([head, *ids]).encode())[:16]}.more"
+    return folder / f"revert-{sha256_json([head, *ids])[:16]}.more"
 
 
 def _holds_up_to(meta: StateMeta, ledger: Ledger, place: int) -> bool:
@@ -183,10 +184,5 @@ def _matches(path: Path, meta: StateMeta, ledger: Ledger, edits: int) -> bool:
         saved = load_meta(path)
     except StateError:
         return False
-    same_run = (saved.base, saved.recipe, saved.template, saved.anchors) == (
-        meta.base,
-        meta.recipe,
-        meta.template,
-        meta.anchors,
-    )
-    return same_run and saved.edits == edits and ledger.agrees(edits, saved.digest)
+    run = attrgetter("base", "recipe", "template", "anchors")
+    return run(saved) == run(meta) and saved.edits == edits and ledger.agrees(edits, saved.digest)

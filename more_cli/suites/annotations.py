@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import overload
 
 from more_cli.files import sha256_file
-from more_cli.inputs.edits import Edit, EditLine, parse_edit_line, raise_all, resolve_edit
+from more_cli.inputs.edits import Edit, EditLine, checked_line, raise_all, resolve_edit
 from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.images import ImageCache
 from more_cli.inputs.records import Problem, Record, Repeats, opened, records
@@ -81,7 +81,7 @@ def read_pool(path: Path, image_root: Path, columns: Sequence[str] = ()) -> Edit
     with opened(path) as file:
         for record in records(file, str(path)):
             count += 1
-            line = _lacking(record, columns) or parse_edit_line(record)
+            line = _lacking(record, columns) or checked_line(record, EditLine)
             if not isinstance(line, EditLine):
                 problems += line
                 continue

@@ -10,9 +10,9 @@ import typer
 
 from more_cli.cli import completion
 from more_cli.cli.output import Output
-from more_cli.cli.suite_source import SuiteSource
+from more_cli.cli.suite_source import loaded_suite
 from more_cli.errors import UsageError
-from more_cli.options import FILES, SUITE, WRITING, option
+from more_cli.options import FILES, SUITE, WRITING, FileOptions, option
 from more_cli.text import shorten
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class KeepOptions:
         from more_lab.experiments.keep import Keep
 
         name, _, root = (self.keep_answers or "").partition("=")
-        suite = SuiteSource(name, Path(root) if root else None).load(output) if name else None
+        suite = loaded_suite(output, name, Path(root) if root else None, FileOptions()) if name else None
         if isinstance(suite, EditSuite):
             raise UsageError(f"`--keep-answers {name}`: this suite has edits, not yes/no questions", "for example mme")
         return Keep(self.keep, self.keep_updates, self.keep_states, suite)

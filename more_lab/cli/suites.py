@@ -12,8 +12,9 @@ from more_cli.cli import completion
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import ROWS, Output, fail
 from more_cli.cli.records import command
-from more_cli.cli.suite_source import SuiteSource
+from more_cli.cli.suite_source import loaded_suite
 from more_cli.errors import DataError
+from more_cli.options import FileOptions
 from more_cli.text import counted
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def show(
     from more_lab.outputs.suites import SuitesShowOutput, named
     from more_lab.suites.commands import check, first_lines
 
-    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
+    suite = loaded_suite(output, name, data_root, FileOptions(image_root, strict_paths))
     with output.progress() as progress:
         report = check(suite, False, progress)
     first = first_lines(suite)
@@ -170,7 +171,7 @@ def check(
     from more_lab.outputs.suites import SuitesCheckOutput, named
     from more_lab.suites.commands import check as run
 
-    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
+    suite = loaded_suite(output, name, data_root, FileOptions(image_root, strict_paths))
     with output.progress() as progress:
         report = run(suite, images, progress)
     output.json(SuitesCheckOutput.of(report, **named(suite), usable=report.is_usable))
@@ -212,7 +213,7 @@ def convert(
     from more_lab.outputs.suites import SuitesConvertOutput, named
     from more_lab.suites.commands import convert as run
 
-    suite = SuiteSource(name, data_root, image_root, strict_paths).load(output)
+    suite = loaded_suite(output, name, data_root, FileOptions(image_root, strict_paths))
     done = run(suite, out, pool.value, force=force)
     output.json(SuitesConvertOutput.of(done, **named(suite)))
     output.line(f"wrote {done.out}: {counted(done.lines, 'line')} for `{done.reader}`")

@@ -12,13 +12,12 @@ from more_cli.editors.registry import EditorEntry
 from more_cli.errors import UsageError
 from more_cli.evaluation.probes import References, probes_of, run_probes
 from more_cli.evaluation.streams import Stream
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import MEASURED, measured, stream_digest
 from more_cli.progress import Progress
 from more_cli.runner.anchors import HeldAnchors
-from more_cli.text import canonical_json
 from more_lab.experiments.fits import Fits
 
 EDITS = 20
@@ -106,7 +105,7 @@ class CachedCalibration:
     """The file of one calibration's result, so that a resumed run does not calibrate again."""
 
     def __init__(self, folder: Path, *facts: object) -> None:
-        self._path = folder / f"{sha256_bytes(canonical_json(facts).encode())[:32]}.json"
+        self._path = folder / f"{sha256_json(facts)[:32]}.json"
 
     def read(self) -> dict[str, Any] | None:
         """Return the result; None if the file is missing or damaged."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from more_cli.editors.base import EditContext, Editor, EditRequest, FitData
 from more_cli.editors.outcome import score_edit
 from more_cli.errors import UsageError
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import Edit
 from more_cli.model.runtime import Runtime
 from more_cli.ops.calibrate import stream_digest
@@ -55,7 +55,7 @@ class Fits:
             return None
         pools = [stream_digest(pool) for pool in self._edits(editor)]
         facts = [editor.name, editor.fit_constants() | editor.teaching.changed, pools, *self._facts]
-        return sha256_bytes(canonical_json(facts).encode())
+        return sha256_json(facts)
 
     def prepare(self, editor: Editor, runtime: Runtime, *, again: bool = False) -> FitReport | None:
         """Fit an editor, or load its fit; an interrupted fit continues. Returns None if it needs none."""

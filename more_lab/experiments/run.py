@@ -10,7 +10,7 @@ from more_cli.editors.base import Editor
 from more_cli.editors.registry import EditorOptions, entry_of
 from more_cli.errors import UsageError
 from more_cli.evaluation.names import Yardstick
-from more_cli.files import sha256_bytes
+from more_cli.files import sha256_json
 from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.anchors import identities, leave_out
@@ -23,7 +23,6 @@ from more_cli.runner.report import SuiteReport
 from more_cli.runner.run import SuiteTask
 from more_cli.runner.steps import Run
 from more_cli.suites.load import EditSuite
-from more_cli.text import canonical_json
 from more_lab.experiments.calibrate import EDITS, CachedCalibration, settings_of, try_settings
 from more_lab.experiments.fits import Fits
 from more_lab.experiments.keep import Keep, Keeper
@@ -102,7 +101,7 @@ class LabTask(SuiteTask):
         run, keep = super().run_of(plan, schedule), self.options.keep
         if keep is None:
             return run
-        key = sha256_bytes(canonical_json([run.journal.folder.name, keep.facts]).encode())
+        key = sha256_json([run.journal.folder.name, keep.facts])
         about = self.options.editor, self.base.model, self.suite.name, schedule, plan.edits, plan.reproduce
         record = record_of(key, *about)
         claim(keep.folder, record)

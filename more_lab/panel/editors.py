@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.evaluation.metrics import estimate
-from more_cli.files import sha256_bytes
-from more_cli.text import canonical_json
+from more_cli.files import sha256_json
 from more_lab.experiments.paired import compare, mean
 from more_lab.experiments.published import EDITORS
 from more_lab.experiments.published import table as table_of
@@ -84,7 +83,7 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "editor": run["editor"],
         "edits": reproduce["edits"],
         "order": reproduce.get("order", 0),
-        "base": sha256_bytes(canonical_json(reproduce["base"]).encode()),
+        "base": sha256_json(reproduce["base"]),
         "constants": reproduce["constants"],
         "versions": reproduce["versions"],
         "tried": {", ".join(trial["setting"]): trial["score"] for trial in calibration["tried"]},

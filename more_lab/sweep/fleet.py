@@ -10,7 +10,7 @@ from typing import Any
 
 from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import read_edits
 from more_cli.ops.edit import edit_file
 from more_cli.ops.evaluate import evaluate_state
@@ -21,7 +21,7 @@ from more_cli.progress import Progress
 from more_cli.recipe.files import load_recipe
 from more_cli.runner.plan import Base, edits_hash
 from more_cli.store.target import Target
-from more_cli.text import canonical_json, counted
+from more_cli.text import counted
 from more_lab.sweep.file import Fleet, SweepFile, Then
 from more_lab.sweep.folder import Done
 from more_lab.sweep.place import Place
@@ -112,7 +112,7 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
         key, problem = "", ""
         try:
             base = Base(model)
-            key = sha256_bytes(canonical_json([label, base.fingerprint, base.template, *asked]).encode())[:32]
+            key = sha256_json([label, base.fingerprint, base.template, *asked])[:32]
         except MoreError as error:  # a broken checkpoint: the others are still edited
             problem = " ".join(error.message.split())
         group = counted(len(edits), "edit")
