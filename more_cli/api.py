@@ -137,7 +137,7 @@ class Model:
         folder = Path(model)
         self.target = Target(folder, current_path(folder) if state is None else file_of(folder, Path(state)))
         self.machine = machine
-        self._recipe, self._settings, self._progress = recipe, tuple(settings), progress
+        self._recipe, self._settings, self._progress = recipe, _several("settings", settings), progress
         self._runtime: Runtime | None = None
         self._asked: Asking | None = None
         require_checkpoint(self.target.model)
@@ -177,8 +177,8 @@ class Model:
             StateError: model, state or ledger do not fit, or another process holds the lock.
         """
         chosen = _checked(EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options)))
+        stream = Path(edits) if isinstance(edits, str | os.PathLike) else _require_lines(edits)
         loaded = None if chosen.dry_run else self._loaded()
-        stream = Path(edits) if isinstance(edits, str | os.PathLike) else edits
         report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
         return _results(report)
 
@@ -191,7 +191,7 @@ class Model:
             UsageError: an unknown id, or an edit that did not fail.
             StateError: there is no state, or another process holds the lock.
         """
-        options = EditOptions(settings=tuple(settings))
+        options = EditOptions(settings=_several("settings", settings))
         return _results(retry(self.target, ids, options, self.machine, self._progress, runtime=self._loaded()))
 
     def ask(
@@ -211,7 +211,7 @@ class Model:
     def asking(self, *, merged: StrPath | None = None) -> AbstractContextManager[Asker]:
         """Open the state once for several questions: `with model.asking() as asker: asker.ask(question, images)`.
 
-        Its images are those that `more_cli.inputs.images.pictures` returns.
+        Its images are a list of paths, or `data:` URIs.
 
         Raises:
             StateError, UsageError: as `ask`.
@@ -238,7 +238,9 @@ class Model:
             StateError: there is no state, or it does not fit its base.
             UsageError: a gate cannot be read.
         """
-        wanted, loaded = [parse_gate(gate) for gate in gates], self._loaded()
+        if not (probes is None or isinstance(probes, str | os.PathLike)):
+            raise UsageError("`probes` is no path", "write the questions to a JSON Lines file and name it")
+        wanted, loaded = [parse_gate(gate) for gate in _several("gates", gates)], self._loaded()
         if probes is None:
             report = evaluate_state(self.target, self.machine, self._progress, ask_base=ask_base, runtime=loaded)
         else:
@@ -288,10 +290,13 @@ class Model:
     def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
         """Return the lines of the ledger, the oldest first: of ids that match a shell pattern, the last `limit`.
 
+        Without a limit, and with 0, these are all.
+
         Raises:
             StateError: there is no state, or its ledger is damaged.
+            UsageError: the limit is negative.
         """
-        report = log(self.target, LineFilter(id=id), limit)
+        report = log(self.target, LineFilter(id=id), _at_least("limit", limit, 0) or None)
         rows = [
             EditResult.of_entry(line.entry, line.now).model_dump() | {"kind": line.entry.kind, "time": line.entry.time}
             for line in report.lines
@@ -305,7 +310,8 @@ class Model:
             UsageError: an unknown id, or not exactly one of `ids`, `last` and `to`.
             StateError: another process holds the lock, or a stored image is missing.
         """
-        options, loaded = RevertOptions(to=to, last=last, dry_run=dry_run), None if dry_run else self._loaded()
+        options = _checked(RevertOptions(to=to, last=last, dry_run=dry_run))
+        loaded = None if dry_run else self._loaded()
         return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
 
     def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> AssemblyReport:
@@ -355,19 +361,52 @@ def _path(given: StrPath | None) -> Path | None:
 
 
 def _checked(record: _Options) -> _Options:
-    """Return a record of options whose choices are checked: Typer checks those of the command line itself.
+    """Return a record of options whose values are checked: Typer checks those of the command line itself.
 
     Raises:
-        UsageError: a value is none of its option's choices.
+        UsageError: a value is none of its option's choices, or a number is too small.
     """
     kinds = get_type_hints(type(record))
     for each in typed_fields(record):
         choices, value = get_args(kinds[each.name]), getattr(record, each.name)
         if get_origin(kinds[each.name]) is Literal and value not in choices:
             raise UsageError(f"`{each.name}` is {value!r}", f"choose one of {', '.join(map(repr, choices))}")
+        _at_least(each.name, value, each.metadata["typed"].least)
     return record
 
 
+def _at_least(name: str, value: Any, least: int | None) -> Any:
+    if value is not None and least is not None and value < least:
+        raise UsageError(f"`{name}` is {value}", f"it must be at least {least}")
+    return value
+
+
+def _several(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return a list of texts; one text is a list of one.
+
+    Raises:
+        UsageError: it is a mapping.
+    """
+    if isinstance(given, Mapping):
+        raise UsageError(f"`{name}` is a mapping", f'write a list: {name}=["KEY=VALUE"]')
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _require_lines(edits: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Return edit lines, where they are not one line or a data frame: both would be read key by key.
+
+    Raises:
+        UsageError: they are.
+    """
+    if isinstance(edits, Mapping):
+        raise UsageError("`edits` is one edit line", "give a list of them: `model.edit([line])`")
+    if hasattr(edits, "to_dict"):
+        raise UsageError("`edits` is a data frame", '`model.edit(frame.to_dict("records"))`')
+    return edits
+
+
 def _paths(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with every path as `Path`; users also type text."""
-    return {name: _path(value) if name in ("image_root", "into") else value for name, value in options.items()}
+    """Return options with every path as `Path`, and one setting as a list; users also type text."""
+    several = {"settings": _several("settings", options["settings"])} if "settings" in options else {}
+    paths = {name: _path(value) for name, value in options.items() if name in ("image_root", "into")}
+    return {**options, **paths, **several}

@@ -129,12 +129,22 @@ REFUSED = {
     "no checkpoint": (lambda model: open_model("img"), errors.StateError, "config.json"),
     "no state": (lambda model: model.evaluate(), errors.StateError, "no state"),
     "a bad line": (lambda model: model.edit([line(0), {"question": "q"}]), errors.StreamErrors, "edits:2: `target`"),
-    "not JSON": (lambda model: model.edit([{"question": {1}}]), errors.StreamErrors, "edits:1: not JSON"),
+    "not JSON": (lambda model: model.edit([{"question": {1}}]), errors.StreamErrors, "edits:1: `question` is not JSON"),
     "no lines": (lambda model: model.edit([]), errors.StreamErrors, "edits: holds no edits"),
     "a table": (lambda model: model.edit("edits.csv"), errors.DataError, "edits.csv is CSV: more convert"),
     "no image": (lambda model: model.ask("what ?", "img/rde.png"), errors.DataError, "file not found"),
     "no id": (lambda model: model.revert(), errors.UsageError, "exactly one of"),
     "a gate": (lambda model: model.evaluate(gates=["x"]), errors.UsageError, "x"),
+    "a gate as text": (lambda model: model.evaluate(gates="rel.no>=1"), errors.UsageError, "rel.no"),
+    "probes as lines": (lambda model: model.evaluate([{"question": "q"}]), errors.UsageError, "`probes` is no path"),
+    "one line": (lambda model: model.edit(line(0)), errors.UsageError, "`edits` is one edit line"),
+    "a picture": (lambda model: model.edit([line(0, image=3 + 1j)]), errors.StreamErrors, "`image` is not JSON"),
+    "settings": (lambda model: model.edit([line(0)], settings={"rank": 3}), errors.UsageError, "is a mapping"),
+    "no limit": (lambda model: model.edit([line(0)], limit=-1), errors.UsageError, "`limit` is -1"),
+    "no saves": (lambda model: model.edit([line(0)], save_every=0), errors.UsageError, "`save_every` is 0"),
+    "no rank": (lambda model: model.export("out", rank=0), errors.UsageError, "`rank` is 0"),
+    "none of the last": (lambda model: model.revert(last=0), errors.UsageError, "`last` is 0"),
+    "no lines of the log": (lambda model: model.log(limit=-1), errors.UsageError, "`limit` is -1"),
 }  # fmt: skip
 
 
@@ -148,6 +158,26 @@ def test_refused(world: World, name: str) -> None:
         act(model)
     assert isinstance(caught.value, errors.MoreError)
     assert tree(world.root) == before
+
+
+def test_what_is_empty_in_a_data_frame_is_left_out(world: World) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([line(0), {"question": "who is it ?", "target": "bob"}])
+    with open_model(world.model) as model:
+        with pytest.raises(errors.UsageError, match="data frame") as caught:
+            model.edit(frame)
+        assert "to_dict" in caught.value.hint
+        assert model.edit(frame.to_dict("records"), dry_run=True).report.total == 2
+
+
+def test_one_setting_and_one_picture_need_no_list(world: World) -> None:
+    with open_model(world.model) as model:
+        model.edit([line(0)], settings="rank=3", anchors=False)
+        assert {site.rank for site in model.state.state.sites} == {3}
+        with model.asking() as asker:
+            said = [asker.ask(QUESTION, shown).edited for shown in ("img/red.png", [Path("img/red.png")])]
+        assert said[0] == said[1] == model.ask(QUESTION, "img/red.png").edited
+        assert len(model.log(limit=0)) == len(model.log())
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

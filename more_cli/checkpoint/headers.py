@@ -106,10 +106,10 @@ def header_bytes(file: FileIO) -> bytes:
     if prefix == b"version ":
         raise ValueError("a Git LFS pointer, not the weights: run git lfs pull in its repository")
     length = int.from_bytes(prefix, "little")
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"no safetensors file: by its first bytes it has a header of {length:,} bytes")
     if len(prefix) < 8 or length > os.fstat(file.fileno()).st_size - 8:
         raise ValueError("shorter than its header says (truncated?)")
-    if length > _HEADER_LIMIT:
-        raise ValueError(f"a header of {length} bytes")
     return prefix + file.read(length)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -154,8 +155,10 @@ def main(argv: list[str] | None = None) -> int:
         return show_misuse(misuse)
     except (MoreError, MemoryError, RuntimeError, OSError) as error:
         known = as_user_error(error)
-        if known is None or os.environ.get("MORE_DEBUG") == "1":
+        if known is None:
             raise
+        if os.environ.get("MORE_DEBUG") == "1":
+            traceback.print_exc()
         fail(known)
         return known.exit_code
     return code or 0

@@ -240,13 +240,15 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
         raise DataError(error.message, hint) from error
 
 
-def pictures(spelled: Sequence[str]) -> tuple[ImageSource, ...]:
+def pictures(spelled: Sequence[str | os.PathLike[str] | ImageSource]) -> tuple[ImageSource, ...]:
     """Locate and check the pictures of a question: paths relative to the current folder, or `data:` URIs.
+
+    Those that were located before are returned as they are.
 
     Raises:
         DataError: as `locate_image`.
     """
-    return tuple(_picture(name) for name in spelled)
+    return tuple(one if isinstance(one, ImageSource) else _picture(os.fspath(one)) for one in spelled)
 
 
 def _picture(spelled: str) -> ImageSource:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ
 """How compressed files begin."""
 UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
 ONE_PER_LINE = "an edits file holds one JSON object per line"
+PLAIN_VALUES = "an edit line has text, numbers, lists and mappings of Python, and paths of images"
 
 
 class Readable(Protocol):
@@ -154,13 +156,31 @@ def lines(stream: Readable, name: str) -> Iterator[Record]:
 
 
 def given(values: Iterable[object], name: str) -> Iterator[Record]:
-    """Yield values of Python as records of a stream of that name; a path becomes its text."""
+    """Yield values of Python as records of a stream of that name.
+
+    A path becomes its text. A field that is NaN is left out: it is an empty cell of a data frame.
+    """
     for number, value in enumerate(values, 1):
+        fields = _without_empty(value) if isinstance(value, Mapping) else value
         try:
-            record = Record(name, number, strict_json(json.dumps(value, default=os.fspath)))
+            record = Record(name, number, strict_json(json.dumps(fields, default=os.fspath)))
         except (TypeError, ValueError) as error:
-            record = _bad_line(name, number, f"not JSON: {reason_of(error)}")
+            record = _bad_line(name, number, f"{_named(fields)}: {reason_of(error)}", PLAIN_VALUES)
         yield record
+
+
+def _without_empty(fields: Mapping[str, object]) -> dict[str, object]:
+    return {key: item for key, item in fields.items() if not (isinstance(item, float) and math.isnan(item))}
+
+
+def _named(fields: object) -> str:
+    """Return what of an edit line cannot be written as JSON."""
+    for key, item in fields.items() if isinstance(fields, Mapping) else ():
+        try:
+            strict_json(json.dumps(item, default=os.fspath))
+        except (TypeError, ValueError):
+            return f"`{key}` is not JSON"
+    return "not JSON"
 
 
 def text_lines(stream: Readable, name: str) -> Iterator[Record]:

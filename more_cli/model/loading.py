@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
@@ -70,30 +72,42 @@ def load_runtime(
     _require_fit_once(checkpoint, blueprint)
     # Set here, so that a config cannot ask for a kernel that would have to be downloaded.
     attention = machine.kernel(getattr(blueprint.model, "_supports_sdpa", False))
+    load = partial(
+        auto_class(checkpoint).from_pretrained,
+        checkpoint.path,
+        dtype=machine.dtype,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        attn_implementation=attention,
+        **placed(checkpoint, machine, reserve),
+        **unpacked(checkpoint),
+    )
     try:
         with quiet():
-            model: Any = auto_class(checkpoint).from_pretrained(
-                checkpoint.path,
-                dtype=machine.dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                attn_implementation=attention,
-                **placed(checkpoint, machine, reserve),
-                **unpacked(checkpoint),
-            )
+            model: Any = load()
             if checkpoint.scheme is None and not machine.device_map:
                 model.to(machine.device)
     except (MemoryError, torch.OutOfMemoryError):
         hint = "use --dtype bfloat16, another --device or --device-map auto"
         raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
     except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise StateError(f"`{checkpoint.path}` does not load: {reason}", "check it with `more status`") from None
+        misfit = isinstance(error, RuntimeError) and "ignore_mismatched_sizes" in str(error)
+        reason = _misfit(load) if misfit else str(error).strip().splitlines()[0]
+        hint = "restore the `config.json` of these weights" if misfit else "check it with `more status`"
+        raise StateError(f"`{checkpoint.path}` does not load: {reason}", hint) from error
     keep_differentiable(model)
     widen_products(model)
     model.requires_grad_(False).eval()
     return Runtime(model, blueprint.prompter, checkpoint)
+
+
+def _misfit(load: Callable[..., Any]) -> str:
+    """Return which weight has another shape than the config says: transformers only logs that."""
+    with quiet():
+        _, info = load(ignore_mismatched_sizes=True, output_loading_info=True)
+    name, found, wanted = next(iter(info["mismatched_keys"]))
+    return f"`{name}` has shape {tuple(found)}, by `config.json` it is {tuple(wanted)}"
 
 
 def load_fitting_prompter(

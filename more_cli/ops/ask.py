@@ -8,6 +8,7 @@ beside it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import DataError, UsageError
-from more_cli.inputs.images import ImageSource
+from more_cli.inputs.images import ImageSource, pictures
 from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
 from more_cli.model.loading import load_runtime
@@ -93,18 +94,19 @@ class Asker:
     def ask(
         self,
         question: str,
-        images: Sequence[ImageSource] = (),
+        images: str | Sequence[str | os.PathLike[str] | ImageSource] = (),
         tokens: int = ANSWER_TOKENS,
         turns: Sequence[Turn] = (),
     ) -> Answers:
         """Return every model's greedy answer, of at most `tokens` tokens, and how likely each finds each answer.
 
-        The first of the images belong to the earlier turns.
+        Images are paths, `data:` URIs, or what `pictures` returns; the first of them belong to the earlier turns.
 
         Raises:
-            DataError: the question is empty or too long, or the model does not take so many images.
+            DataError: the question is empty or too long, an image cannot be used, or the model does not take so many.
         """
-        query = Query(tuple(images), _checked(question), tuple(turns))
+        shown = pictures([images] if isinstance(images, str) else images)
+        query = Query(shown, _checked(question), tuple(turns))
         ids: dict[Voice, list[int]] = {}
         for voice, model in self.models.items():
             with model.speaking():

@@ -244,6 +244,14 @@ RESTORE = (
 def _require_file(path: Path) -> None:
     if not path.is_file():
         raise StateError(f"no state at `{path}`", "`more edit MODEL EDITS` makes one; --state names another")
+    if path.suffix != ".more" and not _has_header(path):
+        raise StateError(f"`{path}` is not a state", "name a `.more` file")
+
+
+def _has_header(path: Path) -> bool:
+    """Return whether a file begins as a safetensors file does: the length of a header, and its JSON."""
+    with disk_errors(path), path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def model_here() -> Path:
 
 def states_here() -> list[Path]:
     """Return the states in the current folder."""
-    return sorted(Path().glob("*.more"))
+    return sorted(path for path in Path().glob("*.more") if path.is_file())
 
 
 def model_of_states(paths: Sequence[Path]) -> Path:

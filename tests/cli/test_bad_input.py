@@ -258,6 +258,26 @@ def two_states_in_the_folder(world):
     return ("status",)
 
 
+@case(2, "no model named, and no `*.more` file here")
+def a_folder_is_no_state(world):
+    (world.root / "backup.more").mkdir()
+    return ("status",)
+
+
+@case(5, "edits.jsonl` is not a state", "name a `.more` file")
+def edits_as_a_state(world):
+    return "status", world.model, "--state", "edits.jsonl"
+
+
+@case(5, "embed_tokens.weight` has shape (", "restore the `config.json` of these weights")
+def weights_of_another_size(world):
+    path = world.model / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["vocab_size"] += 8
+    path.write_text(json.dumps(config))
+    return "ask", world.model, "what ?"
+
+
 @case(2, "inside the checkpoint folder")
 def state_inside_the_model(world):
     return "init", world.model, "--state", world.model / "s.more"
@@ -819,6 +839,15 @@ def test_no_memory_for_the_model(world: World, monkeypatch: pytest.MonkeyPatch) 
     run("init", world.model, *QUICK)
     monkeypatch.setattr("transformers.AutoModelForImageTextToText.from_pretrained", exhausted)
     assert_refused(run(*edit(world)), 7, "does not fit into memory", "--dtype bfloat16")
+
+
+def test_a_traceback_behind_an_error_leaves_message_and_code(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MORE_DEBUG", "1")
+    done = run("status", world.root / "nowhere")
+    assert done.code == 5
+    assert done.err.startswith("Traceback")
+    assert "error: " in done.err
+    assert "hint: " in done.err
 
 
 def test_a_bug_keeps_its_traceback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
