@@ -106,7 +106,7 @@ def _misfit(load: Callable[..., Any]) -> str:
     """Return which weight has another shape than the config says: transformers only logs that."""
     with quiet():
         _, info = load(ignore_mismatched_sizes=True, output_loading_info=True)
-    name, found, wanted = next(iter(info["mismatched_keys"]))
+    name, found, wanted = min(info["mismatched_keys"])
     return f"`{name}` has shape {tuple(found)}, by `config.json` it is {tuple(wanted)}"
 
 

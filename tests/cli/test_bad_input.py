@@ -269,7 +269,7 @@ def edits_as_a_state(world):
     return "status", world.model, "--state", "edits.jsonl"
 
 
-@case(5, "embed_tokens.weight` has shape (", "restore the `config.json` of these weights")
+@case(5, ".weight` has shape (", "by `config.json` it is (", "restore the `config.json` of these weights")
 def weights_of_another_size(world):
     path = world.model / "config.json"
     config = json.loads(path.read_text())
