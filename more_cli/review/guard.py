@@ -35,7 +35,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Sent with every response: nothing is loaded from elsewhere, run, framed, cached, or shown to another site."""
-_SAFE = ("GET", "HEAD")
 
 
 class _Refused(Exception):
@@ -106,8 +105,8 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             raise _Refused(f"the host is `{shorten(', '.join(hosts))}`, not this page's")
-        if scope["method"] not in (*_SAFE, "POST"):
-            raise _Refused("only GET, HEAD and POST are answered", 405)
+        if scope["method"] not in ("GET", "POST"):
+            raise _Refused("only GET and POST are answered", 405)
         has_cookie = self._has_cookie(headers)
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if token and scope["method"] == "GET":

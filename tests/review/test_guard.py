@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[int, Callable[[Page], Response], str]] = {
         403, lambda page: drafted(page, **{"Origin": "null", "Sec-Fetch-Site": "cross-site"}), "neither"
     ),
     "a page of another port": (403, lambda page: drafted(page, **{"Sec-Fetch-Site": "same-site"}), "neither"),
-    "another method": (405, lambda page: page.tab.delete("/", headers=SAME), "only GET, HEAD and POST"),
+    "another method": (405, lambda page: page.tab.delete("/", headers=SAME), "only GET and POST"),
     "a reverting link": (405, lambda page: page.get("/revert", **REVERT), "405"),
     "a path out of the store": (404, lambda page: page.get("/image/small/..%2f..%2fledger.jsonl"), "404"),
     "a plain path": (404, lambda page: page.get("/image/small/%2fetc%2fpasswd"), "404"),
