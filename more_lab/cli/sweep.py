@@ -219,7 +219,7 @@ def _finish_fleet(output: Output, folder: SweepFolder, report: FleetReport) -> N
     _close(output, folder, report.done.problems, len(report.lines), "checkpoint")
     if report.failed_edits:
         where = counted(len(report.failed_edits), "checkpoint")
-        hint = "`more edit MODEL --state STATE --retry` tries them again"
+        hint = "`more edit MODEL --state STATE --retry` tries them again; then the same command takes over what holds"
         raise FailedEditsError(f"edits do not stand in {where}: {', '.join(report.failed_edits)}", hint)
 
 

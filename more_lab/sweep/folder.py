@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from more_cli.files import append_line, disk_errors, open_to_append, replacing
 from more_cli.progress import Progress
@@ -33,12 +33,13 @@ class SweepFolder:
 
     path: Path
 
-    def part(self, key: str) -> dict[str, Any] | None:
-        """Return the values of a finished job; None if there are none, or what it wrote is gone."""
+    def part(self, job: Job) -> dict[str, Any] | None:
+        """Return the values of a finished job; None if there are none, or what it wrote is gone or has changed."""
         with suppress(OSError, ValueError):
-            values = json.loads((self.path / PARTS / f"{key}.json").read_bytes())
-            if isinstance(values, dict) and all((self.path / values.get(name, "")).exists() for name in WRITTEN):
-                return values
+            values = json.loads((self.path / PARTS / f"{job.key}.json").read_bytes())
+            is_there = isinstance(values, dict) and all((self.path / values.get(name, "")).exists() for name in WRITTEN)
+            if is_there and job.stands(values):
+                return cast("dict[str, Any]", values)
         return None
 
     def keep(self, job: Job, outcome: Outcome) -> None:
@@ -104,11 +105,11 @@ def run_jobs(jobs: Sequence[Job], folder: SweepFolder, runner: Runner, progress:
             else:
                 folder.keep(job, outcome)
             progress(number, len(missing), job.label)
-    values = {job.key: known for job in jobs if job.key and (known := folder.part(job.key)) is not None}
+    values = {job.key: known for job in jobs if job.key and (known := folder.part(job)) is not None}
     return Done(values, problems)
 
 
 def unfinished(jobs: Sequence[Job], folder: SweepFolder) -> list[Job]:
     """Return the jobs that can be run and are not finished, each key once."""
-    found = {job.key: job for job in reversed(jobs) if job.key and folder.part(job.key) is None}
+    found = {job.key: job for job in reversed(jobs) if job.key and folder.part(job) is None}
     return list(reversed(found.values()))

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -51,6 +51,9 @@ class Job(Protocol):
 
     def run(self, progress: Progress) -> tuple[dict[str, Any], bool]:
         """Return its values, and whether all of the work was done just now."""
+
+    def stands(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the values of an earlier run are still its own."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from more_lab.sweep.fleet import _labelled as fleet_labels
-from support.helpers import LEARNING, REFUSING, Result, World, run, tree
+from support.helpers import CALM, LEARNING, REFUSING, Result, World, run, tree
 from support.tiny import tiny_llava
 
 FLEET = '[fleet]\nmodels = ["model", "broken", "other/model"]\nedits = "edits.jsonl"\nanchors = false\n'
@@ -108,6 +108,21 @@ def test_a_state_that_is_gone_is_made_again(world: World) -> None:
     shutil.rmtree(world.root / "again" / "model")
     fleet(world, "none", "again")
     assert (world.root / "again" / "model" / "model.more").exists()
+
+
+def test_a_state_that_was_mended_is_scored_and_merged_again(world: World) -> None:
+    first = fleet(world, "merge", "mended", REFUSING)
+    assert (first.code, lines(world, "mended")["model"]["failed"]) == (3, ["e1", "e2"])
+    folder = world.root / "mended" / "model"
+    before = (folder / "merged" / "model.safetensors").read_bytes()
+    assert run("edit", world.model, "--state", folder / "model.more", "--retry", *CALM).code == 0
+    planned = run("sweep", world.root / "fleet.toml", "-o", world.root / "mended", "--dry-run")
+    assert "1 of 2 to run" in planned.out, "model-2 stays as it is"
+    assert fleet(world, "merge", "mended", REFUSING).code == 3
+    assert lines(world, "mended")["model"]["failed"] == []
+    assert lines(world, "mended")["model-2"]["failed"] == ["e1", "e2"]
+    assert (folder / "merged" / "model.safetensors").read_bytes() != before
+    assert "ledger" not in lines(world, "mended")["model"], "a ledger holds times: results have the same bytes always"
 
 
 def test_no_two_checkpoints_share_a_label() -> None:
