@@ -92,6 +92,7 @@ def sweep(
     from more_lab.sweep.trials import Setup, make_trials
 
     found, folder = read_sweep(file), SweepFolder(out)
+    folder.check()
     if resources.address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
     runner: Runner = here
@@ -181,9 +182,10 @@ def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> No
     """Write results, page and figure of a grid, and show its trials."""
     from more_lab.outputs.experiments import SweepOutput, Trial, problems_of
     from more_lab.render.sweep import draw_figures, of_sweep, shown_metrics, trial_rows
+    from more_lab.sweep.folder import FIGURE
 
     _write(folder, report.lines, of_sweep(report))
-    draw_figures(report, folder.path / "figure")
+    draw_figures(report, folder.path / FIGURE)
     # On a terminal one metric of each kind of probe; the report has all.
     names = list({name.partition(".")[0]: name for name in reversed(shown_metrics(report))}.values())[::-1]
     output.json(
@@ -225,9 +227,10 @@ def _finish_fleet(output: Output, folder: SweepFolder, report: FleetReport) -> N
 
 def _write(folder: SweepFolder, lines: Mapping[str, Mapping[str, Any]], page: Page) -> None:
     from more_cli.render.outlets import write_outlets
+    from more_lab.sweep.folder import PAGES
 
     folder.write_results(lines)
-    write_outlets(page, [folder.path / "report.html", folder.path / "report.md"], None)
+    write_outlets(page, [folder.path / name for name in PAGES], None)
 
 
 def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], done: int, noun: str) -> None:

@@ -146,6 +146,33 @@ def test_options_that_do_not_go_together(tmp_path: Path, options: tuple[object, 
     assert refused.err.startswith(f"error: {said}")
 
 
+def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "results.jsonl").write_text("a year of work")
+    (mine / "report.html").write_text("mine")
+    for options in ((), ("--dry-run",)):
+        refused = run("sweep", written(tmp_path, 'editors = ["none"]'), "-o", mine, *options)
+        assert (refused.code, refused.out) == (2, "")
+        said = f"error: `{mine}` is not empty and holds no sweep\nhint: name an empty folder with -o\n"
+        assert refused.err == said
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {
+        "results.jsonl": "a year of work",
+        "report.html": "mine",
+    }
+    is_file = run("sweep", tmp_path / "sweep.toml", "-o", mine / "report.html")
+    assert (is_file.code, "is a file" in is_file.err) == (2, True)
+
+
+def test_a_sweep_continues_in_a_folder_in_which_none_of_its_jobs_was_done(tmp_path: Path) -> None:
+    path = written(tmp_path, 'editors = ["none"]\nmodels = ["broken"]')
+    for _ in range(2):
+        failed = run("sweep", path, "-o", tmp_path / "out")
+        assert (failed.code, "error: 1 of 1 trial failed" in failed.err) == (3, True), failed.err
+    (tmp_path / "out" / "notes.txt").write_text("not of the sweep")
+    assert run("sweep", path, "-o", tmp_path / "out").code == 2
+
+
 def test_bad_edits_of_a_fleet_are_named_before_any_model_is_read(tmp_path: Path) -> None:
     world = World.at(tmp_path)
     world.write([{**line(0), "image": "img/none.png"}], "fixes.jsonl")
