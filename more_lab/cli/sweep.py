@@ -244,4 +244,4 @@ def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], don
     output.note(f"results: {folder.path / 'results.jsonl'}; report: {folder.path / 'report.html'}")
     if problems:
         failed = f"{len(problems)} of {counted(len(problems) + done, noun)} failed"
-        raise FailedEditsError(failed, "the lines `failed` say why; the same command tries them again")
+        raise FailedEditsError(failed, "the lines `failed` say why; mend that, then the same command tries them again")

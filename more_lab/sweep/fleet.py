@@ -18,13 +18,15 @@ from more_cli.ops.export import export
 from more_cli.ops.merge import merge
 from more_cli.options import EditOptions, ExportOptions, MergeOptions
 from more_cli.progress import Progress
-from more_cli.recipe.files import load_recipe
+from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.runner.plan import Base, edits_hash
 from more_cli.store.ledger import Ledger
 from more_cli.store.target import Target
 from more_cli.text import counted
 from more_lab.sweep.file import Fleet, SweepFile, Then
 from more_lab.sweep.folder import Done
+from more_lab.sweep.jobs import reason
 from more_lab.sweep.place import Place
 from more_lab.sweep.report import estimate_of
 from more_lab.sweep.trials import Setup
@@ -121,7 +123,7 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
     stream = sweep.beside(fleet.edits)
     edits = read_edits(stream).edits
     recipe = sweep.recipe(fleet.recipe) if fleet.recipe else None
-    numbers = load_recipe(recipe, fleet.settings).canonical() if recipe else None
+    numbers = _recipe(sweep, recipe).canonical() if recipe else None
     options = EditOptions(recipe=recipe, settings=fleet.settings, anchors=fleet.anchors)
     asked = [edits_hash(edits), numbers, fleet.settings, fleet.anchors, fleet.then, place.versions(threads)]
     members = list[Member]()
@@ -131,12 +133,27 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
             base = Base(model)
             key = sha256_json([label, base.fingerprint, base.template, *asked])[:32]
         except MoreError as error:  # a broken checkpoint: the others are still edited
-            problem = " ".join(error.message.split())
+            problem = reason(error)
+        else:
+            _recipe(sweep, recipe or pick_recipe(str(base.checkpoint.config.get("model_type", ""))))
         group = counted(len(edits), "edit")
         members.append(
             Member(label, model, out / label, stream, options, fleet.then, place, threads, group, key, problem)
         )
     return members
+
+
+def _recipe(sweep: SweepFile, name: str) -> Recipe:
+    """Return the recipe of a checkpoint, with the settings of the fleet.
+
+    Raises:
+        UsageError: unknown recipe or value.
+    """
+    assert isinstance(sweep.table, Fleet)
+    try:
+        return load_recipe(name, sweep.table.settings)
+    except UsageError as error:
+        raise sweep.blamed(error) from None
 
 
 def _labelled(models: Iterable[Path]) -> Iterator[tuple[str, Path]]:

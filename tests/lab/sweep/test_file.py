@@ -98,6 +98,10 @@ def test_the_shipped_files_can_be_run(tmp_path: Path) -> None:
         ('editors = ["none"]\n[settings]\n"more:rank" = [8]', "`more:rank` names none of the editors", '"EDITOR:KEY"'),
         ('editors = ["moer"]', "unknown editor `moer`", "did you mean `more`?"),
         ('editors = ["ft-l"]\n[settings]\nrank = [8]', "editor `ft-l`: there is no key `rank`", "its keys are"),
+        ('editors = ["more"]\n[settings]\nrank = ["x"]', "`rank` cannot be `x`", "for example rank = [512];"),
+        ('editors = ["more"]\nchanges = [["rank=x"]]', "`rank` cannot be `x`", 'for example "rank=512";'),
+        ('editors = ["more"]\nchanges = [["rank"]]', "`rank` has no `=`", 'write "key=value", for instance "max_'),
+        ('editors = ["more"]\nchanges = "rank=8"', "takes a list of lists of text", 'example changes = [["rank=8"]];'),
         ('editors = ["none"]\nsuites = ["e-vqb"]', "unknown suite", "did you mean `e-vqa`?"),
         ('editors = ["none"]\nsuites = ["mme"]', "suite `mme` has no edits, only questions", "name a suite of edits"),
         ('editors = ["none"]\nmodels = ["embedded:blip"]', "there is no `embedded:blip`", "embedded:llava"),
@@ -123,6 +127,32 @@ def test_a_mistake_names_file_key_and_value_before_anything_runs(
     assert said in error + "".join(rest)
     assert hint in "".join(rest)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_names_its_line(tmp_path: Path) -> None:
+    for text, place in {
+        'models = ["m"]\n\neditor = ["more"]': "3: there is no key `editor`",
+        'editors = ["none"]\nlags = [-1]': "2: `lags` cannot be",
+        'editors = ["none"]\n[settings]\nrank = 8': "3: `settings`: `rank` cannot be",
+        'editors = ["none"]\nmetrics = "paper"': "2: `metrics`: unknown metrics",
+        '[fleet]\nmodels = ["m"]\nedits = "e"\nthn = "merge"': "4: [fleet]: there is no key `thn`",
+    }.items():
+        refused = run("sweep", written(tmp_path, text), "-o", tmp_path / "out")
+        assert refused.code == 2
+        assert f"error: {tmp_path / 'sweep.toml'}:{place}" in refused.err, refused.err
+
+
+def test_a_setting_of_a_fleet_is_checked_for_every_checkpoint_before_anything_runs(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.edits(1)
+    path = written(world.root, '[fleet]\nmodels = ["model"]\nedits = "edits.jsonl"\nsettings = ["rnk=3"]')
+    for options in ((), ("--dry-run",)):
+        refused = run("sweep", path, "-o", tmp_path / "out", *options)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(
+            f"error: {path}: recipe `llava`: there is no key `rnk`\nhint: did you mean `rank`?"
+        )
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def test_a_state_of_other_edits_is_not_taken_for_this_stream_s(world: World) -> 
     refused = fleet(world, "merge", "merged")
     world.edits(2)
     assert refused.code == 3
-    assert "was made of other edits, settings, weights or versions" in refused.out
+    (failed,) = [text for text in refused.out.splitlines() if text.startswith("failed: model: ")]
+    assert "was made of other edits, settings, weights or versions; hint: name another folder with -o, or" in failed
+    assert refused.err.splitlines()[-1].startswith("hint: the lines `failed` say why; mend that, then")
 
 
 def test_a_state_that_is_gone_is_made_again(world: World) -> None:
