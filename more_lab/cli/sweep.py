@@ -165,12 +165,13 @@ def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: Sw
     known = [each for each in seconds.values() if each is not None]
     rest = f", and {len(missing) - len(known)} of unknown time" if len(known) < len(missing) else ""
     total = f"{_time(sum(known))} one after the other{rest}" if known or not missing else "time unknown"
-    output.line(f"{len(missing)} of {len(keys)} to run: {total}; nothing written")
+    if keys:
+        output.line(f"{len(missing)} of {len(keys)} to run: {total}; nothing written")
     problems = {job.label: job.problem for job in jobs if job.problem}
     for label, problem in problems.items():
         output.line(f"cannot run: {label}: {problem}")
     if problems:
-        hint = "the lines `cannot run` say why; the others would run"
+        hint = f"the lines `cannot run` say why{'; the others would run' if keys else ''}"
         raise FailedEditsError(f"{len(problems)} of {counted(len(jobs), 'job')} cannot run", hint)
 
 

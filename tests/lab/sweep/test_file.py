@@ -199,6 +199,9 @@ def test_a_sweep_continues_in_a_folder_in_which_none_of_its_jobs_was_done(tmp_pa
     for _ in range(2):
         failed = run("sweep", path, "-o", tmp_path / "out")
         assert (failed.code, "error: 1 of 1 trial failed" in failed.err) == (3, True), failed.err
+    planned = run("sweep", path, "-o", tmp_path / "out", "--dry-run")
+    assert (planned.code, "to run" in planned.out) == (3, False), "nothing would run: no time is said"
+    assert planned.err.endswith("hint: the lines `cannot run` say why\n")
     (tmp_path / "out" / "notes.txt").write_text("not of the sweep")
     assert run("sweep", path, "-o", tmp_path / "out").code == 2
 
