@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from more_lab.sweep.file import SweepFile
     from more_lab.sweep.fleet import FleetReport
     from more_lab.sweep.folder import SweepFolder
-    from more_lab.sweep.jobs import Job
+    from more_lab.sweep.jobs import Job, Runner
     from more_lab.sweep.report import SweepReport
 
 EMBEDDED = "embedded:"
@@ -87,7 +87,7 @@ def sweep(
     from more_lab.sweep.file import Fleet, read_sweep
     from more_lab.sweep.fleet import FleetReport, make_fleet
     from more_lab.sweep.folder import SweepFolder, run_jobs
-    from more_lab.sweep.jobs import Runner, here, on_ray, processes
+    from more_lab.sweep.jobs import here
     from more_lab.sweep.report import SweepReport
     from more_lab.sweep.trials import Setup, make_trials
 
@@ -95,11 +95,7 @@ def sweep(
     folder.check()
     if resources.address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
-    runner: Runner = here
-    if not dry_run and (resources.address is not None or resources.workers > 1):
-        runner = (
-            on_ray(resources.address, resources.gpus) if resources.address is not None else processes(resources.workers)
-        )
+    runner = here if dry_run else _runner(resources)
     setup = Setup(
         _models(found), place, found.table.threads or _threads(resources.workers, resources.address), resources.cache
     )
@@ -115,6 +111,19 @@ def sweep(
         _finish_grid(output, folder, SweepReport(found, trials, done))
     else:
         _finish_fleet(output, folder, FleetReport(found, members, done))
+
+
+def _runner(resources: JobOptions) -> Runner:
+    """Return what runs the jobs.
+
+    Raises:
+        UsageError: Ray is not installed, or no cluster is at the address.
+    """
+    from more_lab.sweep.jobs import here, on_ray, processes
+
+    if resources.address is not None:
+        return on_ray(resources.address, resources.gpus)
+    return processes(resources.workers) if resources.workers > 1 else here
 
 
 def _threads(workers: int, address: str | None) -> int:
