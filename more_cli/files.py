@@ -131,7 +131,7 @@ def _full_disk_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing_directory(
-    path: Path, force: bool, *, marker: str | None = None, own: OwnNames | None = None
+    path: Path, force: bool | None, *, marker: str | None = None, own: OwnNames | None = None
 ) -> Iterator[Path]:
     """Yield an empty scratch folder beside ``path``; move it into place only if the block succeeds.
 
@@ -165,8 +165,8 @@ OwnNames = Callable[[Path], Collection[str]]
 """Returns the files below a folder that may go with it, as `names_below` spells them."""
 
 
-def check_free(path: Path, force: bool, marker: str | None = None, own: OwnNames | None = None) -> None:
-    """Refuse a folder that `replacing_directory` would not replace.
+def check_free(path: Path, force: bool | None, marker: str | None = None, own: OwnNames | None = None) -> None:
+    """Refuse a folder that `replacing_directory` would not replace; `force` is None where a command has no --force.
 
     Raises:
         UsageError: it is a file, the current folder or a parent of it, or not empty without ``force`` or ``marker``;
@@ -183,7 +183,8 @@ def check_free(path: Path, force: bool, marker: str | None = None, own: OwnNames
     if next(target.iterdir(), None) is None:
         return
     if not force:
-        raise UsageError(f"`{path}` is not empty", "pass --force to replace it, or name a new folder")
+        option = "" if force is None else "pass --force to replace it, or "
+        raise UsageError(f"`{path}` is not empty", f"{option}name a new folder")
     if marker and not (target / marker).exists():
         raise UsageError(f"`{path}` holds no `{marker}`, so it was not written by `more`", "name a new folder")
     if own and (foreign := sorted(names_below(target) - set(own(path)))):

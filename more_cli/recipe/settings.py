@@ -12,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,8 @@ class Key:
     takes: str
     default: Any
     meaning: str
+    example: Any = None
+    """A value that an error shows; None for the default."""
 
 
 def keys_of(model: type[BaseModel], defaults: BaseModel | None = None, table: str = "") -> dict[str, Key]:
@@ -60,7 +62,7 @@ def keys_of(model: type[BaseModel], defaults: BaseModel | None = None, table: st
         elif get_origin(field.annotation) is dict:
             keys |= keys_of(get_args(field.annotation)[1], None, f"{key}.{ANY_NAME}.")
         else:
-            keys[key] = Key(takes(field), value, docs.get(name, ""))
+            keys[key] = Key(takes(field), value, docs.get(name, ""), (field.examples or [None])[0])
     return keys
 
 
@@ -139,8 +141,12 @@ def _word(hint: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_word(part) for part in arguments if part is not type(None))
     if origin is tuple:
-        return f"a list of {_word(arguments[0]).removeprefix('a ').replace('number', 'numbers', 1)}"
+        return f"a list of {_several(_word(arguments[0]))}"
     return {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}.get(hint, "text")
+
+
+def _several(word: str) -> str:
+    return word.removeprefix("a ").replace("number", "numbers", 1).replace("list of", "lists of", 1)
 
 
 def spelled(value: Any) -> str:
@@ -216,11 +222,17 @@ def _check_numbers(value: object) -> None:
 
 
 def filled(
-    model: type[Filled], values: Mapping[str, Any], where: str, *, listed: str = "", typed: Sequence[str] = ()
+    model: type[Filled],
+    values: Mapping[str, Any],
+    where: str | Callable[[str], str],
+    *,
+    listed: str = "",
+    typed: Sequence[str] = (),
 ) -> Filled:
     """Return a table filled with these values.
 
-    `where` names the table, `listed` says where its keys are listed, and `typed` are the values that come from `--set`.
+    `where` names the table or, by its name, the place of a key; `listed` says where its keys are listed, and `typed`
+    are the values that come from `--set`.
 
     Raises:
         UsageError: it names everything that is wrong.
@@ -234,25 +246,30 @@ def filled(
 
 
 def _refusal(
-    error: ValidationError, model: type[BaseModel], where: str, listed: str, typed: Sequence[str]
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str | Callable[[str], str],
+    listed: str,
+    typed: Sequence[str],
 ) -> UsageError:
     keys = keys_of(model)
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for problem in error.errors(include_url=False):
         name, key = _named(problem["loc"], keys)
         if problem["type"] == "extra_forbidden":
-            found.setdefault(name, (f"there is no key `{shorten(name)}`", _near(name, keys)))
+            found.setdefault((name, ""), (f"there is no key `{shorten(name)}`", _near(name, keys)))
         elif key is not None and problem["type"] == "missing":
-            found.setdefault(name, (f"`{name}` is missing; it takes {key.takes}", ""))
+            found.setdefault((name, ""), (f"`{name}` is missing; it takes {key.takes}", ""))
         elif key is not None:
-            found.setdefault(name, (_misfit(name, key, problem["input"]), _example(name, key, typed)))
+            found.setdefault((name, ""), (_misfit(name, key, problem["input"]), _example(name, key, typed)))
         elif problem["type"] == "value_error":
-            found.setdefault(f"{name} {problem['msg']}", (f"`{name}`: " * bool(name) + plain_problem(problem), ""))
+            found.setdefault((name, problem["msg"]), (f"`{name}`: " * bool(name) + plain_problem(problem), ""))
         else:
             inner = ", ".join(other for other in keys if other.startswith(f"{name}."))
-            found.setdefault(name, (f"`{name}` is a table; its keys are {inner}", ""))
+            found.setdefault((name, ""), (f"`{name}` is a table; its keys are {inner}", ""))
     hint = next((hint for _, hint in found.values() if hint), "")
-    return UsageError("\nerror: ".join(f"{where}: {text}" for text, _ in found.values()), f"{hint} {listed}".lstrip())
+    lines = [f"{where if isinstance(where, str) else where(name)}: {text}" for (name, _), (text, _) in found.items()]
+    return UsageError("\nerror: ".join(lines), f"{hint} {listed}".lstrip())
 
 
 def _named(place: tuple[int | str, ...], keys: Mapping[str, Key]) -> tuple[str, Key | None]:
@@ -286,12 +303,13 @@ def _misfit(name: str, key: Key, value: object) -> str:
 
 
 def _example(name: str, key: Key, typed: Sequence[str]) -> str:
-    if key.default is None:
+    value = key.default if key.example is None else key.example
+    if value is None:
         return ""
     given = {setting.partition("=")[0].strip() for setting in typed}
     if name in given:
-        return f"for example --set {quoted(f'{name}={spelled(key.default)}')};"
-    return f"for example {name} = {spelled(key.default)};"
+        return f"for example --set {quoted(f'{name}={spelled(value)}')};"
+    return f"for example {name} = {spelled(value)};"
 
 
 def plain_problem(problem: Mapping[str, Any]) -> str:

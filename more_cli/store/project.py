@@ -111,7 +111,7 @@ def read_settings(path: Path) -> Settings:
         raise UsageError(f"{path}: {reason_of(error)}", _HINT) from None
     found, problems, hints = dict[str, Setting](), list[str](), list[str]()
     for key, value in values.items():
-        line = _line_of(key, text)
+        line = line_of(key, text) or 1
         if problem := _problem(key, value):
             what, hint = problem
             problems.append(f"{path}:{line}: {what}")
@@ -144,12 +144,12 @@ def _shown(value: object) -> str:
     return "a table" if isinstance(value, dict) else f"`{shorten(str(value))}`" if value != "" else "empty"
 
 
-def _line_of(key: str, text: str) -> int:
-    """Return the line on which a key stands; 1 if it is written in a way that is not found."""
+def line_of(key: str, text: str) -> int | None:
+    """Return the line of a TOML file on which a key stands; None if it is written in a way that is not found."""
     word = re.escape(key)
     pattern = re.compile(rf"""^\s*\[*\s*["']?{word}["']?\s*[=.\]]""", re.MULTILINE)
     found = pattern.search(text)
-    return text.count("\n", 0, found.end()) + 1 if found else 1
+    return text.count("\n", 0, found.end()) + 1 if found else None
 
 
 def _resolved(key: str, value: Any, folder: Path) -> Any:

@@ -7,7 +7,7 @@ of edits is ScopeEdit's (arXiv 2607.01978).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,11 +207,11 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
     ]
     if not found:
         raise NotKept("no run was scored after its last edit", "run them with --protocol final")
-    last = max(edits for _, edits in found)
+    ends, why = _ends(found)
     scalars = [
-        Scalar(settings[number], f"mean of five after {last}", values["Avg."].value)
-        for (number, edits), values in found.items()
-        if edits == last and "Avg." in values
+        Scalar(settings[number], f"mean of five after {edits}{why}", found[number, edits]["Avg."].value)
+        for number, edits in ends.items()
+        if "Avg." in found[number, edits]
     ]
     names = list(dict.fromkeys(name for values in found.values() for name in values))
 
@@ -231,6 +231,20 @@ def sensitivity(runs: Sequence[KeptRun]) -> Result:
 
     columns = ("setting", "edits", "metric", "value", "low", "high", "n")
     return Result(columns, rows, scalars, draw, size=(8.5, 4.2))
+
+
+def _ends(scored: Iterable[tuple[int, int]]) -> tuple[dict[int, int], str]:
+    """Return after how many edits the mean of each run is shown, and why where that is not its end.
+
+    Only means after equally many edits compare, so it is the last checkpoint that all runs have, if there is one.
+    """
+    marks = dict[int, set[int]]()
+    for number, edits in scored:
+        marks.setdefault(number, set()).add(edits)
+    shared = set.intersection(*marks.values())
+    ends = {number: max(shared or own) for number, own in marks.items()}
+    is_cut = any(max(own) > ends[number] for number, own in marks.items())
+    return ends, ", the last checkpoint of all runs" if is_cut else ""
 
 
 def differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.clock import running
 from more_cli.demo.files import demo_model_dir
 from more_cli.errors import UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.files import sha256_file
+from more_cli.model.families import family_in
 from more_cli.model.machine import Machine
 from more_cli.ops.edit import EditReport, Listener, edit_file
 from more_cli.ops.init import Inputs, initialise, plan
@@ -168,7 +170,7 @@ def bench(target: Target, options: BenchOptions, machine: Machine, progress: Pro
         Peer.require()
     with tempfile.TemporaryDirectory(prefix="more-bench-") as folder:
         scratch = Target(target.model, Path(folder) / "state.more")
-        stream = options.edits or write_random_edits(Path(folder) / "edits", options.limit or LIMIT, options.seed)
+        stream = options.edits or _random_edits(target.model, Path(folder) / "edits", options)
         _prepare(target, scratch, options, machine, progress)
         source = str(options.edits) if options.edits else f"random edits, seed {options.seed}"
         report = BenchReport(target.model, source, versions(machine))
@@ -180,6 +182,11 @@ def bench(target: Target, options: BenchOptions, machine: Machine, progress: Pro
     if not report.edits and not ran.interrupted:
         raise UsageError(f"every edit of `{source}` is in the state already", "give other edits, or --recipe")
     return report
+
+
+def _random_edits(model: Path, folder: Path, options: BenchOptions) -> Path:
+    sees = family_in(open_checkpoint(model).config).sees
+    return write_random_edits(folder, options.limit or LIMIT, options.seed, pictured=sees)
 
 
 def _prepare(target: Target, scratch: Target, options: BenchOptions, machine: Machine, progress: Progress) -> None:

@@ -62,7 +62,7 @@ def bench(
 ) -> None:
     """Measure what an edit costs, part by part.
 
-    Runs in a temporary folder (TMPDIR) on a copy of the state, or on a new state if there is none or if --recipe,
+    Runs in a temporary folder (TMPDIR) on a copy of the state, or on a new state if MODEL has none or if --recipe,
     --set or --anchors is given.
 
     \b
@@ -79,6 +79,8 @@ def bench(
     if timed.plot is not None:
         check_plot(timed.plot)
     target = locate(model, state)
+    if state is not None:
+        target.require_state()
     offered, limit = None, timed.limit
     if edits is None and timed.anchors is None:
         edits, offered, limit = samples_for(

@@ -49,12 +49,16 @@ class PaperOptions(suites.MeasureOptions):
         """Refuse what cannot be done.
 
         Raises:
-            UsageError: figures without a folder, or an unknown wording.
+            UsageError: figures without a folder, a folder of something else, or an unknown wording.
         """
         if self.prompts not in ("own", "mmedit"):
             raise UsageError(f"`--prompts {self.prompts}` is not a wording", "use own or mmedit")
         if self.out is None and (drawn := next((each.name for each in exhibits if each.analyses), None)):
             raise UsageError(f"`{drawn}` has figures, and they need a folder", "add --out DIR")
+        if self.out is not None:
+            from more_lab.paper.reproduce import check_folder
+
+            check_folder(self.out)
 
     def write(self, page: Page) -> None:
         """Write the page into the folder, if one was named.
@@ -66,10 +70,11 @@ class PaperOptions(suites.MeasureOptions):
             return
         from more_cli.files import disk_errors
         from more_cli.render.outlets import write_outlets
+        from more_lab.paper.reproduce import PAGES
 
         with disk_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-        write_outlets(page, [self.out / "index.html", self.out / "index.md"])
+        write_outlets(page, [self.out / name for name in PAGES])
 
     def run_options(self) -> LabOptions:
         """Return them as a run takes them; no checkpoints stand for those of the paper.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from more_lab.sweep.file import SweepFile
     from more_lab.sweep.fleet import FleetReport
     from more_lab.sweep.folder import SweepFolder
-    from more_lab.sweep.jobs import Job
+    from more_lab.sweep.jobs import Job, Runner
     from more_lab.sweep.report import SweepReport
 
 EMBEDDED = "embedded:"
@@ -87,18 +87,15 @@ def sweep(
     from more_lab.sweep.file import Fleet, read_sweep
     from more_lab.sweep.fleet import FleetReport, make_fleet
     from more_lab.sweep.folder import SweepFolder, run_jobs
-    from more_lab.sweep.jobs import Runner, here, on_ray, processes
+    from more_lab.sweep.jobs import here
     from more_lab.sweep.report import SweepReport
     from more_lab.sweep.trials import Setup, make_trials
 
     found, folder = read_sweep(file), SweepFolder(out)
+    folder.check()
     if resources.address is None:
         _ = place.machine  # a device that there is not: said once, not by every trial
-    runner: Runner = here
-    if not dry_run and (resources.address is not None or resources.workers > 1):
-        runner = (
-            on_ray(resources.address, resources.gpus) if resources.address is not None else processes(resources.workers)
-        )
+    runner = here if dry_run else _runner(resources)
     setup = Setup(
         _models(found), place, found.table.threads or _threads(resources.workers, resources.address), resources.cache
     )
@@ -114,6 +111,19 @@ def sweep(
         _finish_grid(output, folder, SweepReport(found, trials, done))
     else:
         _finish_fleet(output, folder, FleetReport(found, members, done))
+
+
+def _runner(resources: JobOptions) -> Runner:
+    """Return what runs the jobs.
+
+    Raises:
+        UsageError: Ray is not installed, or no cluster is at the address.
+    """
+    from more_lab.sweep.jobs import here, on_ray, processes
+
+    if resources.address is not None:
+        return on_ray(resources.address, resources.gpus)
+    return processes(resources.workers) if resources.workers > 1 else here
 
 
 def _threads(workers: int, address: str | None) -> int:
@@ -164,12 +174,13 @@ def _show_plan(output: Output, found: SweepFile, jobs: Sequence[Job], folder: Sw
     known = [each for each in seconds.values() if each is not None]
     rest = f", and {len(missing) - len(known)} of unknown time" if len(known) < len(missing) else ""
     total = f"{_time(sum(known))} one after the other{rest}" if known or not missing else "time unknown"
-    output.line(f"{len(missing)} of {len(keys)} to run: {total}; nothing written")
+    if keys:
+        output.line(f"{len(missing)} of {len(keys)} to run: {total}; nothing written")
     problems = {job.label: job.problem for job in jobs if job.problem}
     for label, problem in problems.items():
         output.line(f"cannot run: {label}: {problem}")
     if problems:
-        hint = "the lines `cannot run` say why; the others would run"
+        hint = f"the lines `cannot run` say why{'; the others would run' if keys else ''}"
         raise FailedEditsError(f"{len(problems)} of {counted(len(jobs), 'job')} cannot run", hint)
 
 
@@ -181,9 +192,10 @@ def _finish_grid(output: Output, folder: SweepFolder, report: SweepReport) -> No
     """Write results, page and figure of a grid, and show its trials."""
     from more_lab.outputs.experiments import SweepOutput, Trial, problems_of
     from more_lab.render.sweep import draw_figures, of_sweep, shown_metrics, trial_rows
+    from more_lab.sweep.folder import FIGURE
 
     _write(folder, report.lines, of_sweep(report))
-    draw_figures(report, folder.path / "figure")
+    draw_figures(report, folder.path / FIGURE)
     # On a terminal one metric of each kind of probe; the report has all.
     names = list({name.partition(".")[0]: name for name in reversed(shown_metrics(report))}.values())[::-1]
     output.json(
@@ -219,15 +231,16 @@ def _finish_fleet(output: Output, folder: SweepFolder, report: FleetReport) -> N
     _close(output, folder, report.done.problems, len(report.lines), "checkpoint")
     if report.failed_edits:
         where = counted(len(report.failed_edits), "checkpoint")
-        hint = "`more edit MODEL --state STATE --retry` tries them again"
+        hint = "`more edit MODEL --state STATE --retry` tries them again; then the same command takes over what holds"
         raise FailedEditsError(f"edits do not stand in {where}: {', '.join(report.failed_edits)}", hint)
 
 
 def _write(folder: SweepFolder, lines: Mapping[str, Mapping[str, Any]], page: Page) -> None:
     from more_cli.render.outlets import write_outlets
+    from more_lab.sweep.folder import PAGES
 
     folder.write_results(lines)
-    write_outlets(page, [folder.path / "report.html", folder.path / "report.md"], None)
+    write_outlets(page, [folder.path / name for name in PAGES], None)
 
 
 def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], done: int, noun: str) -> None:
@@ -241,4 +254,4 @@ def _close(output: Output, folder: SweepFolder, problems: Mapping[str, str], don
     output.note(f"results: {folder.path / 'results.jsonl'}; report: {folder.path / 'report.html'}")
     if problems:
         failed = f"{len(problems)} of {counted(len(problems) + done, noun)} failed"
-        raise FailedEditsError(failed, "the lines `failed` say why; the same command tries them again")
+        raise FailedEditsError(failed, "the lines `failed` say why; mend that, then the same command tries them again")

@@ -38,8 +38,14 @@ class FineTuneVision(TrainedEditor):
     """
 
     def parts(self, runtime: Runtime) -> list[Trained]:
-        """Return copies of the modules there that have parameters."""
+        """Return copies of the modules there that have parameters.
+
+        Raises:
+            StateError: there are none.
+        """
         paths = own_parameters(runtime.model, visual_adapter(runtime.backbone))
+        if not paths:
+            raise StateError("there is no projector to train: a plain language model has none", "use another --editor")
         return [Copy(path, runtime.model.get_submodule(path)) for path in paths]
 
 

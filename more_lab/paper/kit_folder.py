@@ -28,7 +28,7 @@ def write_kit(folder: Path) -> list[str]:
     samples = data_folder("sample_edits")
     edits = _lines(samples / "edits.jsonl")[:EDITS]
     anchors = _lines(samples / "anchors.jsonl")
-    with replacing_directory(folder, force=False) as scratch:
+    with replacing_directory(folder, force=None) as scratch:
         for name in ("run.py", "README.md"):
             shutil.copyfile(SOURCE / name, scratch / name)
         for name, lines in {"edits.jsonl": edits, "anchors.jsonl": anchors}.items():

@@ -10,8 +10,9 @@ from typing import Literal
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.editors.registry import entry_of
-from more_cli.errors import MoreError
+from more_cli.errors import MoreError, UsageError
 from more_cli.evaluation.metrics import Estimate
+from more_cli.files import disk_errors
 from more_cli.model.machine import Machine
 from more_cli.ops.auto_anchors import AUTO
 from more_cli.progress import Progress, no_progress
@@ -23,12 +24,16 @@ from more_lab.experiments.keep import Keep
 from more_lab.experiments.presets import PRESETS
 from more_lab.experiments.published import BACKBONES, Printed, published, table
 from more_lab.experiments.run import LabOptions, run_suite
-from more_lab.paper.exhibits import Exhibit, Variant
+from more_lab.paper.exhibits import Exhibit, Variant, exhibits
 
 TABLE = {"online": PRESETS["paper-table"], "final": PRESETS["paper-final"]}
 SMALL = 1024
 """Hidden size of the text layers below which a model gets the settings of the embedded ones."""
 COLUMNS = (*PRESETS["paper-table"].columns, "Avg")
+COMMAND = "more reproduce"
+PAGES = ("index.html", "index.md")
+"""Of what was measured, in the folder of its figures."""
+_ELSEWHERE = "name an empty folder with -o"
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,22 @@ class Sources:
         suite = load_suite("mme", self.questions)
         assert isinstance(suite, YesNoSuite)
         return suite
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder of something else, in which pages would be replaced.
+
+    Raises:
+        UsageError: it is not empty and holds no tables or figures of the paper, or is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"`{out}` is a file", _ELSEWHERE)
+    with disk_errors(out):
+        names = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.exists() else set[str]()
+        page = out / PAGES[-1]
+        is_ours = page.is_file() and COMMAND.encode() in page.read_bytes().partition(b"\n")[0]
+    if names and not is_ours and not names & exhibits().keys():
+        raise UsageError(f"`{out}` is not empty and holds no tables or figures of the paper", _ELSEWHERE)
 
 
 def placed(exhibit: Exhibit, models: Sequence[Path]) -> Iterator[tuple[Path, str | None, list[str]]]:

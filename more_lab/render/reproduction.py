@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from more_cli.render.page import Page, Table
-from more_lab.paper.reproduce import COLUMNS, Reproduction, Row
+from more_lab.paper.reproduce import COLUMNS, COMMAND, Reproduction, Row
 from more_lab.render.analyses import section
 
 HEADER = ("run", "edits", "", *COLUMNS)
@@ -82,7 +82,7 @@ def of_reproductions(results: Sequence[Reproduction]) -> Page:
         ],
     )
     return Page(
-        command="more reproduce",
+        command=COMMAND,
         subject=", ".join(dict.fromkeys(found.exhibit.name for found in results)),
         headline=f"{whole} of {len(results)} measured in full",
         scope=", ".join(dict.fromkeys(found.model.resolve().name for found in results)),

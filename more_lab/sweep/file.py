@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path, PurePath
@@ -18,6 +19,7 @@ from more_cli.recipe.settings import Filled, filled, parse_toml, spelled
 from more_cli.recipe.tables import Table
 from more_cli.runner.plan import Preset
 from more_cli.runner.protocols import PROTOCOLS, Scored, checked
+from more_cli.store.project import line_of
 from more_cli.suites.catalog import CATALOG
 from more_cli.text import shorten
 from more_lab.experiments.presets import preset_of
@@ -25,6 +27,8 @@ from more_lab.experiments.presets import preset_of
 MAX_BYTES = 1 << 20
 """Largest file that is read, in bytes."""
 MAX_TRIALS = 100_000
+_TYPED = re.compile(r"--set ('[^']*'|[^\s;,]+)")
+"""A setting in a hint, as it is typed."""
 _PAGE = "docs/research/sweeps.md lists all keys"
 Count = Annotated[int, Field(ge=0)]
 Then = Literal["merge", "export", "none"]
@@ -35,7 +39,7 @@ class Grid(Table):
 
     model_config = ConfigDict(strict=True)
 
-    editors: tuple[str, ...] = Field(min_length=1)
+    editors: tuple[str, ...] = Field(min_length=1, examples=[("more",)])
     """Editors as in `more compare`: EDITOR or EDITOR@RECIPE; a recipe's file is relative to this one."""
     models: tuple[str, ...] = Field(default=("embedded:llava",), min_length=1)
     """Checkpoint folders, relative to this file; `embedded:llava` is the model of the package."""
@@ -52,7 +56,7 @@ class Grid(Table):
     writings: tuple[Writing, ...] = Field(default=("online",), min_length=1)
     """How edits are written: `online`, each as it comes, or together at the end: `batch`, `all` or `anew`, as `more
     run` with --batch, --consolidate all or anew. An editor that writes each edit as it comes runs once."""
-    changes: tuple[tuple[str, ...], ...] = Field(default=((),), min_length=1)
+    changes: tuple[tuple[str, ...], ...] = Field(default=((),), min_length=1, examples=[(("rank=8",),)])
     """Settings that change together, as `KEY=VALUE`: each list is one way to run the editors, [] the editors' own."""
 
     protocols: tuple[str, ...] = ()
@@ -101,7 +105,7 @@ class Fleet(Table):
     """What is written beside each state: a merged checkpoint, a PEFT adapter, or nothing."""
     recipe: str = ""
     """Recipe, by name or as a file relative to this one. Default: by architecture."""
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = Field(default=(), examples=[("rank=8",)])
     """Values of the recipe that change, as `edit --set`: `key=value`."""
     anchors: bool = True
     """Whether a new state makes anchors from the edits."""
@@ -122,6 +126,19 @@ class Combination:
     seed: int | None = None
     """None for the editor's own."""
     writing: Writing = "online"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file that is being checked."""
+
+    path: Path
+    text: str
+
+    def at(self, key: str) -> str:
+        """Return file and line of a key as a message names them; the file alone where the line is not found."""
+        line = line_of(key, self.text)
+        return f"{self.path}:{line}" if line else str(self.path)
 
 
 @dataclass(frozen=True)
@@ -158,6 +175,18 @@ class SweepFile:
         """Return a recipe as `load_recipe` takes it."""
         return str(self.beside(name)) if name.endswith(".toml") else name
 
+    def blamed(self, error: UsageError) -> UsageError:
+        """Return an error of a setting as one of this file: it shows TOML where the error has options to type."""
+        shown = _TYPED.sub(lambda found: self._spelled(found[1].strip("'")), error.hint)
+        return UsageError(f"{self.path}: {error.message.replace('`--set ', '`')}", shown)
+
+    def _spelled(self, setting: str) -> str:
+        """Return a setting as `[settings]` takes it, if it is there, else as `changes` or a fleet does."""
+        key, _, value = setting.partition("=")
+        if key in {name.rpartition(":")[2] for name in self.settings}:
+            return f"{key} = [{value}]"
+        return f"'{setting}'" if '"' in setting else f'"{setting}"'
+
     def combinations(self) -> Iterator[Combination]:
         """Yield the cells of the grid without their seeds, in the order of the file: orders change first."""
         grid = self.table
@@ -189,32 +218,35 @@ def read_sweep(path: Path) -> SweepFile:
     if len(raw) > MAX_BYTES:
         raise UsageError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "a sweep is a short TOML file")
     try:
-        values = parse_toml(raw.decode("utf-8"))
+        source = _Source(path, raw.decode("utf-8"))
+        values = parse_toml(source.text)
     except ValueError as error:
         raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/research/sweeps.md") from None
     if "fleet" in values:
-        return SweepFile(path, _fleet(path, values), {})
+        return SweepFile(path, _fleet(source, values), {})
     settings = values.pop("settings", {})
-    grid = _checked(Grid, values, str(path))
-    found = SweepFile(path, grid, dict(_settings(path, settings, grid)))
-    _check_names(path, grid)
+    grid = _checked(Grid, values, source.at)
+    found = SweepFile(path, grid, dict(_settings(source, settings, grid)))
+    _check_names(source, grid)
     _check_once(path, found)
     if sum(1 for _, _ in zip(found.combinations(), range(MAX_TRIALS + 1), strict=False)) > MAX_TRIALS:
         raise UsageError(f"{path}: more than {MAX_TRIALS:,} trials", "shorten a list")
     return found
 
 
-def _fleet(path: Path, values: dict[str, Any]) -> Fleet:
+def _fleet(source: _Source, values: dict[str, Any]) -> Fleet:
     fleet = values.pop("fleet")
     if values:
-        text = f"{path}: `{shorten(next(iter(values)))}` is outside of `[fleet]`"
+        key = next(iter(values))
+        text = f"{source.at(key)}: `{shorten(key)}` is outside of `[fleet]`"
         raise UsageError(text, "a file has either a grid or a fleet: write two files")
     if not isinstance(fleet, dict):
-        raise UsageError(f"{path}: `fleet` is a table; its keys are {', '.join(Fleet.model_fields)}", "write [fleet]")
-    return _checked(Fleet, fleet, f"{path}: [fleet]")
+        keys = ", ".join(Fleet.model_fields)
+        raise UsageError(f"{source.at('fleet')}: `fleet` is a table; its keys are {keys}", "write [fleet]")
+    return _checked(Fleet, fleet, lambda key: f"{source.at(key)}: [fleet]")
 
 
-def _checked(table: type[Filled], values: Mapping[str, Any], where: str) -> Filled:
+def _checked(table: type[Filled], values: Mapping[str, Any], where: Callable[[str], str]) -> Filled:
     return filled(table, {key: _frozen(value) for key, value in values.items()}, where, listed=_PAGE)
 
 
@@ -223,22 +255,22 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _settings(path: Path, values: Any, grid: Grid, above: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _settings(source: _Source, values: Any, grid: Grid, above: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield the values of every setting by its dotted name."""
     if not isinstance(values, dict):
-        raise UsageError(
-            f"{path}: `settings` is a table of lists", "for example [settings] and below it rank = [8, 16]"
-        )
+        text = f"{source.at('settings')}: `settings` is a table of lists"
+        raise UsageError(text, "for example [settings] and below it rank = [8, 16]")
     for name, value in values.items():
         key = above + name
         if isinstance(value, dict):
-            yield from _settings(path, value, grid, f"{key}.")
+            yield from _settings(source, value, grid, f"{key}.")
             continue
         if not isinstance(value, list) or not value:
-            text = f"{path}: `settings`: `{shorten(key)}` cannot be `{shorten(str(value))}`; it takes a list of values"
+            misfit = f"`{shorten(key)}` cannot be `{shorten(str(value))}`; it takes a list of values"
+            text = f"{source.at(name)}: `settings`: {misfit}"
             raise UsageError(text, f"for example {shorten(key)} = [{shorten(str(value)) if value != [] else 1}]")
         if ":" in key and _editor_of(key, grid) is None:
-            text = f"{path}: `settings`: `{shorten(key)}` names none of the editors"
+            text = f"{source.at(name)}: `settings`: `{shorten(key)}` names none of the editors"
             raise UsageError(text, f'write "EDITOR:KEY" with one of {", ".join(grid.editors)}')
         yield key, _frozen(value)
 
@@ -263,16 +295,18 @@ def _check_once(path: Path, sweep: SweepFile) -> None:
             raise UsageError(f"{path}: `{twice[0]}` is in {one} and in {other}", "leave it out of one of them")
 
 
-def _check_names(path: Path, grid: Grid) -> None:
+def _check_names(source: _Source, grid: Grid) -> None:
     try:
         checked(grid.protocols)
     except ValueError as error:
         there = f"there are {', '.join(PROTOCOLS)}"
-        raise UsageError(f"{path}: `protocols`: unknown protocol `{shorten(str(error))}`", there) from None
+        text = f"{source.at('protocols')}: `protocols`: unknown protocol `{shorten(str(error))}`"
+        raise UsageError(text, there) from None
     try:
         preset = grid.preset
     except UsageError as error:
-        raise UsageError(f"{path}: `metrics`: {error.message}", error.hint) from None
+        raise UsageError(f"{source.at('metrics')}: `metrics`: {error.message}", error.hint) from None
     if preset and grid.protocols:
-        text = f'{path}: `metrics = "{grid.metrics}"` sets the protocols itself: {", ".join(preset.protocols)}'
+        named = ", ".join(preset.protocols)
+        text = f'{source.at("metrics")}: `metrics = "{grid.metrics}"` sets the protocols itself: {named}'
         raise UsageError(text, "leave `protocols` out")

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from more_cli.errors import MoreError, UsageError
+from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.evaluation.metrics import Estimate
 from more_cli.files import disk_errors, replacing, sha256_json
 from more_cli.inputs.edits import read_edits
@@ -18,18 +18,23 @@ from more_cli.ops.export import export
 from more_cli.ops.merge import merge
 from more_cli.options import EditOptions, ExportOptions, MergeOptions
 from more_cli.progress import Progress
-from more_cli.recipe.files import load_recipe
+from more_cli.recipe.files import load_recipe, pick_recipe
+from more_cli.recipe.schema import Recipe
 from more_cli.runner.plan import Base, edits_hash
+from more_cli.store.ledger import Ledger
 from more_cli.store.target import Target
 from more_cli.text import counted
 from more_lab.sweep.file import Fleet, SweepFile, Then
 from more_lab.sweep.folder import Done
+from more_lab.sweep.jobs import reason
 from more_lab.sweep.place import Place
 from more_lab.sweep.report import estimate_of
 from more_lab.sweep.trials import Setup
 
 WRITTEN: Mapping[Then, str] = {"merge": "merged", "export": "adapter", "none": ""}
 """What is written beside a state, by what the file asks for."""
+LEDGER = "ledger"
+"""Value of a part that no result has, for ledgers hold times: the hash of the state's last ledger line."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,12 @@ class Member:
         """Apply the edits, score the state, and write what was asked for."""
         with disk_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-        target, machine = Target(self.model, self.out / f"{self.label}.more"), self.place.machine
+        target, machine = self.target, self.place.machine
         self._claim(target)
         edited = edit_file(target, self.stream, self.options, machine, progress)
         if edited.interrupted:
             raise KeyboardInterrupt
+        head = Ledger(target.folder).head  # before the scores: a line that comes later makes them old
         scored = evaluate_state(target, machine, progress)
         out = self.out / WRITTEN[self.then]
         if self.then == "merge":
@@ -72,8 +78,21 @@ class Member:
             "state": f"{self.label}/{target.sidecar.name}",
             "written": f"{self.label}/{WRITTEN[self.then]}" if WRITTEN[self.then] else "",
             "metrics": {name: asdict(value) for name, value in scored.listed.items()},
+            LEDGER: head,
         }
         return values, not edited.skipped
+
+    @property
+    def target(self) -> Target:
+        """The checkpoint, and its state in the output."""
+        return Target(self.model, self.out / f"{self.label}.more")
+
+    def stands(self, values: Mapping[str, Any]) -> bool:
+        """Return whether its state is the one that was scored: no `edit --retry` or `revert` came after."""
+        try:
+            return Ledger(self.target.folder).head == values.get(LEDGER)
+        except StateError:  # a damaged ledger: running it says so
+            return False
 
     def _claim(self, target: Target) -> None:
         """Note whose state this is, before it is made.
@@ -104,7 +123,7 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
     stream = sweep.beside(fleet.edits)
     edits = read_edits(stream).edits
     recipe = sweep.recipe(fleet.recipe) if fleet.recipe else None
-    numbers = load_recipe(recipe, fleet.settings).canonical() if recipe else None
+    numbers = _recipe(sweep, recipe).canonical() if recipe else None
     options = EditOptions(recipe=recipe, settings=fleet.settings, anchors=fleet.anchors)
     asked = [edits_hash(edits), numbers, fleet.settings, fleet.anchors, fleet.then, place.versions(threads)]
     members = list[Member]()
@@ -114,12 +133,27 @@ def make_fleet(sweep: SweepFile, setup: Setup, out: Path) -> list[Member]:
             base = Base(model)
             key = sha256_json([label, base.fingerprint, base.template, *asked])[:32]
         except MoreError as error:  # a broken checkpoint: the others are still edited
-            problem = " ".join(error.message.split())
+            problem = reason(error)
+        else:
+            _recipe(sweep, recipe or pick_recipe(str(base.checkpoint.config.get("model_type", ""))))
         group = counted(len(edits), "edit")
         members.append(
             Member(label, model, out / label, stream, options, fleet.then, place, threads, group, key, problem)
         )
     return members
+
+
+def _recipe(sweep: SweepFile, name: str) -> Recipe:
+    """Return the recipe of a checkpoint, with the settings of the fleet.
+
+    Raises:
+        UsageError: unknown recipe or value.
+    """
+    assert isinstance(sweep.table, Fleet)
+    try:
+        return load_recipe(name, sweep.table.settings)
+    except UsageError as error:
+        raise sweep.blamed(error) from None
 
 
 def _labelled(models: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -144,15 +178,19 @@ class FleetReport:
     def lines(self) -> dict[str, dict[str, Any]]:
         """The results by key."""
         return {
-            member.key: {"schema": "more.sweep.member/1", "model": member.label, **self.done.values[member.key]}
+            member.key: {"schema": "more.sweep.member/1", "model": member.label, **_results(values)}
             for member in self.members
-            if member.key in self.done.values
+            if (values := self.done.values.get(member.key)) is not None
         }
 
     @property
     def failed_edits(self) -> dict[str, Sequence[str]]:
         """Edits that do not stand, by label."""
         return {line["model"]: line["failed"] for line in self.lines.values() if line["failed"]}
+
+
+def _results(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != LEDGER}
 
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, Estimate]:

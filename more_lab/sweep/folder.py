@@ -14,15 +14,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
+from more_cli.errors import UsageError
 from more_cli.files import append_line, disk_errors, open_to_append, replacing
 from more_cli.progress import Progress
 from more_cli.store.lock import writer_lock
 from more_cli.text import canonical_json, finite
 from more_lab.sweep.jobs import Job, Outcome, Runner
 
-PARTS, RESULTS, TIMINGS = "parts", "results.jsonl", "timings.jsonl"
+PARTS, RESULTS, TIMINGS, LOCK = "parts", "results.jsonl", "timings.jsonl", "lock"
+PAGES = ("report.html", "report.md")
+FIGURE = "figure"
+_OWN = {RESULTS, TIMINGS, LOCK, f"{LOCK}.pid", *PAGES, f"{FIGURE}.png", f"{FIGURE}.svg"}
+"""Files that a sweep writes into its folder itself."""
+_ELSEWHERE = "name an empty folder with -o"
 WRITTEN = ("state", "written")
 """Values of a part that name what its job left in the folder."""
 
@@ -33,12 +39,28 @@ class SweepFolder:
 
     path: Path
 
-    def part(self, key: str) -> dict[str, Any] | None:
-        """Return the values of a finished job; None if there are none, or what it wrote is gone."""
+    def check(self) -> None:
+        """Refuse a folder of something else, in which a sweep would replace files.
+
+        Raises:
+            UsageError: it is not empty and holds no sweep, or is a file.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"`{self.path}` is a file", _ELSEWHERE)
+        with disk_errors(self.path):
+            inside = list(self.path.iterdir()) if self.path.exists() else []
+        # A sweep that finished no job has a lock and no parts: it is one if it has no file of something else.
+        files = {path.name for path in inside if path.is_file() and not path.name.startswith(".")}
+        if inside and not (self.path / PARTS).is_dir() and not (LOCK in files and files <= _OWN):
+            raise UsageError(f"`{self.path}` is not empty and holds no sweep", _ELSEWHERE)
+
+    def part(self, job: Job) -> dict[str, Any] | None:
+        """Return the values of a finished job; None if there are none, or what it wrote is gone or has changed."""
         with suppress(OSError, ValueError):
-            values = json.loads((self.path / PARTS / f"{key}.json").read_bytes())
-            if isinstance(values, dict) and all((self.path / values.get(name, "")).exists() for name in WRITTEN):
-                return values
+            values = json.loads((self.path / PARTS / f"{job.key}.json").read_bytes())
+            is_there = isinstance(values, dict) and all((self.path / values.get(name, "")).exists() for name in WRITTEN)
+            if is_there and job.stands(values):
+                return cast("dict[str, Any]", values)
         return None
 
     def keep(self, job: Job, outcome: Outcome) -> None:
@@ -96,7 +118,7 @@ def run_jobs(jobs: Sequence[Job], folder: SweepFolder, runner: Runner, progress:
     with disk_errors(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     problems = {job.label: job.problem for job in jobs if job.problem}
-    with writer_lock(folder.path / "lock"):
+    with writer_lock(folder.path / LOCK):
         missing = unfinished(jobs, folder)
         for number, (job, outcome) in enumerate(runner(missing, progress) if missing else (), 1):
             if outcome.values is None:
@@ -104,11 +126,11 @@ def run_jobs(jobs: Sequence[Job], folder: SweepFolder, runner: Runner, progress:
             else:
                 folder.keep(job, outcome)
             progress(number, len(missing), job.label)
-    values = {job.key: known for job in jobs if job.key and (known := folder.part(job.key)) is not None}
+    values = {job.key: known for job in jobs if job.key and (known := folder.part(job)) is not None}
     return Done(values, problems)
 
 
 def unfinished(jobs: Sequence[Job], folder: SweepFolder) -> list[Job]:
     """Return the jobs that can be run and are not finished, each key once."""
-    found = {job.key: job for job in reversed(jobs) if job.key and folder.part(job.key) is None}
+    found = {job.key: job for job in reversed(jobs) if job.key and folder.part(job) is None}
     return list(reversed(found.values()))

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -52,6 +52,9 @@ class Job(Protocol):
     def run(self, progress: Progress) -> tuple[dict[str, Any], bool]:
         """Return its values, and whether all of the work was done just now."""
 
+    def stands(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the values of an earlier run are still its own."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -60,7 +63,7 @@ class Outcome:
     values: dict[str, Any] | None
     """None if it failed."""
     problem: str = ""
-    """Why it failed, on one line."""
+    """Why it failed and what to do, on one line."""
     seconds: float | None = None
     """Wall time; None if a part of the work was done before."""
 
@@ -78,11 +81,16 @@ def run_job(job: Job, progress: Progress = no_progress) -> Outcome:
     try:
         values, whole = job.run(progress)
     except MoreError as error:
-        return Outcome(None, _one_line(error.message))
+        return Outcome(None, reason(error))
     except Exception as error:  # of one job: the others are still done
         logging.getLogger(__name__).info("%s failed", job.label, exc_info=True)
         return Outcome(None, _one_line(f"{type(error).__name__}: {error}"))
     return Outcome(values, seconds=time.monotonic() - started if whole else None)
+
+
+def reason(error: MoreError) -> str:
+    """Return what went wrong, and what to do about it, on one line."""
+    return _one_line(f"{error.message}; hint: {error.hint}" if error.hint else error.message)
 
 
 def _one_line(text: str) -> str:

@@ -24,6 +24,7 @@ from more_cli.text import counted
 from more_lab.experiments.fits import Fits
 from more_lab.experiments.run import LabOptions, run_suite
 from more_lab.sweep.file import Combination, Grid, SweepFile
+from more_lab.sweep.jobs import reason
 from more_lab.sweep.place import Place
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
@@ -83,6 +84,10 @@ class Trial:
         report = run_suite(self.source.load(), self.model, self.options, self.place.machine, progress)
         return result_of(report), not report.work.resumed
 
+    def stands(self, values: Mapping[str, Any]) -> bool:
+        """Return true: its key holds everything that decides its values."""
+        return True
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -105,7 +110,7 @@ def make_trials(sweep: SweepFile, setup: Setup) -> list[Trial]:
     try:
         return labelled(list(_Maker(sweep, setup).trials()))
     except UsageError as error:
-        raise UsageError(f"{sweep.path}: {error.message}", error.hint) from None
+        raise sweep.blamed(error) from None
 
 
 class _Maker:
@@ -180,7 +185,7 @@ class _Maker:
         except UsageError:
             raise
         except MoreError as error:  # such as a broken checkpoint: the other trials can still be run
-            return replace(trial, problem=" ".join(error.message.split()))
+            return replace(trial, problem=reason(error))
         fit, schedule = None, schedule_of(suite, trial.options)
         with suppress(UsageError):  # too few edits to fit it on: its outcome when it runs
             about = [plan.reproduce[name] for name in ("base", "template", "versions")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,6 @@ class Note:
         if self.key == "wrong":
             raise StateError("it is\nwrong")
         return {"key": self.key}, True
+
+    def stands(self, values: Mapping[str, Any]) -> bool:
+        return True

@@ -21,8 +21,10 @@ from more_cli.store.target import Target
 from more_lab.bench import floor
 from more_lab.bench import run as bench
 from more_lab.bench import timing as stopwatch
+from more_lab.bench.random_edits import write_random_edits
 from more_lab.experiments.scaling import median, rolling, trend
 from support.helpers import QUICK, World, run, tree
+from support.tiny_language import tiny_language_model
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,14 @@ def test_a_copy_of_the_state_is_measured(world: World, tmp_path: Path) -> None:
     assert random.json["parts"]["rehearsal"] > 0  # of the edits that the state holds
     assert random.json["source"] == "random edits, seed 0"
     assert tree(tmp_path) == before
+
+
+def test_a_named_state_that_is_not_there_is_refused(world: World, tmp_path: Path) -> None:
+    for named in (tmp_path / "nosuch.more", "nosuch"):
+        refused = run("bench", world.model, "--state", named)
+        assert (refused.code, refused.out) == (5, "")
+        assert refused.err.startswith("error: no state at `")
+        assert refused.err.endswith("hint: name an existing state, or leave --state out\n")
 
 
 def test_people_see_a_table(world: World) -> None:
@@ -227,12 +237,20 @@ def test_a_trend_in_closed_form() -> None:
 
 
 def test_random_edits_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    from more_lab.bench.random_edits import write_random_edits
-
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         write_random_edits(tmp_path / name, 3, seed)
     assert tree(tmp_path / "a") == tree(tmp_path / "b") != tree(tmp_path / "c")
     assert len(read_edits(tmp_path / "a" / "edits.jsonl").edits) == 3
+
+
+def test_a_plain_language_model_is_measured_on_edits_without_pictures(tmp_path: Path) -> None:
+    model = tiny_language_model(tmp_path / "llama")
+    result = run("bench", model, "--limit", 3, "--json")
+    assert result.code == 0, result.err
+    assert [edit["id"] for edit in result.json["edits"]] == ["random-1", "random-2", "random-3"]
+    assert result.json["parts"]["vision"] == 0
+    questions = [edit.question for edit in read_edits(write_random_edits(tmp_path / "a", 3, 0, pictured=False)).edits]
+    assert len(set(questions)) == 3, "no edit corrects another one"
 
 
 def test_peak_memory_is_that_since_the_restart() -> None:

@@ -175,6 +175,39 @@ def test_runs_that_were_scored_only_right_after_each_edit_are_not_compared(world
     assert (refused.code, refused.err) == (2, said)
 
 
+def test_runs_of_different_lengths_are_compared_after_the_last_checkpoint_of_all(world: World) -> None:
+    asked = [*ASKED, {"question": "is it a dog ?", "image": "img/black.png"}]
+    more = [line(n, rephrases=["which colour ?"], image_rephrases=["img/black.png"], locality=asked) for n in range(3)]
+    world.write(more, "longer.jsonl")
+
+    def kept(name: str, limit: int, marks: str) -> None:
+        where = "--keep", world.root / name, "--cache", world.root / "cache", "--dtype", "float32"
+        options = (
+            "--suite",
+            world.root / "longer.jsonl",
+            "--limit",
+            limit,
+            "--checkpoints",
+            marks,
+            "--protocol",
+            "final",
+        )
+        result = run("run", world.model, "--editor", "none" if limit == 2 else "ft-l", *where, *options)
+        assert result.code == 0, result.err
+
+    def means(*names: str) -> list[tuple[str, str]]:
+        found = analyze(world, "sensitivity", *names, out="lengths", options=("--json", "--no-figures")).json
+        return [(scalar["run"], scalar["name"]) for scalar in found["analyses"][0]["scalars"]]
+
+    kept("short", 2, "2")
+    kept("long", 3, "2,3")
+    kept("apart", 3, "3")
+    shared = "mean of five after 2, the last checkpoint of all runs"
+    assert means("short", "long") == [("editor=none", shared), ("editor=ft-l", shared)]
+    apart = [("editor=none", "mean of five after 2"), ("editor=ft-l", "mean of five after 3")]
+    assert means("short", "apart") == apart, "no checkpoint of both: each at its own end"
+
+
 def test_states_are_kept_of_an_editor_that_wraps_modules(world: World) -> None:
     pytest.importorskip("peft")
     result = keep(world, "wrapped", "--editor", "lora", "--set", "steps=1", "--keep-states", "--protocol", "final")

@@ -65,8 +65,9 @@ def test_the_kit_is_complete_and_pinned(kit: Path, tmp_path: Path) -> None:
     pins = dict(line.split("==") for line in (kit / "requirements.txt").read_text().splitlines())
     assert {"more-vlm", "torch", "transformers"} <= set(pins)
     again = run("reproduce", "kit", "-o", kit)
-    assert again.code == 2
-    assert "not empty" in again.err
+    assert (again.code, again.err) == (2, f"error: `{kit}` is not empty\nhint: name a new folder\n"), (
+        "there is no --force"
+    )
     nowhere = run("reproduce", "kit")
     assert (nowhere.code, nowhere.err) == (2, "error: `reproduce kit` needs a folder\nhint: add --out DIR\n")
     no_model = started(kit, tmp_path)

@@ -155,6 +155,27 @@ def test_a_figure_is_drawn_on_the_model_that_is_there_and_the_page_says_so(world
     assert "the paper shows this on Qwen2-VL, Qwen3-VL; here it is" in moved.err
 
 
+def test_a_folder_of_something_else_is_refused_and_an_own_one_continues(world: World, tmp_path: Path) -> None:
+    mine, own = tmp_path / "mine", tmp_path / "own"
+    mine.mkdir()
+    (mine / "index.html").write_text("my site")
+    (mine / "index.md").write_text("# my site\n")
+    refused = measure(world, tmp_path, "--editor", "none", "-o", mine)
+    assert (refused.code, refused.out) == (2, "")
+    said = f"error: `{mine}` is not empty and holds no tables or figures of the paper\n"
+    assert refused.err == f"{said}hint: name an empty folder with -o\n"
+    assert (mine / "index.html").read_text() == "my site"
+    first = measure(world, tmp_path, "--editor", "none", "-o", own, "--json")
+    assert (own / "index.md").is_file()
+    (own / "notes.txt").write_text("beside the page")
+    again = measure(world, tmp_path, "--editor", "none", "-o", own, "--json")
+    assert (first.code, again.code, again.out) == (3, 3, first.out)
+    for name in ("index.html", "index.md"):
+        (own / name).unlink()
+    (own / "flips").mkdir()  # a figure whose first run was interrupted: there is no page yet
+    assert measure(world, tmp_path, "--editor", "none", "-o", own).code == 3
+
+
 def test_what_mme_lacks_stops_no_other_figure(world: World, tmp_path: Path) -> None:
     where = "--data-root", world.root / "mmedit", "--image-root", world.root, "--cache", tmp_path / "cache"
     options = "--checkpoints", "1", "--dtype", "float32", "-o", tmp_path / "out", "--editor", "none"

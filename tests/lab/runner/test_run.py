@@ -19,6 +19,7 @@ from more_cli.model.loading import load_runtime
 from more_cli.runner.protocols import SINGLE, Schedule, first_failing, forgetting, retained
 from more_lab.editors.none import NoEditor
 from support.helpers import World, forks, line, run, stopped_at, tree
+from support.tiny_language import tiny_language_model
 
 
 @pytest.fixture(scope="module")
@@ -375,6 +376,16 @@ def test_ft_m_trains_what_adapts_images_in_every_family(tmp_path: Path, family: 
     result = evaluate(world, "--editor", "ft-m", "--set", "rate=0.01", "--set", "steps=5")["metrics"]
     assert result["loc_text.loc_expkl_answer"]["value"] == 1.0
     assert result["loc_image.loc_expkl_answer"]["value"] < 1.0
+
+
+def test_ft_m_has_nothing_to_train_in_a_plain_language_model(tmp_path: Path) -> None:
+    model = tiny_language_model(tmp_path / "llama")
+    (tmp_path / "edits.jsonl").write_text('{"id": "a", "question": "who ?", "target": "me"}\n')
+    options = "--suite", tmp_path / "edits.jsonl", "--cache", tmp_path / "cache", "--editor", "ft-m"
+    refused = run("run", model, *options)
+    assert (refused.code, refused.out) == (5, "")
+    said = "error: there is no projector to train: a plain language model has none\nhint: use another --editor\n"
+    assert refused.err.endswith(said)
 
 
 def test_options_that_do_not_go_together_are_refused(world: World) -> None:

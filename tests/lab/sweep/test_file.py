@@ -98,6 +98,10 @@ def test_the_shipped_files_can_be_run(tmp_path: Path) -> None:
         ('editors = ["none"]\n[settings]\n"more:rank" = [8]', "`more:rank` names none of the editors", '"EDITOR:KEY"'),
         ('editors = ["moer"]', "unknown editor `moer`", "did you mean `more`?"),
         ('editors = ["ft-l"]\n[settings]\nrank = [8]', "editor `ft-l`: there is no key `rank`", "its keys are"),
+        ('editors = ["more"]\n[settings]\nrank = ["x"]', "`rank` cannot be `x`", "for example rank = [512];"),
+        ('editors = ["more"]\nchanges = [["rank=x"]]', "`rank` cannot be `x`", 'for example "rank=512";'),
+        ('editors = ["more"]\nchanges = [["rank"]]', "`rank` has no `=`", 'write "key=value", for instance "max_'),
+        ('editors = ["more"]\nchanges = "rank=8"', "takes a list of lists of text", 'example changes = [["rank=8"]];'),
         ('editors = ["none"]\nsuites = ["e-vqb"]', "unknown suite", "did you mean `e-vqa`?"),
         ('editors = ["none"]\nsuites = ["mme"]', "suite `mme` has no edits, only questions", "name a suite of edits"),
         ('editors = ["none"]\nmodels = ["embedded:blip"]', "there is no `embedded:blip`", "embedded:llava"),
@@ -125,6 +129,32 @@ def test_a_mistake_names_file_key_and_value_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_mistake_names_its_line(tmp_path: Path) -> None:
+    for text, place in {
+        'models = ["m"]\n\neditor = ["more"]': "3: there is no key `editor`",
+        'editors = ["none"]\nlags = [-1]': "2: `lags` cannot be",
+        'editors = ["none"]\n[settings]\nrank = 8': "3: `settings`: `rank` cannot be",
+        'editors = ["none"]\nmetrics = "paper"': "2: `metrics`: unknown metrics",
+        '[fleet]\nmodels = ["m"]\nedits = "e"\nthn = "merge"': "4: [fleet]: there is no key `thn`",
+    }.items():
+        refused = run("sweep", written(tmp_path, text), "-o", tmp_path / "out")
+        assert refused.code == 2
+        assert f"error: {tmp_path / 'sweep.toml'}:{place}" in refused.err, refused.err
+
+
+def test_a_setting_of_a_fleet_is_checked_for_every_checkpoint_before_anything_runs(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    world.edits(1)
+    path = written(world.root, '[fleet]\nmodels = ["model"]\nedits = "edits.jsonl"\nsettings = ["rnk=3"]')
+    for options in ((), ("--dry-run",)):
+        refused = run("sweep", path, "-o", tmp_path / "out", *options)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(
+            f"error: {path}: recipe `llava`: there is no key `rnk`\nhint: did you mean `rank`?"
+        )
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     written(tmp_path, "")
     refused = run("sweep", tmp_path / "swep.toml", "-o", tmp_path / "out")
@@ -144,6 +174,36 @@ def test_options_that_do_not_go_together(tmp_path: Path, options: tuple[object, 
     refused = run("sweep", written(tmp_path, 'editors = ["none"]'), "-o", tmp_path / "out", *options)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"error: {said}")
+
+
+def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "results.jsonl").write_text("a year of work")
+    (mine / "report.html").write_text("mine")
+    for options in ((), ("--dry-run",)):
+        refused = run("sweep", written(tmp_path, 'editors = ["none"]'), "-o", mine, *options)
+        assert (refused.code, refused.out) == (2, "")
+        said = f"error: `{mine}` is not empty and holds no sweep\nhint: name an empty folder with -o\n"
+        assert refused.err == said
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {
+        "results.jsonl": "a year of work",
+        "report.html": "mine",
+    }
+    is_file = run("sweep", tmp_path / "sweep.toml", "-o", mine / "report.html")
+    assert (is_file.code, "is a file" in is_file.err) == (2, True)
+
+
+def test_a_sweep_continues_in_a_folder_in_which_none_of_its_jobs_was_done(tmp_path: Path) -> None:
+    path = written(tmp_path, 'editors = ["none"]\nmodels = ["broken"]')
+    for _ in range(2):
+        failed = run("sweep", path, "-o", tmp_path / "out")
+        assert (failed.code, "error: 1 of 1 trial failed" in failed.err) == (3, True), failed.err
+    planned = run("sweep", path, "-o", tmp_path / "out", "--dry-run")
+    assert (planned.code, "to run" in planned.out) == (3, False), "nothing would run: no time is said"
+    assert planned.err.endswith("hint: the lines `cannot run` say why\n")
+    (tmp_path / "out" / "notes.txt").write_text("not of the sweep")
+    assert run("sweep", path, "-o", tmp_path / "out").code == 2
 
 
 def test_bad_edits_of_a_fleet_are_named_before_any_model_is_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from more_lab.sweep.fleet import _labelled as fleet_labels
-from support.helpers import LEARNING, REFUSING, Result, World, run, tree
+from support.helpers import CALM, LEARNING, REFUSING, Result, World, run, tree
 from support.tiny import tiny_llava
 
 FLEET = '[fleet]\nmodels = ["model", "broken", "other/model"]\nedits = "edits.jsonl"\nanchors = false\n'
@@ -100,7 +100,9 @@ def test_a_state_of_other_edits_is_not_taken_for_this_stream_s(world: World) -> 
     refused = fleet(world, "merge", "merged")
     world.edits(2)
     assert refused.code == 3
-    assert "was made of other edits, settings, weights or versions" in refused.out
+    (failed,) = [text for text in refused.out.splitlines() if text.startswith("failed: model: ")]
+    assert "was made of other edits, settings, weights or versions; hint: name another folder with -o, or" in failed
+    assert refused.err.splitlines()[-1].startswith("hint: the lines `failed` say why; mend that, then")
 
 
 def test_a_state_that_is_gone_is_made_again(world: World) -> None:
@@ -108,6 +110,27 @@ def test_a_state_that_is_gone_is_made_again(world: World) -> None:
     shutil.rmtree(world.root / "again" / "model")
     fleet(world, "none", "again")
     assert (world.root / "again" / "model" / "model.more").exists()
+
+
+def test_a_state_that_was_mended_is_scored_and_merged_again(world: World) -> None:
+    first = fleet(world, "merge", "mended", REFUSING)
+    assert (first.code, lines(world, "mended")["model"]["failed"]) == (3, ["e1", "e2"])
+    folder = world.root / "mended" / "model"
+    before = (folder / "merged" / "model.safetensors").read_bytes()
+    assert run("edit", world.model, "--state", folder / "model.more", "--retry", *CALM).code == 0
+    planned = run("sweep", world.root / "fleet.toml", "-o", world.root / "mended", "--dry-run")
+    assert "1 of 2 to run" in planned.out, "model-2 stays as it is"
+    assert fleet(world, "merge", "mended", REFUSING).code == 3
+    assert lines(world, "mended")["model"]["failed"] == []
+    assert lines(world, "mended")["model-2"]["failed"] == ["e1", "e2"]
+    assert (folder / "merged" / "model.safetensors").read_bytes() != before
+    found = lines(world, "mended")
+    assert "ledger" not in found["model"], "a ledger holds times: results have the same bytes always"
+    part = world.root / "mended" / "parts" / f"{found['model']['key']}.json"
+    values = json.loads(part.read_text())
+    part.write_text(json.dumps({name: values[name] for name in values if name != "ledger"}))
+    planned = run("sweep", world.root / "fleet.toml", "-o", world.root / "mended", "--dry-run")
+    assert "1 of 2 to run" in planned.out, "an earlier version did not note what it scored"
 
 
 def test_no_two_checkpoints_share_a_label() -> None:

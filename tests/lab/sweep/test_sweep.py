@@ -215,9 +215,8 @@ def test_a_broken_checkpoint_is_named_and_the_others_are_done(world: World) -> N
     (failed,) = [text for text in result.out.splitlines() if text.startswith("failed: ")]
     assert failed.startswith("failed: broken, none: ")
     assert str(broken) in failed
-    assert result.err.endswith(
-        "error: 1 of 2 trials failed\nhint: the lines `failed` say why; the same command tries them again\n"
-    )
+    said = "the lines `failed` say why; mend that, then the same command tries them again"
+    assert result.err.endswith(f"error: 1 of 2 trials failed\nhint: {said}\n")
     assert [each["trial"]["model"] for each in lines(world, "half")] == ["model"]
     assert "broken, none" in (world.root / "half" / "report.md").read_text()
 
