@@ -1,6 +1,7 @@
-"""An unfinished joint write: what is kept of it now and then, so that the next call goes on where this one ends.
+"""An unfinished joint write: what is kept of it now and then, so that the next call can continue it.
 
-It goes on to the same bytes, so everything that later rounds depend on is kept. Not in the paper.
+It ends with the same bytes as one that was never interrupted, so all that later rounds depend on is kept. Not in the
+paper.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Unfinished:
         self.save(lambda: dict(_tensors(passes)) | {FACTS: _as_bytes(facts())})
 
     def resume(self, kind: type[KeptT], passes: Passes) -> KeptT | None:
-        """Bring sites and passes to where they were kept, and return the facts; None if no facts of this kind were."""
+        """Restore sites and passes as they were kept, and return the facts; None if none of this kind were kept."""
         tensors = self.load()
         if FACTS not in tensors:
             return None
