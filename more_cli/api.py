@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
+from more_cli.files import StrPath
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
     from more_cli.model.runtime import Runtime
 
-StrPath = str | os.PathLike[str]
 Report = TypeVar("Report")
 _Options = TypeVar("_Options")
 

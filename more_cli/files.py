@@ -23,6 +23,7 @@ from typing import ClassVar
 from more_cli.errors import ResourceError, StateError, UsageError
 from more_cli.text import canonical_json, is_utf8, listed, reason_of
 
+StrPath = str | os.PathLike[str]
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Numbers of the errors of a disk or a quota without space."""

@@ -175,8 +175,10 @@ def test_one_setting_and_one_picture_need_no_list(world: World) -> None:
         model.edit([line(0)], settings="rank=3", anchors=False)
         assert {site.rank for site in model.state.state.sites} == {3}
         with model.asking() as asker:
-            said = [asker.ask(QUESTION, shown).edited for shown in ("img/red.png", [Path("img/red.png")])]
-        assert said[0] == said[1] == model.ask(QUESTION, "img/red.png").edited
+            said = [
+                asker.ask(QUESTION, shown).edited for shown in ("img/red.png", Path("img/red.png"), ["img/red.png"])
+            ]
+        assert said[0] == said[1] == said[2] == model.ask(QUESTION, "img/red.png").edited
         assert len(model.log(limit=0)) == len(model.log())
 
 

@@ -25,7 +25,7 @@ from PIL import Image, UnidentifiedImageError
 
 from more_cli.clock import timed
 from more_cli.errors import DataError, StateError
-from more_cli.files import disk_errors, sha256_bytes, sync_folder, write_new
+from more_cli.files import StrPath, disk_errors, sha256_bytes, sync_folder, write_new
 from more_cli.inputs.records import not_found
 from more_cli.text import reason_of, shorten
 
@@ -240,7 +240,7 @@ def _read_named(spelled: str, root: Path, strict: bool) -> tuple[Path, bytes]:
         raise DataError(error.message, hint) from error
 
 
-def pictures(spelled: Sequence[str | os.PathLike[str] | ImageSource]) -> tuple[ImageSource, ...]:
+def pictures(spelled: Sequence[StrPath | ImageSource]) -> tuple[ImageSource, ...]:
     """Locate and check the pictures of a question: paths relative to the current folder, or `data:` URIs.
 
     Those that were located before are returned as they are.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonlines
 
 from more_cli.errors import ResourceError, StateError, StreamErrors, UsageError
-from more_cli.files import disk_errors, replacing, sha256_bytes
+from more_cli.files import disk_errors, replacing, sha256_bytes, sha256_json
 from more_cli.inputs.edits import Edit, Probe, read_probes
 from more_cli.inputs.images import ImageStore
 from more_cli.inputs.turns import Turn
@@ -231,7 +231,7 @@ def read_cache(path: Path) -> dict[str, Tensor]:
 
 def cache_name(*facts: object, kind: str = "anchors") -> str:
     """Return the name of a cache file of this kind that is valid for these facts only."""
-    return f"{kind}-{sha256_bytes(canonical_json(facts).encode())[:16]}.safetensors"
+    return f"{kind}-{sha256_json(facts)[:16]}.safetensors"
 
 
 def identity(asked: Probe | Edit) -> tuple[str, str]:

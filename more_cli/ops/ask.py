@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import DataError, UsageError
+from more_cli.files import StrPath
 from more_cli.inputs.images import ImageSource, pictures
 from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
@@ -94,7 +95,7 @@ class Asker:
     def ask(
         self,
         question: str,
-        images: str | Sequence[str | os.PathLike[str] | ImageSource] = (),
+        images: StrPath | Sequence[StrPath | ImageSource] = (),
         tokens: int = ANSWER_TOKENS,
         turns: Sequence[Turn] = (),
     ) -> Answers:
@@ -105,7 +106,7 @@ class Asker:
         Raises:
             DataError: the question is empty or too long, an image cannot be used, or the model does not take so many.
         """
-        shown = pictures([images] if isinstance(images, str) else images)
+        shown = pictures([images] if isinstance(images, str | os.PathLike) else images)
         query = Query(shown, _checked(question), tuple(turns))
         ids: dict[Voice, list[int]] = {}
         for voice, model in self.models.items():

@@ -176,6 +176,7 @@ def harmed_at_first(watch: Watch) -> bool:
     "settings",
     [
         pytest.param((), id="rounds"),
+        pytest.param(("--set", "batch.size=3"), id="several writes a round"),
         pytest.param(("--set", "batch.rounds=1"), id="the rest one by one"),
         pytest.param(("--set", "anchors.watched=2", "--anchors", "anchors.jsonl"), id="a watched anchor is too far"),
     ],

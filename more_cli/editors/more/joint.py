@@ -69,22 +69,21 @@ def consolidate(
     early = EARLY / passes.attempt.max_step
     edits = _Standing(numbers, passes, watch)
     first = edits.resume(unfinished)
-    if not first:
+    if not edits.scores:
         edits.scores = dict(scores or passes.score(numbers))
     for round in range(first, rules.rounds + SWEEP):
-        if round > first:
-            unfinished.keep(passes, partial(edits.kept, round))
         mending = round >= rules.rounds
-        if mending or not edits.failing() or round % SWEEP == 0:
-            edits.score_all()
-        failing = edits.failing()
-        if (not edits.harmed and (mending or not failing)) or (round == early and len(failing) > least):
-            break
-        written = edits.least_sure()[: SWEEP * rules.size] if mending or not failing else failing
-        for start in range(0, len(written), rules.size):
-            done = min(len(numbers) - len(failing) + start, len(numbers))
-            progress(done, len(numbers), f"writing edits together, round {round + 1}")
-            edits.write(written[start : start + rules.size])
+        if not edits.left:
+            if mending or not edits.failing() or round % SWEEP == 0:
+                edits.score_all()
+            failing = edits.failing()
+            if (not edits.harmed and (mending or not failing)) or (round == early and len(failing) > least):
+                break
+            edits.left = edits.least_sure()[: SWEEP * rules.size] if mending or not failing else failing
+        while edits.left:
+            unfinished.keep(passes, partial(edits.kept, round))
+            progress(len(numbers) - len(edits.left), len(numbers), f"writing edits together, round {round + 1}")
+            edits.write_next(rules.size)
     passes.margin = passes.recipe.margin
     passes.scores = edits.scores if edits.current else passes.score(numbers)
     return passes.failing()
@@ -103,6 +102,8 @@ class _Standing:
     """Whether these are of the model as it is: nothing was written since."""
     harmed: bool = False
     """Whether a watched anchor was too far when all edits were scored last."""
+    left: list[int] = field(default_factory=list)
+    """Those that the round has still to write."""
 
     def least_sure(self) -> list[int]:
         """Return all edits, the least sure first."""
@@ -125,13 +126,14 @@ class _Standing:
             if self.harmed:
                 self.passes.attempt.train_on(moved.anchor for moved in self.watch.harmed)
 
-    def write(self, chosen: list[int]) -> None:
-        """Write some of them, which scores these."""
+    def write_next(self, size: int) -> None:
+        """Write the next `size` of those that are left, which scores these."""
+        chosen, self.left = self.left[:size], self.left[size:]
         self.passes.write(chosen, self.passes.steps(chosen, rescore=True))
         self.scores, self.current = self.scores | self.passes.scores, False
 
     def kept(self, round: int) -> KeptRounds:
-        """Return what the rounds from this one on depend on, beside the sites and the last steps."""
+        """Return what the rest of this round and later rounds depend on, beside the sites and the last steps."""
         passes, watched = self.passes, self.watch.watched.anchors if self.watch else {}
         places = {id(anchor): place for place, anchor in watched.items()}
         return KeptRounds(
@@ -141,6 +143,7 @@ class _Standing:
             scores=[KeptScore.of(number, score) for number, score in self.scores.items()],
             current=self.current,
             harmed=self.harmed,
+            left=self.left,
             trained_on=[places[id(anchor)] for anchor in passes.attempt.harmed],
             next_step=passes.attempt.next_step,
             last=list(passes.last.edits),
@@ -148,11 +151,12 @@ class _Standing:
         )
 
     def resume(self, unfinished: Unfinished) -> int:
-        """Go on where rounds ended that were kept, and return the number of the next one; 0 if none were."""
+        """Go on where rounds ended that were kept, and return the number of the last one; 0 if none were."""
         kept = unfinished.resume(KeptRounds, self.passes)
         if kept is None:
             return 0
         self.scores, self.current, self.harmed = kept.edit_scores(), kept.current, kept.harmed
+        self.left = kept.left
         if self.watch:
             self.passes.attempt.train_on(self.watch.watched.anchors[place] for place in kept.trained_on)
         return kept.round

@@ -50,13 +50,14 @@ class Kept(BaseModel):
 
 
 class KeptRounds(Kept):
-    """The writes before a round of joint writes."""
+    """The writes before one of a round of joint writes."""
 
     round: int
-    """Number of the round that comes next."""
     scores: list[KeptScore]
     current: bool
     harmed: bool
+    left: list[int]
+    """Edits that the round has still to write."""
     trained_on: list[int]
     """Places of the watched anchors that take part in every write, in order."""
     next_step: float
