@@ -14,7 +14,7 @@ from pathlib import Path
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
-from more_cli.errors import MoreError, StateError
+from more_cli.errors import MoreError, StateError, UsageError
 from more_cli.model.loading import load_fitting_prompter
 from more_cli.model.machine import Machine
 from more_cli.ops.assembly import AssemblyReport, Plan, assemble, steps_of
@@ -76,8 +76,8 @@ def rebase(
     The folder `source.model` need not be there any more. `starting` is called before the first edit is applied.
 
     Raises:
-        StateError: the new base has another architecture, the new state exists and is another, or the state or an image
-            is missing or damaged.
+        StateError: the new base has another architecture, or the state or an image is missing or damaged.
+        UsageError: the new state exists and is another, or is the one that is rebased.
     """
     started = time.monotonic()
     old = SourceState(source.sidecar, 0)
@@ -151,14 +151,14 @@ def _is_there(target: Target, plan: Plan) -> bool:
     """Return whether the new state exists already: for this base, with exactly these edits.
 
     Raises:
-        StateError: it exists and is another, or is the one with the edits.
+        UsageError: it exists and is another, or is the one with the edits.
     """
     if not target.sidecar.exists():
         return False
     hint = "name a new file with -o"
     if target.sidecar.resolve() == plan.start.path.resolve():
         what = f"`{target.sidecar}` is the state that is rebased"
-        raise StateError(what, "name another base: more rebase MODEL NEW_BASE, or a new file with -o")
+        raise UsageError(what, "name another base: more rebase MODEL NEW_BASE, or a new file with -o")
     there = SourceState(target.sidecar, 0)
     assert plan.base is not None
     held, wanted = union([there]), plan.union
@@ -167,5 +167,5 @@ def _is_there(target: Target, plan: Plan) -> bool:
         for ours, theirs in ((held.edits, wanted.edits), (held.reverted, wanted.reverted))
     )
     if not same or (there.meta.base, there.meta.recipe) != (plan.base.base, plan.base.recipe):
-        raise StateError(f"`{target.sidecar}` already exists, and is another state", hint)
+        raise UsageError(f"`{target.sidecar}` already exists, and is another state", hint)
     return True

@@ -188,13 +188,13 @@ def test_an_existing_state_is_refused_by_name(bases: Bases) -> None:
     bases.new.edit(*QUICK, edits=bases.new.write([line(1)]))
     before = tree(bases.world.root)
     refused = bases.rebase()
-    assert refused.code == 5
+    assert refused.code == 2
     assert f"error: `{bases.new.sidecar}` already exists, and is another state\n" in refused.err
     assert "hint: name a new file with -o" in refused.err
     assert tree(bases.world.root) == before
     assert bases.rebase("-o", bases.new.root / "new.ann.more").code == 3
     itself = bases.rebase("-o", bases.world.sidecar)
-    assert (itself.code, "is the state that is rebased" in itself.err) == (5, True)
+    assert (itself.code, "is the state that is rebased" in itself.err) == (2, True)
     assert "more rebase MODEL NEW_BASE" in itself.err
 
 
