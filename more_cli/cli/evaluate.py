@@ -119,6 +119,8 @@ def _show_eval(output: Output, report: EvalReport) -> None:
     if report.failed:
         output.line()
         output.line(report.failed_sentence)
+    if report.forgotten:
+        output.note(f"next: more edit {report.target.typed} --consolidate all")
 
 
 def _show_numbers(output: Output, report: EvalReport) -> None:

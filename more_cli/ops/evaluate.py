@@ -91,6 +91,11 @@ class EvalReport:
         return next((scores.id for scores in self.failing), None) if self.source == STATE else None
 
     @property
+    def forgotten(self) -> list[EditScores]:
+        """Edits that stand by the ledger and do not hold; none for a file of questions."""
+        return [scores for scores in self.failing if scores.failed is None] if self.source == STATE else []
+
+    @property
     def per_edit(self) -> list[EditScores]:
         """The scores by edit, or by question of the probes file."""
         return by_edit(self.scores, self.failed)

@@ -244,7 +244,7 @@ class Entry(Strict):
     def consolidated(self) -> str:
         """What a "consolidate" or "compact" line did to its edits, in words."""
         undone = f" ({self.reason})" if self.reason else ""
-        return f"written anew{undone}" if self.anew or self.kind == "compact" else "checked"
+        return ("written anew" if self.anew or self.kind == "compact" else "checked") + undone
 
     def description(self) -> dict[str, Any]:
         """Return the fields that describe the edit, without measurements: what `Ledger.describe` returns."""

@@ -110,6 +110,17 @@ def test_nothing_is_left_of_what_was_written_before(world: World) -> None:
     assert same(parts(world.sidecar, "P"), parts(other, "P"))
 
 
+def test_eval_says_how_edits_that_no_longer_hold_are_written_again(world: World) -> None:
+    advice = f"next: more edit {world.model} --consolidate all\n"
+    assert advice not in run("eval", world.model).err
+    state = load_state(world.sidecar)
+    state.B = {name: torch.zeros_like(B) for name, B in state.B.items()}
+    save_state(world.sidecar, state)
+    scored = run("eval", world.model)
+    assert "do not hold, the oldest of them" in scored.out
+    assert scored.err.endswith(advice)
+
+
 def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     state = world.root / "one.more"
     few = ("--set", "criterion=margin", "--set", "batch.rounds=1", "--set", "max_steps=20", "--set", "max_write=0.5")
@@ -122,7 +133,10 @@ def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     assert TOO_FEW in run("log", world.model, "--state", state).out
 
 
-def test_it_is_undone_where_a_watched_anchor_moves_too_far(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("how", "did"), [("anew", "written anew"), ("all", "checked")])
+def test_it_is_undone_where_a_watched_anchor_moves_too_far(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str, did: str
+) -> None:
     state = world.root / "watched.more"
     world.write([{"question": "who is it ?"}, {"question": "why ?"}], "anchors.jsonl")
     watching = ("--set", "anchors.watched=2", "--set", "anchors.max_drift=99", "--set", "anchors.size=1")
@@ -131,8 +145,8 @@ def test_it_is_undone_where_a_watched_anchor_moves_too_far(world: World, monkeyp
     world.edit("--state", state)
     B = parts(state, "B")
     monkeypatch.setattr(Watch, "harm", lambda watch: True)
-    done = world.edit("--state", state, "--consolidate", "anew")
-    assert f"5 edits written anew (undone: {HARM})" in done.out
+    done = world.edit("--state", state, "--consolidate", how)
+    assert f"5 edits {did} (undone: {HARM})" in done.out
     assert same(parts(state, "B"), B)
     assert HARM in run("log", world.model, "--state", state).out
 

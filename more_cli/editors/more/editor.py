@@ -20,7 +20,7 @@ from torch import Tensor
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
 from more_cli.editors.draws import watched_places
-from more_cli.editors.more.joint import JointWrites, admit, consolidate
+from more_cli.editors.more.joint import JointWrites, admit
 from more_cli.editors.more.loop import learn
 from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
@@ -34,6 +34,7 @@ from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
+from more_cli.recipe.tables import Joint
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
 from more_cli.store.state import SiteRecord, State, StateMeta, empty_tensors, unedited_site
@@ -132,21 +133,19 @@ class MoreEditor(Editor):
         return admit(request, self._passes(context))
 
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
-        """Score past edits and write those that fail; see `joint.consolidate`."""
-        self._drop_replaced(context)
-        passes = self._passes(context)
-        rules = self.recipe.consolidation
-        failing = consolidate(numbers, passes, rules, progress=self.progress, unfinished=self.unfinished)
-        return self._consolidated(failing, passes)
+        """Score past edits and write those that fail; see `joint.JointWrites.write_again`."""
+        joint = self._joint(list(numbers), (), context, self.recipe.consolidation)
+        failing, undone = joint.write_again()
+        return replace(self._consolidated(failing, joint.passes), undone=undone)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `joint.JointWrites.write`."""
-        joint = self._joint(numbers, new, context)
+        joint = self._joint(numbers, new, context, self.recipe.batch)
         return self._consolidated(joint.write(), joint.passes)
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
-        joint, watched = self._joint(numbers, new, context), self._watched
+        joint, watched = self._joint(numbers, new, context, self.recipe.batch), self._watched
         failing, undone = joint.write_anew(self._start_over)
         if undone:
             self._watched = watched
@@ -162,9 +161,9 @@ class MoreEditor(Editor):
             self._watched = Watched(watched, self._directions(list(watched.values())))
         return self._watched
 
-    def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
+    def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext, rules: Joint) -> JointWrites:
         self._drop_replaced(context)
-        passes, rules = self._passes(context), self.recipe.batch
+        passes = self._passes(context)
         return JointWrites(numbers, new, passes, rules, self._passes_of, self.progress, self._watched, self.unfinished)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:

@@ -1,7 +1,7 @@
 """Joint writing: edits are scored and written together, in rounds, until all of them hold.
 
-`consolidate` writes past edits that fail, `JointWrites.write` a batch of new ones, and `JointWrites.write_anew` all
-edits from B = 0 (compaction). Not in the paper.
+`JointWrites.write_again` writes past edits that fail (consolidation), `JointWrites.write` a batch of new ones, and
+`JointWrites.write_anew` all edits from B = 0 (compaction). Not in the paper.
 """
 
 from __future__ import annotations
@@ -200,6 +200,18 @@ class JointWrites:
             passes.model.sites.restore(start)
             left = list(new)
         return self._one_by_one(left, past, known=known)
+
+    def write_again(self) -> tuple[list[int], str]:
+        """Write together those of the edits that fail; undo that if a watched anchor was moved too far.
+
+        Returns the edits that do not hold, and why it was undone, or "".
+        """
+        start = self.passes.model.sites.snapshot()
+        failing, harmed = self._together(start)
+        if harmed:
+            self.passes.model.sites.restore(start)
+            failing = self._failing()
+        return failing, HARM if harmed else ""
 
     def write_anew(self, start_over: Callable[[], Watched | None]) -> tuple[list[int], str]:
         """Write the edits together from B = 0, as if all had come at once; undo that if it does harm.
