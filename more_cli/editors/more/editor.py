@@ -34,9 +34,9 @@ from more_cli.model.batches import Encoded
 from more_cli.model.changes import Change
 from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe.tables import Joint
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
+from more_cli.recipe.tables import Joint
 from more_cli.store.state import SiteRecord, State, StateMeta, empty_tensors, unedited_site
 
 
