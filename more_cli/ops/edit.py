@@ -338,10 +338,11 @@ class _Run:
     def _report_end(self, session: Session, stop: Stop) -> None:
         """Report how the edits of the stream stand, and what the user should know."""
         report, statuses = self.report, session.ledger.statuses()
-        report.statuses = {id: statuses[id] for id in report.ids if id in statuses}
+        only_written_again = not report.total and report.run.consolidation is not None
+        report.statuses = statuses if only_written_again else {id: statuses[id] for id in report.ids if id in statuses}
         report.interrupted = stop.asked
         report.run.drift = known_drift(session.ledger, session.state.meta)
-        if not report.total and not stop.asked:
+        if not report.total and not only_written_again and not stop.asked:
             report.notes.append("no edit arrived")
         if self.unscored:
             report.notes.append(NEW_PROBES.format(counted(self.unscored, "line")))

@@ -254,6 +254,9 @@ def test_an_edit_that_it_loses_has_failed(world: World, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(MoreEditor, "write_anew", losing)
         done = world.edit("--consolidate", "anew")
+        alone = run("edit", world.model, "--consolidate", "anew")
+    assert (alone.code, "no edit arrived" in alone.err) == (3, False), "it is about all edits of the state"
+    assert f"failed edits: {second}" in alone.err
     assert done.code == 3
     assert "4 learnt, 1 not learnt" in done.out
     assert "some still do not hold" in done.out
