@@ -43,13 +43,13 @@ _TABLES = (
     ),
     ("rehearsal", "`[rehearsal]`", Rehearsal, ""),
     ("anchors", "`[anchors]`", AnchorUse, ""),
-    ("joint", "`[consolidation]` and `[batch]`", Joint, ""),
+    ("joint", "`[joint]`", Joint, ""),
 )
 
 
 def recipes_page() -> str:
     """Return the page of recipes and their keys."""
-    nested = {"default", "text", "visual", "site", "rehearsal", "anchors", "consolidation", "batch"}
+    nested = {"default", "text", "visual", "site", "rehearsal", "anchors", "joint"}
     scalars = [name for name in Recipe.model_fields if name not in nested]
     parts = [_INTRO, fence("toml", _EXAMPLE), _shipped(), "## Keys", _keys(Recipe, scalars), "Tables of a recipe:"]
     parts.append(

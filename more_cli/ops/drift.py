@@ -83,7 +83,7 @@ def known_drift(ledger: Ledger, meta: StateMeta) -> Drift | None:
         return None
     held = held_at(ledger, meta, len(ledger.history))
     anchors, gone = held.anchors, corrected(held, ledger)
-    every = watched_places(len(anchors), rules.watched, meta.recipe.rehearsal.seed)
+    every = watched_places(len(anchors), rules.watched)
     questions = {place: anchors[place].question for place in every if place not in gone}
     if not questions:
         return None

@@ -107,7 +107,7 @@ def estimate(
     sample = blueprint.prompter.encode(Query(images, QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
     edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
-    watched = watched_places(anchors, recipe.anchors.watched, recipe.rehearsal.seed)  # writes do not train on these
+    watched = watched_places(anchors, recipe.anchors.watched)  # writes do not train on these
     samples = edits + min(anchors - len(watched), recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])
     scored, most = _together(activations, edits, "forward", length), _together(activations, samples, "backward", length)

@@ -199,8 +199,6 @@ def switches(recipe: Recipe) -> list[str]:
     named = [words for key, words in names.items() if getattr(recipe, key) != fields[key].default]
     if recipe.anchors.per_edit:
         named.append(f"{counted(recipe.anchors.per_edit, 'anchor key')} in P after every edit")
-    if recipe.rehearsal.seed:
-        named.append(f"seed {recipe.rehearsal.seed} of rehearsal")
     return named
 
 

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from more_cli.recipe.older import without_old_keys
 from more_cli.recipe.tables import (
     AnchorUse,
     Asking,
@@ -89,7 +90,7 @@ class Recipe(Table):
     scale: Positive = 2.0
     """Scale s in y = W x + s B (A x), > 0, dimensionless."""
     seed: int = Field(default=42, ge=0)
-    """Seed of the basis, 0 or more; every site has its own random stream. That of rehearsal is `rehearsal.seed`."""
+    """Seed of the basis, 0 or more; every site has its own random stream."""
     basis: Literal["orthonormal", "gaussian", "xavier", "pca"] = "orthonormal"
     """Rows of A: random and orthonormal as in the paper, random with variance 1 / d_in (`gaussian`) or 2 / (r + d_in)
     (`xavier`), or the principal directions of a site's inputs on the anchors (`pca`), which the state then stores."""
@@ -149,10 +150,8 @@ class Recipe(Table):
     """Rehearsal of past edits with every new edit."""
     anchors: AnchorUse = AnchorUse()
     """Training inputs whose behaviour must not move (`init --anchors`)."""
-    consolidation: Joint = Joint()
-    """Joint writing of wrong or unsure edits after a stream (`edit --consolidate`)."""
-    batch: Joint = Joint(rounds=16)
-    """Joint writing of a whole file of edits, instead of one by one (`edit --batch`)."""
+    joint: Joint = Joint()
+    """Joint writing of edits: of a file (`edit --batch`), after a stream (`edit --consolidate`), at a compaction."""
     compact: Count | Unset = None
     """Number of standing edits, from 1, at which all of them are written together again, as if they had come at once,
     and then at four times that number, and so on (compaction). P is made anew too, with `rank` and no cap by
@@ -190,11 +189,8 @@ class Recipe(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_guard(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Read recipes of older versions, whose `guard` halved a step once and then refused the edit."""
-        if isinstance(guard := values.get("guard"), bool):
-            values = {"halvings": 5 * guard} | {key: value for key, value in values.items() if key != "guard"}
-        return values
+    def _of_today(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return without_old_keys(values)
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

@@ -108,28 +108,20 @@ class Rehearsal(Table):
     draws: int = Field(default=3, ge=1)
     """Number of passes of an edit, from 1, that each take a new sample of past edits. During these passes the edit ends
     only if no sampled edit fails; after them it ends as soon as it holds itself."""
-    cap: Positive = 6.0
-    """Logits, > 0: a past edit with a larger margin counts as having this margin when the sample is taken."""
-    bonus: float = Field(default=1.0, ge=0)
-    """Logits, 0 or more, subtracted from a past edit's margin for every round since it was last scored. In one round as
-    many past edits are sampled as there are. A larger value samples an edit again sooner."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the samples, 0 or more."""
 
 
 class Joint(Table):
     """Joint writing: edits are scored and written together, in rounds, until all of them hold.
 
-    Edits of a batch that do not hold after the last round are written one by one.
+    So are a batch (`edit --batch`), a consolidation (`edit --consolidate`) and a compaction (`compact`). Edits of a
+    batch or a compaction that do not hold after the last round are written one by one.
     """
 
     margin: Positive = 4.0
     """Logits, > 0, with criterion `margin`: an edit holds if every target token leads by this much. It is larger than
     the `margin` of single edits."""
-    rounds: int = Field(default=6, ge=1)
+    rounds: int = Field(default=16, ge=1)
     """Largest number of rounds, from 1. A round writes the edits that failed when each was scored last."""
-    size: int = Field(default=16, ge=1)
-    """Number of edits in one write, from 1."""
 
 
 class AnchorUse(Table):
@@ -146,10 +138,6 @@ class AnchorUse(Table):
     """Number of anchors, 0 or more, whose keys P of the written sites absorbs after every edit: the next ones in order,
     each with its mean key over all tokens. On a suite without anchors they are locality questions of its calibration
     pool."""
-    near: int = Field(default=8, ge=1)
-    """Number of watched anchors, from 1, that are scored after an edit: those whose keys are most like the edit's."""
-    sweep: int = Field(default=32, ge=1)
-    """Number of edits, from 1, after which all watched anchors are scored."""
     max_drift: Positive = 1.0
     """Nats per token, > 0: the KL divergence from the base up to which an edit may move a watched anchor."""
     file: Path | None = Field(default=None, exclude=True)

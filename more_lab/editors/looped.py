@@ -118,8 +118,7 @@ class Turns:
     def _write(self, chosen: Sequence[int]) -> str:
         """Write these edits once and score them again, and return why that failed, or ""."""
         new, recipe = self.context.number, self.editor.recipe
-        key = recipe.rehearsal.seed, new, self.turn
-        anchors = draw_anchors(self.editor.anchors, recipe.anchors.size, *key)
+        anchors = draw_anchors(self.editor.anchors, recipe.anchors.size, new, self.turn)
         try:
             self.editor.inner.write_together([self._get(number) for number in chosen], anchors, self.work)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -150,7 +149,7 @@ class Turns:
         rehearsal, new = self.editor.recipe.rehearsal, self.context.number
         if self.turn >= rehearsal.draws:
             return []
-        return draw(self.context.past.updated(self.margins, new), new, self.turn, rehearsal, taken=taken)
+        return draw(self.context.past.updated(self.margins, new), new, self.turn, rehearsal.size, taken=taken)
 
     def _get(self, number: int) -> Encoded:
         return self.encoded.get(number, self.context)

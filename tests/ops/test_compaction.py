@@ -36,7 +36,7 @@ from support.helpers import (
     run,
 )
 
-KEYS = ("compact=2", "criterion=margin", "batch.rounds=40", "max_steps=2", "last=1", "rank_share=0.5")
+KEYS = ("compact=2", "criterion=margin", "joint.rounds=40", "max_steps=2", "last=1", "rank_share=0.5")
 SETTINGS = tuple(part for key in KEYS for part in ("--set", key))
 COUNT = 2 * GROWTH + 1
 """Edits: the stream is compacted after the second and the last but one."""
@@ -176,8 +176,7 @@ def harmed_at_first(watch: Watch) -> bool:
     "settings",
     [
         pytest.param((), id="rounds"),
-        pytest.param(("--set", "batch.size=3"), id="several writes a round"),
-        pytest.param(("--set", "batch.rounds=1"), id="the rest one by one"),
+        pytest.param(("--set", "joint.rounds=1"), id="the rest one by one"),
         pytest.param(("--set", "anchors.watched=2", "--anchors", "anchors.jsonl"), id="a watched anchor is too far"),
     ],
 )
@@ -189,6 +188,7 @@ def test_a_killed_compaction_goes_on_where_it_ended(
     world.write([{"image": f"img/{colour}.png", "question": "what is it ?"} for colour in COLOURS[:6]], "anchors.jsonl")
     monkeypatch.chdir(world.root)
     monkeypatch.setattr(joint, "FEW", 1.0)
+    monkeypatch.setattr(joint, "SIZE", 3)
     monkeypatch.setattr(session, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(Watch, "harm", harmed_at_first)
     assert run("init", world.model, *SETTINGS, *settings).code == 0

@@ -14,18 +14,18 @@ from safetensors.torch import load_file
 
 from more_cli import files
 from more_cli.api import open_model
+from more_cli.editors.more import joint
 from more_cli.editors.more.editor import Consolidated, MoreEditor
 from more_cli.editors.more.joint import HARM, TOO_FEW, Watch, consolidate
 from more_cli.editors.more.passes import Attempt, Passes
 from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
-from more_cli.recipe.tables import Joint
 from more_cli.store.state import load_state, save_state
 from support.helpers import World, at_call, die, forks, in_child, line, run, tree
 from support.refused import assert_refused
 
-JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
+JOINT = ("--set", "criterion=margin", "--set", "joint.rounds=40", "--set", "max_steps=2")
 HELD = "consolidation: 5 edits written anew"
 
 
@@ -123,7 +123,7 @@ def test_eval_says_how_edits_that_no_longer_hold_are_written_again(world: World)
 
 def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     state = world.root / "one.more"
-    few = ("--set", "criterion=margin", "--set", "batch.rounds=1", "--set", "max_steps=20", "--set", "max_write=0.5")
+    few = ("--set", "criterion=margin", "--set", "joint.rounds=1", "--set", "max_steps=20", "--set", "max_write=0.5")
     assert run("init", world.model, *few, "--state", state).code == 0
     assert world.edit("--state", state).code == 0
     B = parts(state, "B")
@@ -163,7 +163,10 @@ def test_a_batch_that_breaks_the_harm_budget_is_written_edit_by_edit(world: Worl
 
 
 @pytest.mark.parametrize("rounds", [16, 1], ids=["within the rounds", "after the last"])
-def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow(rounds: int) -> None:
+def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "SIZE", 2)
     written: list[tuple[list[int], list[str]]] = []
     harm = iter([["a", "b"], ["a"], []])
     learnt = set[int]()
@@ -175,7 +178,7 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
 
     class Held:
         margin = 2.0
-        recipe = load_recipe("default")
+        recipe = load_recipe("default", [f"joint.rounds={rounds}"])
         attempt = Attempt()
 
         def score(self, numbers: list[int]) -> dict[int, SimpleNamespace]:
@@ -196,7 +199,7 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
             learnt.update(chosen)
             return ""
 
-    assert consolidate(range(9, 0, -1), Held(), Joint(rounds=rounds, size=2), watch=Found()) == []
+    assert consolidate(range(9, 0, -1), Held(), watch=Found()) == []
     assert [chosen for chosen, _ in written[:5]] == [[1, 2], [3, 4], [5, 6], [7, 8], [9]]
     least_sure = [[1, 2], [3, 4], [5, 6]]
     assert written[5:] == [(chosen, ["a", "b"]) for chosen in [*least_sure, *least_sure]]
@@ -228,7 +231,7 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing(share: floa
             written.append(len(chosen))
             return ""
 
-    assert consolidate(range(1, 41), Stuck(), Joint(rounds=16, size=16)) == list(range(1, 41))
+    assert consolidate(range(1, 41), Stuck()) == list(range(1, 41))
     assert written == [16, 16, 8] * rounds
 
 

@@ -16,7 +16,7 @@ from more_cli.editors.more.sites import Sites
 from more_cli.ops.session import Session
 from support.helpers import Result, World, at_call, die, forks, in_child, line, run, tree
 
-JOINT = ("--set", "criterion=margin", "--set", "batch.rounds=40", "--set", "max_steps=2")
+JOINT = ("--set", "criterion=margin", "--set", "joint.rounds=40", "--set", "max_steps=2")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_later_batch_leaves_the_first_alone(world: World) -> None:
     assert [number for number, _ in world.entries()[-1]["looks"]] == [4, 5, 6]
 
 
-ONE_ROUND = ("--set", "criterion=margin", "--set", "batch.rounds=1", "--set", "rehearsal.size=2")
+ONE_ROUND = ("--set", "criterion=margin", "--set", "joint.rounds=1", "--set", "rehearsal.size=2")
 """After one round of joint writes no edit holds."""
 
 
@@ -108,7 +108,7 @@ def test_an_unfinished_batch_is_named(world: World) -> None:
 
 def test_edits_that_a_consolidation_corrects_are_learnt(world: World) -> None:
     alone = world.root / "alone.more"
-    settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "batch.rounds=40")
+    settings = ("--set", "criterion=margin", "--set", "max_steps=1", "--set", "joint.rounds=40")
     assert run("init", world.model, *settings, "--state", alone).code == 0
     assert world.edit("--state", alone).code == 3
     done = world.edit("--state", alone, "--consolidate", "all", "--json")

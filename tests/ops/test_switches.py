@@ -41,7 +41,6 @@ SWITCHED: dict[str, tuple[str, ...]] = {
     "targets tokenised alone": ("labels=alone",),
     "2 anchor keys in P after every edit": ("anchors.per_edit=2",),
     "seed 43 of the basis": ("seed=43",),
-    "seed 7 of rehearsal": ("rehearsal.seed=7",),
 }
 """What `status` says of settings."""
 MADE = {

@@ -64,6 +64,21 @@ def test_the_guard_of_older_recipes_is_read_as_shorter_steps() -> None:
     assert Recipe.model_validate({"guard": True, "halvings": 2}).halvings == 2
 
 
+def test_keys_of_older_recipes_that_became_constants_are_read_and_others_refused() -> None:
+    old = {
+        "batch": {"margin": 12.0, "rounds": 16, "size": 16},
+        "consolidation": {"margin": 4.0, "rounds": 6, "size": 16},
+        "rehearsal": {"size": 8, "cap": 6.0, "bonus": 1.0, "seed": 0},
+        "anchors": {"size": 8, "near": 8, "sweep": 32},
+    }
+    expected = {"joint": {"margin": 4.0, "rounds": 6}, "rehearsal": {"size": 8}, "anchors": {"size": 8}}
+    assert Recipe.model_validate(old) == Recipe.model_validate(expected)
+    with pytest.raises(ValueError, match=r"rehearsal\.cap"):
+        Recipe.model_validate({"rehearsal": {"cap": 3.0}})
+    with pytest.raises(ValueError, match="batch"):
+        Recipe.model_validate({"joint": {}, "batch": {"margin": 12.0}})
+
+
 def test_a_rank_reaches_a_share_of_a_site_s_inputs() -> None:
     recipe = Recipe(rank=512)
     assert [recipe.rank_at(width) for width in (11008, 384, 3)] == [512, 96, 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.helpers import Result, World, line, run
 
 SMALL = ("--set", "last=1", "--set", "max_steps=2")
-JOINT = (*SMALL, "--set", "criterion=margin", "--set", "batch.rounds=3")
+JOINT = (*SMALL, "--set", "criterion=margin", "--set", "joint.rounds=3")
 
 
 class Runs:

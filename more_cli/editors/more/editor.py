@@ -36,7 +36,6 @@ from more_cli.model.runtime import Runtime
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.files import recipe_of_edit
 from more_cli.recipe.schema import Recipe
-from more_cli.recipe.tables import Joint
 from more_cli.store.state import SiteRecord, State, StateMeta, empty_tensors, unedited_site
 
 
@@ -134,18 +133,18 @@ class MoreEditor(Editor):
 
     def consolidate(self, numbers: Iterable[int], context: EditContext) -> Consolidated:
         """Score past edits and write those that fail; see `joint.JointWrites.write_again`."""
-        joint = self._joint(list(numbers), (), context, self.recipe.consolidation)
+        joint = self._joint(list(numbers), (), context)
         failing, undone = joint.write_again()
         return replace(self._consolidated(failing, joint.passes), undone=undone)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `joint.JointWrites.write`."""
-        joint = self._joint(numbers, new, context, self.recipe.batch)
+        joint = self._joint(numbers, new, context)
         return self._consolidated(joint.write(), joint.passes)
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
-        joint, watched = self._joint(numbers, new, context, self.recipe.batch), self._watched
+        joint, watched = self._joint(numbers, new, context), self._watched
         failing, undone = joint.write_anew(self._start_over)
         if undone:
             self._watched = watched
@@ -161,10 +160,10 @@ class MoreEditor(Editor):
             self._watched = Watched(watched, self._directions(list(watched.values())))
         return self._watched
 
-    def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext, rules: Joint) -> JointWrites:
+    def _joint(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> JointWrites:
         self._drop_replaced(context)
         passes = self._passes(context)
-        return JointWrites(numbers, new, passes, rules, self._passes_of, self.progress, self._watched, self.unfinished)
+        return JointWrites(numbers, new, passes, self._passes_of, self.progress, self._watched, self.unfinished)
 
     def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
         drifts, tally = self._watched.drifts(passes) if self._watched else {}, passes.tally
@@ -185,7 +184,7 @@ class MoreEditor(Editor):
         says so, some anchors are watched and not held: no write trains on them, though P knows their keys.
         `directions` are those that the property gave for the same anchors before.
         """
-        held, watched = split(anchors, self.recipe.anchors.watched, self.recipe.rehearsal.seed)
+        held, watched = split(anchors, self.recipe.anchors.watched)
         if fresh:
             self.start_from(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
@@ -201,7 +200,7 @@ class MoreEditor(Editor):
         if self.recipe.anchors.keys:
             self._absorb(self._keys(anchors))
         new = dict(enumerate(anchors, start))
-        watched = set(watched_places(start + len(new), self.recipe.anchors.watched, self.recipe.rehearsal.seed))
+        watched = set(watched_places(start + len(new), self.recipe.anchors.watched))
         self._held |= {place: anchor for place, anchor in new.items() if place not in watched}
         if fresh := {place: anchor for place, anchor in new.items() if place in watched}:
             known = self._watched or Watched({}, torch.zeros(0))

@@ -19,12 +19,13 @@ from more_cli.editors.more.watch import Watch, Watched
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.past import LastScore, Past
 from more_cli.progress import Progress, no_progress
-from more_cli.recipe.tables import Joint
 
 FEW = 1 / 3
 """Largest share of a batch that is written one by one after the joint writes; if more is left, the joint writes are
 undone. On three small models a share of a quarter did no harm. Of corrections about new objects most are left, and
 fewer of them are learnt if the joint writes stay."""
+SIZE = 16
+"""Number of edits in one write."""
 SWEEP = 3
 """Rounds of joint writes after which all edits are scored, not only those that were written."""
 EARLY, MOST = 6, 0.9
@@ -49,13 +50,12 @@ def admit(request: EditRequest, passes: Passes) -> EditOutcome:
 def consolidate(
     numbers: Iterable[int],
     passes: Passes,
-    rules: Joint,
     scores: Mapping[int, EditScore] | None = None,
     watch: Watch | None = None,
     progress: Progress = no_progress,
     unfinished: Unfinished = NOWHERE,
 ) -> list[int]:
-    """Write these edits together where they fail, round by round, until all hold by the margin of `rules`.
+    """Write these edits together where they fail, round by round, until all hold by the margin of joint writing.
 
     A round writes the edits that failed when each was scored last: its own write scores it, and every `SWEEP` rounds,
     or when none seems to fail, all are scored. O(T), meant for the end of a stream. It gives up early where nearly all
@@ -64,8 +64,9 @@ def consolidate(
     after the last. `scores` are those of the model as it is, if they are known. It goes on where an `unfinished` one
     ended. Returns the edits that do not hold by the margin of a single edit.
     """
+    rules = passes.recipe.joint
     numbers, passes.margin = list(numbers), rules.margin
-    least = MOST * len(numbers) if len(numbers) > rules.size else len(numbers)
+    least = MOST * len(numbers) if len(numbers) > SIZE else len(numbers)
     early = EARLY / passes.attempt.max_step
     edits = _Standing(numbers, passes, watch)
     first = edits.resume(unfinished)
@@ -79,11 +80,11 @@ def consolidate(
             failing = edits.failing()
             if (not edits.harmed and (mending or not failing)) or (round == early and len(failing) > least):
                 break
-            edits.left = edits.least_sure()[: SWEEP * rules.size] if mending or not failing else failing
+            edits.left = edits.least_sure()[: SWEEP * SIZE] if mending or not failing else failing
         while edits.left:
             unfinished.keep(passes, partial(edits.kept, round))
             progress(len(numbers) - len(edits.left), len(numbers), f"writing edits together, round {round + 1}")
-            edits.write_next(rules.size)
+            edits.write_next(SIZE)
     passes.margin = passes.recipe.margin
     passes.scores = edits.scores if edits.current else passes.score(numbers)
     return passes.failing()
@@ -170,7 +171,6 @@ class JointWrites:
     new: Sequence[int]
     """Those of them that were only admitted: P does not know their keys yet."""
     passes: Passes
-    rules: Joint
     passes_of: Callable[[EditRequest, EditContext], Passes]
     """Returns the passes of one edit."""
     progress: Progress
@@ -248,7 +248,7 @@ class JointWrites:
             self.rounds = kept.failing, kept.harmed
             return self.rounds
         watch = Watch(watched, passes, list(watched.anchors), joint=True) if watched else None
-        failing = consolidate(self.numbers, passes, self.rules, scores, watch, self.progress, self.unfinished)
+        failing = consolidate(self.numbers, passes, scores, watch, self.progress, self.unfinished)
         self.rounds = failing, watch is not None and watch.harm()
         return self.rounds
 

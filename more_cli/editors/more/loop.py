@@ -101,7 +101,7 @@ def _rehearsed(passes: Passes, chosen: Iterable[int] = ()) -> list[int]:
     if rehearsal.size == 0 or pass_ >= rehearsal.draws:
         return []
     past = context.past.updated(passes.tally.margins, context.number)
-    return draw(past, context.number, pass_, rehearsal, taken=set(chosen))
+    return draw(past, context.number, pass_, rehearsal.size, taken=set(chosen))
 
 
 def _explained(passes: Passes, first: EditScore, last: EditScore, stopped: str) -> str:

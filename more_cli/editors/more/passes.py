@@ -241,7 +241,7 @@ class Passes:
         if self.one_pass:
             tally.cost += 2 / 3  # the forward pass was made and counted by `score`
             return runtime.backward(self.scored.nll(self.handicap).mean())
-        key = self.recipe.rehearsal.seed, self.context.number, tally.writes
+        key = self.context.number, tally.writes
         anchors = [*self.attempt.harmed, *draw_anchors(self.anchors, self.recipe.anchors.size, *key)]
         self.last.drifts = {}
         edits = [self._encoded(number) for number in chosen]

@@ -9,37 +9,41 @@ import numpy as np
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditRequest
-from more_cli.editors.draws import noise, pick
+from more_cli.editors.draws import SEED, noise, pick
 from more_cli.editors.past import Past
 from more_cli.errors import DataError, StateError
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
-from more_cli.recipe.tables import Rehearsal
 
 CACHE_BYTES = 256 << 20
 """Largest number of bytes of past edits that are kept as tokens and pixels."""
+CAP = 6.0
+"""Logits: past edits with at least this margin are drawn as if all were equally sure."""
+BONUS = 1.0
+"""Logits by which a past edit counts as less sure for every round since it was last scored. In one round as many past
+edits are drawn as there are."""
 
 
-def draw(past: Past, now: int, turn: int, settings: Rehearsal, taken: Collection[int] = ()) -> list[int]:
-    """Return the numbers of the `settings.size` past edits most at risk of being forgotten, the least sure first.
+def draw(past: Past, now: int, turn: int, size: int, taken: Collection[int] = ()) -> list[int]:
+    """Return the numbers of the `size` past edits most at risk of being forgotten, the least sure first.
 
-    Risk is the last known margin, at most `cap`, minus `bonus` for every round (an edit's share of all draws) since
-    the edit was last scored, plus noise in [0, 1) that depends on seed, edit and draw only, so a replay draws the
-    same. `now` is the number of the new edit, `turn` counts its draws; edits in `taken` are left out.
+    Risk is the last known margin, at most `CAP`, minus `BONUS` for every round (an edit's share of all draws) since
+    the edit was last scored, plus noise in [0, 1) that depends on edit and draw only, so a replay draws the same.
+    `now` is the number of the new edit, `turn` counts its draws; edits in `taken` are left out.
     """
     past = past.without(taken)
-    if not past or settings.size == 0:
+    if not past or size == 0:
         return []
-    rounds = (now - past.at) * settings.size / len(past)
-    risk = np.minimum(past.margins, settings.cap) - settings.bonus * rounds
-    risk = risk + noise((settings.seed, now, turn), len(past))
-    chosen: list[int] = past.numbers[np.argsort(risk, kind="stable")[: settings.size]].tolist()
+    rounds = (now - past.at) * size / len(past)
+    risk = np.minimum(past.margins, CAP) - BONUS * rounds
+    risk = risk + noise((SEED, now, turn), len(past))
+    chosen: list[int] = past.numbers[np.argsort(risk, kind="stable")[:size]].tolist()
     return chosen
 
 
 def draw_anchors(anchors: Sequence[Anchor], size: int, *key: int) -> list[Anchor]:
     """Return `size` random anchors, all if there are fewer; the same key gives the same anchors."""
-    return [anchors[i] for i in pick(len(anchors), size, *key)]
+    return [anchors[i] for i in pick(len(anchors), size, SEED, *key)]
 
 
 class EncodedEdits:

@@ -17,13 +17,17 @@ from more_cli.text import counted, shorten
 
 TOLERANCE = 0.1
 """Share of the budget by which an edit may move an anchor that was beyond the budget before."""
+NEAR = 8
+"""Number of watched anchors that are scored after an edit: those whose keys are most like the edit's."""
+SWEEP = 32
+"""Number of edits after which all watched anchors are scored."""
 NAMED = 2
 """Largest number of anchors that a refusal names."""
 
 
-def split(anchors: Sequence[Anchor], every: int, seed: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
+def split(anchors: Sequence[Anchor], every: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
     """Return the held and the watched anchors by place; one of `every` in a row is watched, drawn at random."""
-    watched = watched_places(len(anchors), every, seed)
+    watched = watched_places(len(anchors), every)
     held = [place for place in range(len(anchors)) if place not in watched]
     return {place: anchors[place] for place in held}, {place: anchors[place] for place in watched}
 
@@ -94,11 +98,10 @@ class Watch:
 
     @classmethod
     def over(cls, watched: Watched, passes: Passes, keys: Mapping[str, Tensor]) -> Self:
-        """Return the watch over an edit with these keys: the nearest anchors or, every `sweep` edits, all."""
-        rules = passes.recipe.anchors
-        if passes.context.number % rules.sweep == 0:
+        """Return the watch over an edit with these keys: the nearest anchors or, every `SWEEP` edits, all."""
+        if passes.context.number % SWEEP == 0:
             return cls(watched, passes, list(watched.anchors))
-        return cls(watched, passes, watched.nearest(direction(keys, passes.model.sites), rules.near))
+        return cls(watched, passes, watched.nearest(direction(keys, passes.model.sites), NEAR))
 
     @property
     def drifts(self) -> dict[int, float]:

@@ -5,9 +5,9 @@ import pytest
 from more_cli.editors.base import EditRequest
 from more_cli.editors.draws import pick
 from more_cli.editors.memory import Memory
+from more_cli.editors.more import rehearsal
 from more_cli.editors.more.rehearsal import draw
 from more_cli.editors.past import LastScore, Past
-from more_cli.recipe.tables import Rehearsal
 
 
 def past(margins: dict[int, float], at: int = 90) -> Past:
@@ -16,36 +16,37 @@ def past(margins: dict[int, float], at: int = 90) -> Past:
 
 def test_the_least_sure_come_first() -> None:
     """Noise is below 1, so margins further apart than that decide alone."""
-    margins = {number: float(number) for number in range(1, 50, 2)}
+    margins = {number: float(number) for number in range(-50, 0, 2)}
     for now in range(91, 99):
-        chosen = draw(past(margins), now, 0, Rehearsal(size=3, cap=60.0))
-        assert set(chosen[:3]) == {1, 3, 5}
+        chosen = draw(past(margins), now, 0, 3)
+        assert set(chosen) == {-50, -48, -46}
 
 
-def test_beyond_the_cap_all_are_equally_sure() -> None:
+def test_beyond_the_cap_all_are_equally_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "BONUS", 0.0)
     margins = {number: 7.0 + number for number in range(40)}
-    seen = {number for now in range(91, 191) for number in draw(past(margins), now, 0, Rehearsal(size=2, bonus=0.0))}
+    seen = {number for now in range(91, 191) for number in draw(past(margins), now, 0, 2)}
     assert len(seen) > 30
 
 
-def test_an_edit_that_was_not_scored_for_long_comes_first() -> None:
+def test_an_edit_that_was_not_scored_for_long_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     edits = Past.of({**past({number: 2.0 for number in range(1, 40)}, at=100), 40: LastScore(5.5, 1)})
-    assert draw(edits, 101, 0, Rehearsal(size=4))[0] == 40
-    assert 40 not in draw(edits, 101, 0, Rehearsal(size=4, bonus=0.0))
+    assert draw(edits, 101, 0, 4)[0] == 40
+    monkeypatch.setattr(rehearsal, "BONUS", 0.0)
+    assert 40 not in draw(edits, 101, 0, 4)
 
 
 def test_draws_depend_on_their_key_alone() -> None:
     edits = past({number: 9.0 for number in range(100)})
-    chosen = draw(edits, 5, 1, Rehearsal(size=8, seed=3))
-    assert chosen == draw(Past.of(dict(edits)), 5, 1, Rehearsal(size=8, seed=3))
-    others = [draw(edits, *key, Rehearsal(size=8, seed=seed)) for key, seed in (((6, 1), 3), ((5, 2), 3), ((5, 1), 4))]
-    assert all(chosen != other for other in others)
+    chosen = draw(edits, 5, 1, 8)
+    assert chosen == draw(Past.of(dict(edits)), 5, 1, 8)
+    assert all(chosen != draw(edits, *key, 8) for key in ((6, 1), (5, 2)))
 
 
 def test_what_is_taken_or_absent_is_not_drawn() -> None:
-    assert draw(Past.of({}), 1, 0, Rehearsal(size=8)) == []
-    assert draw(past({1: 0.0, 2: 0.0}), 3, 0, Rehearsal(size=0)) == []
-    assert draw(past({1: -9.0, 2: 0.0}), 3, 0, Rehearsal(size=8), taken=[1]) == [2]
+    assert draw(Past.of({}), 1, 0, 8) == []
+    assert draw(past({1: 0.0, 2: 0.0}), 3, 0, 0) == []
+    assert draw(past({1: -9.0, 2: 0.0}), 3, 0, 8, taken=[1]) == [2]
 
 
 def test_pick_is_without_repetition() -> None:

@@ -7,6 +7,7 @@ import torch
 
 from more_cli.editors.anchors import Anchor, drift, make_anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
+from more_cli.editors.more import watch
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.editors.more.watch import Watched, split
 from more_cli.model.batches import Query
@@ -19,7 +20,7 @@ QUESTION = "what is in the image ?"
 
 def recipe(**anchors) -> Recipe:
     values = {"max_write": 1.0, "max_steps": 8, "criterion": "margin"}
-    return Recipe.model_validate(values | {"anchors": {"size": 4, "watched": 2, "near": 4} | anchors})
+    return Recipe.model_validate(values | {"anchors": {"size": 4, "watched": 2} | anchors})
 
 
 def asked(runtime: Runtime, folder: Path) -> list[Anchor]:
@@ -40,15 +41,14 @@ def edited(runtime: Runtime, sites, folder: Path, **anchors) -> tuple[MoreEditor
 
 
 def test_one_anchor_of_each_block_is_watched_and_more_anchors_change_nothing() -> None:
-    anchors = [object() for _ in range(26)]
-    held, watched = split(anchors, 4, seed=3)
+    anchors = [object() for _ in range(24)]
+    held, watched = split(anchors, 4)
     assert len(watched) == 6
     assert [place // 4 for place in watched] == list(range(6))
     assert held == {place: anchor for place, anchor in enumerate(anchors) if place not in watched}
-    _, more = split([*anchors, *(object() for _ in range(30))], 4, seed=3)
+    _, more = split([*anchors, *(object() for _ in range(30))], 4)
     assert {place: more[place] for place in watched} == watched
-    assert split(anchors, 0, seed=3) == (dict(enumerate(anchors)), {})
-    assert split(anchors, 4, seed=4)[1].keys() != watched.keys()
+    assert split(anchors, 0) == (dict(enumerate(anchors)), {})
 
 
 def test_the_nearest_are_those_with_the_most_similar_keys() -> None:
@@ -64,7 +64,7 @@ def test_watched_anchors_take_no_part_in_writes(runtime, sites, tmp_path) -> Non
         editor = MoreEditor.fresh(recipe(keys=True, watched=watched, max_drift=100.0), sites)
         with editor.attach(runtime):
             everything = asked(runtime, tmp_path)
-            held, _ = split(everything, 2, editor.recipe.rehearsal.seed)
+            held, _ = split(everything, 2)
             editor.start_from(everything)
             editor.hold(everything if watched else list(held.values()))
             editor.edit(edit, EditContext())
@@ -74,9 +74,9 @@ def test_watched_anchors_take_no_part_in_writes(runtime, sites, tmp_path) -> Non
 
 
 def test_an_edit_within_the_budget_reports_the_drift_that_it_left(runtime, sites, tmp_path) -> None:
-    editor, outcome, moved = edited(runtime, sites, tmp_path, max_drift=100.0)
+    _, outcome, moved = edited(runtime, sites, tmp_path, max_drift=100.0)
     assert outcome.status == "learnt"
-    _, watched = split(moved, 2, editor.recipe.rehearsal.seed)
+    _, watched = split(moved, 2)
     assert outcome.drifts.keys() == watched.keys()
     for place, value in outcome.drifts.items():
         assert value == pytest.approx(moved[place], rel=0.02, abs=1e-4)
@@ -106,10 +106,12 @@ def test_an_edit_is_written_again_with_the_anchors_it_moved(runtime, sites, tmp_
     assert again.passes > free.passes, "both tries are counted"
 
 
-def test_every_so_many_edits_all_watched_anchors_are_looked_at(runtime, sites, tmp_path) -> None:
+def test_every_so_many_edits_all_watched_anchors_are_looked_at(runtime, sites, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "NEAR", 1)
+    monkeypatch.setattr(watch, "SWEEP", 2)
     values = {}
     for number in (1, 2):
-        editor = MoreEditor.fresh(recipe(near=1, sweep=2, max_drift=100.0), sites)
+        editor = MoreEditor.fresh(recipe(max_drift=100.0), sites)
         edit = EditRequest("e", Query((picture(tmp_path, "red"),), QUESTION), "a dog")
         with editor.attach(runtime):
             editor.hold(asked(runtime, tmp_path), fresh=True)
