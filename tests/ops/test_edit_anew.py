@@ -199,7 +199,7 @@ def test_an_anchor_that_joint_writing_harms_takes_part_in_the_writes_that_follow
             learnt.update(chosen)
             return ""
 
-    assert consolidate(range(9, 0, -1), Held(), watch=Found()) == []
+    assert consolidate(range(9, 0, -1), Held(), watch=Found()) == ([], False)
     assert [chosen for chosen, _ in written[:5]] == [[1, 2], [3, 4], [5, 6], [7, 8], [9]]
     least_sure = [[1, 2], [3, 4], [5, 6]]
     assert written[5:] == [(chosen, ["a", "b"]) for chosen in [*least_sure, *least_sure]]
@@ -231,7 +231,7 @@ def test_joint_writing_gives_up_where_nearly_all_edits_go_on_failing(share: floa
             written.append(len(chosen))
             return ""
 
-    assert consolidate(range(1, 41), Stuck()) == list(range(1, 41))
+    assert consolidate(range(1, 41), Stuck()) == (list(range(1, 41)), False)
     assert written == [16, 16, 8] * rounds
 
 

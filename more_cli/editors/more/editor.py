@@ -135,12 +135,12 @@ class MoreEditor(Editor):
         """Score past edits and write those that fail; see `joint.JointWrites.write_again`."""
         joint = self._joint(list(numbers), (), context)
         failing, undone = joint.write_again()
-        return replace(self._consolidated(failing, joint.passes), undone=undone)
+        return replace(self._consolidated(failing, joint), undone=undone)
 
     def write_batch(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Write past edits, of which the `new` ones were only admitted; see `joint.JointWrites.write`."""
         joint = self._joint(numbers, new, context)
-        return self._consolidated(joint.write(), joint.passes)
+        return self._consolidated(joint.write(), joint)
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
@@ -148,7 +148,7 @@ class MoreEditor(Editor):
         failing, undone = joint.write_anew(self._start_over)
         if undone:
             self._watched = watched
-        return replace(self._consolidated(failing, joint.passes), undone=undone)
+        return replace(self._consolidated(failing, joint), undone=undone)
 
     def _start_over(self) -> Watched | None:
         """Leave only the anchors' keys in P, at the largest ranks of the recipe, and return the watched anchors."""
@@ -165,8 +165,10 @@ class MoreEditor(Editor):
         passes = self._passes(context)
         return JointWrites(numbers, new, passes, self._passes_of, self.progress, self._watched, self.unfinished)
 
-    def _consolidated(self, failing: list[int], passes: Passes) -> Consolidated:
-        drifts, tally = self._watched.drifts(passes) if self._watched else {}, passes.tally
+    def _consolidated(self, failing: list[int], joint: JointWrites) -> Consolidated:
+        drifts, tally = joint.drifts, joint.passes.tally
+        if self._watched and not drifts:
+            drifts = self._watched.drifts(joint.passes)
         margins = {number: round(margin, 3) for number, margin in tally.margins.items()}
         return Consolidated(failing, margins, drifts, tally.writes, round(tally.cost, 2))
 

@@ -54,7 +54,7 @@ def consolidate(
     watch: Watch | None = None,
     progress: Progress = no_progress,
     unfinished: Unfinished = NOWHERE,
-) -> list[int]:
+) -> tuple[list[int], bool]:
     """Write these edits together where they fail, round by round, until all hold by the margin of joint writing.
 
     A round writes the edits that failed when each was scored last: its own write scores it, and every `SWEEP` rounds,
@@ -62,7 +62,7 @@ def consolidate(
     edits go on failing. An anchor that `watch` finds moved too far takes part in every write from then on. Where one is
     too far still, the least sure edits are written with it: in rounds in which none fails, and in up to `SWEEP` rounds
     after the last. `scores` are those of the model as it is, if they are known. It goes on where an `unfinished` one
-    ended. Returns the edits that do not hold by the margin of a single edit.
+    ended. Returns the edits that do not hold by the margin of a single edit, and whether an anchor is too far.
     """
     rules = passes.recipe.joint
     numbers, passes.margin = list(numbers), rules.margin
@@ -86,8 +86,9 @@ def consolidate(
             progress(len(numbers) - len(edits.left), len(numbers), f"writing edits together, round {round + 1}")
             edits.write_next(SIZE)
     passes.margin = passes.recipe.margin
-    passes.scores = edits.scores if edits.current else passes.score(numbers)
-    return passes.failing()
+    edits.score_all()
+    passes.scores = edits.scores
+    return passes.failing(), edits.harmed
 
 
 @dataclass
@@ -146,6 +147,7 @@ class _Standing:
             harmed=self.harmed,
             left=self.left,
             trained_on=[places[id(anchor)] for anchor in passes.attempt.harmed],
+            before=self.watch.before if self.watch else {},
             next_step=passes.attempt.next_step,
             last=list(passes.last.edits),
             slopes={name: step.slope for name, step in passes.last.steps.items()},
@@ -159,6 +161,7 @@ class _Standing:
         self.scores, self.current, self.harmed = kept.edit_scores(), kept.current, kept.harmed
         self.left = kept.left
         if self.watch:
+            self.watch.before = kept.before
             self.passes.attempt.train_on(self.watch.watched.anchors[place] for place in kept.trained_on)
         return kept.round
 
@@ -179,6 +182,8 @@ class JointWrites:
     """Where what was written so far is kept."""
     rounds: tuple[list[int], bool] = field(init=False)
     """What did not hold after the joint writes, and whether a watched anchor was too far."""
+    drifts: dict[int, float] = field(init=False, default_factory=dict)
+    """How far each watched anchor has moved, nats per token, by place; empty where that was not scored at the end."""
 
     def write(self) -> list[int]:
         """Write the edits together, and return those that do not hold.
@@ -197,7 +202,7 @@ class JointWrites:
         if known:
             past = past.updated(passes.tally.margins, left[0])
         else:
-            passes.model.sites.restore(start)
+            self._undo(start)
             left = list(new)
         return self._one_by_one(left, past, known=known)
 
@@ -209,7 +214,7 @@ class JointWrites:
         start = self.passes.model.sites.snapshot()
         failing, harmed = self._together(start)
         if harmed:
-            self.passes.model.sites.restore(start)
+            self._undo(start)
             failing = self._failing()
         return failing, HARM if harmed else ""
 
@@ -233,7 +238,7 @@ class JointWrites:
             failing = self._one_by_one(failing, past, known=True)
         undone = HARM if harmed else TOO_FEW if self._wrong() > failed else ""
         if undone:
-            passes.model.sites.restore(written)
+            self._undo(written)
             failing = self._failing()
         return failing, undone
 
@@ -248,9 +253,13 @@ class JointWrites:
             self.rounds = kept.failing, kept.harmed
             return self.rounds
         watch = Watch(watched, passes, list(watched.anchors), joint=True) if watched else None
-        failing = consolidate(self.numbers, passes, scores, watch, self.progress, self.unfinished)
-        self.rounds = failing, watch is not None and watch.harm()
+        self.rounds = consolidate(self.numbers, passes, scores, watch, self.progress, self.unfinished)
+        self.drifts = watch.drifts if watch else {}
         return self.rounds
+
+    def _undo(self, start: Snapshot) -> None:
+        self.passes.model.sites.restore(start)
+        self.drifts = {}
 
     def _absorb_new(self) -> dict[int, EditScore]:
         """Let P absorb the keys of the new edits, and return their scores."""
@@ -264,6 +273,7 @@ class JointWrites:
     def _one_by_one(self, left: Sequence[int], past: Past, *, known: bool) -> list[int]:
         """Write the edits that are `left` one by one, and return which of all edits do not hold."""
         context, memory, first = self.passes.context, dict(past.without(left)), 0
+        self.drifts = {}
         if kept := self.unfinished.resume(KeptRest, self.passes):
             memory, first = kept.memory, kept.done
         for done, number in enumerate(left[first:], first):

@@ -60,6 +60,8 @@ class KeptRounds(Kept):
     """Edits that the round has still to write."""
     trained_on: list[int]
     """Places of the watched anchors that take part in every write, in order."""
+    before: dict[int, float]
+    """How far watched anchors had moved before the first round, by place."""
     next_step: float
     last: list[int]
     """Edits of the last write."""

@@ -93,6 +93,8 @@ class Watch:
     """Whether many edits were written: then as many anchors may be beyond the budget as were before them."""
     moved: dict[int, Moved] = field(default_factory=dict)
     """How far they have moved after the edit, by place."""
+    before: dict[int, float] = field(default_factory=dict)
+    """How far they had moved before the edit, nats per token, by place; only of those for which it was asked."""
     harmed: list[Moved] = field(default_factory=list)
     """Those that the edit moved beyond the budget, the farthest first."""
 
@@ -115,13 +117,20 @@ class Watch:
         budget, self.harmed = self.passes.recipe.anchors.max_drift, []
         self.moved = self.watched.moved(self.passes, self.places)
         over = [place for place, moved in self.moved.items() if moved.drift > budget]
-        with self.passes.before_edit():
-            before = self.watched.moved(self.passes, self.places if self.joint else over)
-        by_edit = [place for place in over if self.moved[place].drift > before[place].drift + TOLERANCE * budget]
-        if self.joint and len(over) <= sum(moved.drift > budget for moved in before.values()):
+        before = self._before(self.places if self.joint else over)
+        by_edit = [place for place in over if self.moved[place].drift > before[place] + TOLERANCE * budget]
+        if self.joint and len(over) <= sum(drift > budget for drift in before.values()):
             return False
         self.harmed = sorted((self.moved[place] for place in by_edit), key=lambda moved: -moved.drift)
         return bool(by_edit)
+
+    def _before(self, places: Sequence[int]) -> dict[int, float]:
+        """Return how far the anchors at these places had moved before the edit, by place; each is scored once."""
+        if unknown := [place for place in places if place not in self.before]:
+            with self.passes.before_edit():
+                moved = self.watched.moved(self.passes, unknown)
+            self.before |= {place: one.drift for place, one in moved.items()}
+        return {place: self.before[place] for place in places}
 
     def sentence(self) -> str:
         """Return which answers the edit would have changed, and how."""
