@@ -158,7 +158,8 @@ class _Standing:
         self.scores, self.current, self.harmed = kept.edit_scores(), kept.current, kept.harmed
         self.left = kept.left
         if self.watch:
-            self.passes.attempt.train_on(self.watch.watched.anchors[place] for place in kept.trained_on)
+            anchors = self.watch.watched.anchors
+            self.passes.attempt.train_on(anchors[place] for place in kept.trained_on if place in anchors)
         return kept.round
 
 
