@@ -295,10 +295,19 @@ def write_new(path: Path, data: bytes) -> None:
     """
     scratch = path.with_name(".part")
     with disk_errors(path):
-        with open(scratch, "wb") as file:
-            _write_all(file.fileno(), data)
-            _fsync(file.fileno())
+        write_synced(scratch, data)
         _rename(scratch, path)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait until its bytes are on disk.
+
+    Raises:
+        OSError: the system's error (see `disk_errors`).
+    """
+    with open(path, "wb") as file:
+        _write_all(file.fileno(), data)
+        _fsync(file.fileno())
 
 
 def move(path: Path, new: Path) -> None:

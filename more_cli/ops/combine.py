@@ -21,7 +21,7 @@ from more_cli.ops.assembly import AssemblyReport, Plan, Step, assemble, steps_of
 from more_cli.ops.base import open_base
 from more_cli.ops.drafts import Work
 from more_cli.ops.session import Try, require_outside
-from more_cli.ops.shared import SourceState, Union, open_sources, require_same_setup, union
+from more_cli.ops.shared import Holding, SourceState, Union, open_sources, require_same_setup, union
 from more_cli.options import CombineOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import Entry
@@ -148,24 +148,30 @@ def _is_step(line: Entry, step: Step, source: SourceState) -> bool:
 
 
 def _is_there(target: Target, plan: Plan) -> bool:
-    """Return whether the new state exists already, with exactly these edits.
+    """Return whether the new state exists already, with exactly these edits, and with the same of two rivals later.
 
     Raises:
-        UsageError: it exists with others, or is one of those that are combined.
+        UsageError: it exists and is another, or is one of those that are combined.
     """
     if any(target.sidecar.resolve() == source.path.resolve() for source in plan.sources):
         raise UsageError(f"`{target.sidecar}` is one of the states that are combined", "name a new file with -o")
     if not target.sidecar.exists():
         return False
     there = SourceState(target.sidecar, 0)
-    held = [(edit.id, edit.content) for edit in there.holdings.values() if edit.in_force]
-    if sorted(held) != sorted((edit.id, edit.content) for edit in plan.union.edits):
-        raise UsageError(f"`{target.sidecar}` already exists, with other edits", "name a new file with -o")
+    held, wanted = _by_subject(union([there]).edits), _by_subject(plan.union.edits)
+    if held != wanted:
+        what = "these edits in another order" if sorted(held) == sorted(wanted) else "other edits"
+        raise UsageError(f"`{target.sidecar}` already exists, with {what}", "name a new file with -o")
     made, asked = (there.meta.base, there.meta.recipe), (plan.start.meta.base, plan.start.meta.recipe)
     if made != asked or _added(there) != _added(*plan.sources):
         what = f"`{target.sidecar}` already exists, with another base, recipe or set of anchors"
         raise UsageError(what, "name a new file with -o")
     return True
+
+
+def _by_subject(edits: Sequence[Holding]) -> list[tuple[str, str]]:
+    """Return ids and contents by what the edits are about, those about the same in order of time: the last counts."""
+    return [(edit.id, edit.content) for edit in sorted(edits, key=lambda edit: edit.subject)]
 
 
 def _added(*sources: SourceState) -> frozenset[tuple[str, str]]:

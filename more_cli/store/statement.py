@@ -7,13 +7,14 @@ the ledger's head. It has no time and no path, so the same state gives the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from more_cli.errors import StateError
-from more_cli.files import disk_errors, sync_folder, write_new
+from more_cli.files import disk_errors, replacing, sync_folder, write_synced
 from more_cli.store.entry import Count, Sha256, Strict
 from more_cli.text import canonical_json, is_utf8
 
@@ -153,9 +154,17 @@ def remove_signed(folder: Path) -> None:
 
 
 def write_signed(folder: Path, signed: Signed) -> None:
-    """Put a statement and its signature into a folder; a crash leaves no signature, never an old one."""
+    """Put a statement and its signature into a folder, in place of what is there once both are on disk.
+
+    A crash between the two leaves no signature, never an old one beside a new statement.
+    """
+    if any((folder / name).is_symlink() for name in (NAME, SIGNATURE)):  # `replacing` would write to what it names
+        with disk_errors(folder):
+            remove_signed(folder)
+    new = partial(replacing, durable=False)  # both are, once they are written
+    with new(folder / SIGNATURE) as signature, new(folder / NAME) as statement, disk_errors(folder):
+        write_synced(statement, signed.statement)
+        write_synced(signature, signed.signature)
+        (folder / SIGNATURE).unlink(missing_ok=True)
     with disk_errors(folder):
-        remove_signed(folder)
-        write_new(folder / NAME, signed.statement)
-        write_new(folder / SIGNATURE, signed.signature)
         sync_folder(folder)

@@ -15,7 +15,8 @@ from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.model.machine import Machine
 from more_cli.options import RecipeOptions, given, option
-from more_cli.store.target import locate
+from more_cli.store.project import settings_for
+from more_cli.store.target import Target, locate
 from more_cli.text import counted
 from more_lab.cli import suite_options as suites
 
@@ -78,9 +79,7 @@ def bench(
         raise UsageError(f"`--seed` draws random edits, and `{edits}` was given", "leave one of the two out")
     if timed.plot is not None:
         check_plot(timed.plot)
-    target = locate(model, state)
-    if state is not None:
-        target.require_state()
+    target = _located(model, state, new=chosen != RecipeOptions() or timed.anchors is not None)
     offered, limit = None, timed.limit
     if edits is None and timed.anchors is None:
         edits, offered, limit = samples_for(
@@ -106,6 +105,22 @@ def bench(
     _show(output, report)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _located(model: Path, state: Path | None, *, new: bool) -> Target:
+    """Return the checkpoint and its state; one that is named, in `more.toml` too if no `new` one is made, is there.
+
+    Raises:
+        StateError: it is not.
+    """
+    from more_cli.store.state import load_meta
+
+    target = locate(model, state)
+    if state is not None:
+        target.require_state()
+    elif "state" in settings_for(model) and not new:
+        load_meta(target.sidecar)
+    return target
 
 
 def _show(output: Output, report: BenchReport) -> None:

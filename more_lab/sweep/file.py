@@ -29,6 +29,8 @@ MAX_BYTES = 1 << 20
 MAX_TRIALS = 100_000
 _TYPED = re.compile(r"--set ('[^']*'|[^\s;,]+)")
 """A setting in a hint, as it is typed."""
+_NAMED = re.compile("`([^`]+)`")
+"""A name or a value in a message."""
 _PAGE = "docs/research/sweeps.md lists all keys"
 Count = Annotated[int, Field(ge=0)]
 Then = Literal["merge", "export", "none"]
@@ -149,6 +151,8 @@ class SweepFile:
     table: Grid | Fleet
     settings: Mapping[str, tuple[Any, ...]]
     """Values by setting; `EDITOR:KEY` changes this editor alone."""
+    text: str
+    """All of it."""
 
     def beside(self, name: str, model: str = "") -> Path:
         """Return a path that the file names; `{model}` in it stands for the last part of the model's name."""
@@ -176,9 +180,21 @@ class SweepFile:
         return str(self.beside(name)) if name.endswith(".toml") else name
 
     def blamed(self, error: UsageError) -> UsageError:
-        """Return an error of a setting as one of this file: it shows TOML where the error has options to type."""
+        """Return an error of a setting as one of this file: with its line, and TOML in place of options to type."""
         shown = _TYPED.sub(lambda found: self._spelled(found[1].strip("'")), error.hint)
-        return UsageError(f"{self.path}: {error.message.replace('`--set ', '`')}", shown)
+        problems = error.message.replace("`--set ", "`").split("\nerror: ")
+        return UsageError("\nerror: ".join(f"{self._place(problem)}: {problem}" for problem in problems), shown)
+
+    def _place(self, problem: str) -> str:
+        """Return file and line of a problem: where a name in it is set or, if none is, where one stands in quotes."""
+        words = [word.partition("=")[0].strip() for word in _NAMED.findall(problem)]
+        names = "|".join(re.escape(name) for word in words if (name := word.rpartition(".")[2]))
+        lines = dict(enumerate(self.text.split("\n"), 1))
+        for pattern in (rf"""(?<![\w-])({names})["']?\s*=""", rf"""["']({names})["']"""):
+            found = [at for at, line in lines.items() if re.search(pattern, line) and not line.lstrip().startswith("#")]
+            if names and found:  # a setting of two editors: the line that has its value too
+                return f"{self.path}:{max(found, key=lambda at: sum(word in lines[at] for word in words))}"
+        return str(self.path)
 
     def _spelled(self, setting: str) -> str:
         """Return a setting as `[settings]` takes it, if it is there, else as `changes` or a fleet does."""
@@ -223,10 +239,10 @@ def read_sweep(path: Path) -> SweepFile:
     except ValueError as error:
         raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/research/sweeps.md") from None
     if "fleet" in values:
-        return SweepFile(path, _fleet(source, values), {})
+        return SweepFile(path, _fleet(source, values), {}, source.text)
     settings = values.pop("settings", {})
     grid = _checked(Grid, values, source.at)
-    found = SweepFile(path, grid, dict(_settings(source, settings, grid)))
+    found = SweepFile(path, grid, dict(_settings(source, settings, grid)), source.text)
     _check_names(source, grid)
     _check_once(path, found)
     if sum(1 for _, _ in zip(found.combinations(), range(MAX_TRIALS + 1), strict=False)) > MAX_TRIALS:

@@ -168,6 +168,24 @@ def test_with_theirs_the_later_one_counts_whichever_state_has_it(runs: Runs, wor
     edit(world, "once", [0, 1], *QUICK)
     edit(world, "once", [0], id="x1", target="z")
     assert_same_state(state(world, "all"), state(world, "once"))
+    again = combine(world, "ab", "--theirs", "--json")
+    assert (again.code, again.json["existed"]) == (3, True)
+
+
+def test_a_state_in_which_the_earlier_of_two_rivals_counts_is_another(world: World) -> None:
+    edit(world, "a", [0, 1], *QUICK)
+    edit(world, "b", [0], *QUICK, id="x1", target="z")
+    edit(world, "all", [0], *QUICK, id="x1", target="z")
+    edit(world, "all", [1, 0])
+    before = state(world, "all").read_bytes()
+    refused = combine(world, "ab", "--theirs")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"error: `{state(world, 'all')}` already exists, with these edits in another order\nhint: " in refused.err
+    assert state(world, "all").read_bytes() == before
+    edit(world, "other", [1], *QUICK)
+    edit(world, "other", [0])
+    edit(world, "other", [0], id="x1", target="z")
+    assert combine(world, "ab", "--theirs", "--json", out="other").json["existed"], "other questions in any order"
 
 
 def test_a_correction_of_a_common_edit_is_no_contradiction(world: World) -> None:
@@ -411,7 +429,8 @@ def test_what_was_decided_by_applying_it_again_stays(world: World) -> None:
     edit(world, "a", [0], "--reapply")
     assert statuses(world, "a") == {"e1": "learnt", "other": "superseded"}
     edit(world, "b", [3], *CALM)
-    assert combine(world, "ab").code == 0
+    for _ in range(2):
+        assert combine(world, "ab").code == 0, "the second time it is there"
     assert statuses(world) == {"e1": "learnt", "other": "superseded", "e4": "learnt"}
 
 

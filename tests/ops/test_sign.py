@@ -236,6 +236,40 @@ def test_a_full_disk_leaves_it_unsigned_and_never_wrongly_signed(world: World) -
     assert signed(verify(world))[:2] == (0, "ok")
 
 
+@pytest.mark.parametrize("fails", ["_write", "_fsync"])
+def test_a_full_disk_keeps_the_old_signature(world: World, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    key, before = ("--key", world.root / "alice"), tree(world.folder)
+    real, calls = getattr(files, fails), []
+    for step in (1, 2):
+
+        def full(*arguments: object, step: int = step) -> object:
+            calls.append(fails)
+            if len(calls) == step:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments)
+
+        monkeypatch.setattr(files, fails, full)
+        calls.clear()
+        assert_refused(run("sign", world.model, *key), 7, "cannot write")
+        assert len(calls) == step
+        assert tree(world.folder) == before
+        assert signed(verify(world))[:2] == (0, "ok")
+
+
+def test_a_link_in_the_place_of_a_signature_is_replaced_and_not_followed(world: World) -> None:
+    kept = world.root / "kept"
+    kept.mkdir()
+    for name in (NAME, SIGNATURE):
+        (world.folder / name).rename(kept / name)
+        (world.folder / name).symlink_to(kept / name)
+    before = tree(kept)
+    assert world.edit().code in (0, 3)
+    assert run("sign", world.model, "--key", world.root / "alice").code == 0
+    assert tree(kept) == before
+    assert not (world.folder / NAME).is_symlink()
+    assert signed(verify(world))[:2] == (0, "ok")
+
+
 def test_half_of_a_signature(world: World) -> None:
     (world.folder / SIGNATURE).unlink()
     assert signed(verify(world)) == (5, "FAILED", f"`{world.folder / SIGNATURE}` is missing")

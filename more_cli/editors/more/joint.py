@@ -162,7 +162,8 @@ class _Standing:
         self.left = kept.left
         if self.watch:
             self.watch.before = kept.before
-            self.passes.attempt.train_on(self.watch.watched.anchors[place] for place in kept.trained_on)
+            anchors = self.watch.watched.anchors
+            self.passes.attempt.train_on(anchors[place] for place in kept.trained_on if place in anchors)
         return kept.round
 
 

@@ -100,6 +100,19 @@ def test_a_named_state_that_is_not_there_is_refused(world: World, tmp_path: Path
         assert refused.err.endswith("hint: name an existing state, or leave --state out\n")
 
 
+def test_a_state_of_more_toml_that_is_not_there_is_refused_unless_a_new_one_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = World(tmp_path / "own").model
+    (tmp_path / "more.toml").write_text('state = "own/model.ann.more"\n')
+    monkeypatch.chdir(tmp_path)
+    refused = run("bench", model, "--limit", 1)
+    assert (refused.code, refused.out) == (5, "")
+    assert refused.err == run("eval", model).err
+    assert refused.err.startswith("error: no state at `own/model.ann.more`\n")
+    assert run("bench", model, "--limit", 1, *QUICK).code == 0
+
+
 def test_people_see_a_table(world: World) -> None:
     result = run("bench", world.model, world.root / "edits.jsonl", *QUICK, "--floor")
     assert result.code == 0, result.err

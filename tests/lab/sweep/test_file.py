@@ -142,6 +142,28 @@ def test_a_mistake_names_its_line(tmp_path: Path) -> None:
         assert f"error: {tmp_path / 'sweep.toml'}:{place}" in refused.err, refused.err
 
 
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('[settings]\n# rank = ["x"]\nrank = ["x"]', ["4: recipe `llava`: `rank` cannot be `x`"]),
+        ('[settings]\nmax_rank = [8]\nrnk = [8]', ["3: ", "4: recipe `llava`: there is no key `rnk`"]),
+        ('[settings.default]\nlambda = [-1.0]', ["3: recipe `llava`: `default.lambda` cannot be `-1`"]),
+        ('[settings]\ndefault.lambda = [-1.0]', ["3: recipe `llava`: `default.lambda` cannot be `-1`"]),
+        ('[settings]\nrank = [8]\n"more:rank" = ["x"]', ["4: recipe `llava`: `rank` cannot be `x`"]),
+        ('changes = [\n  ["rank=8"],\n  ["rank=x"],\n]', ["4: recipe `llava`: `rank` cannot be `x`"]),
+        ('changes = [["rank"]]', ["2: `rank` has no `=`"]),
+        ('suites = ["e-vqb"]', ["2: unknown suite"]),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, text: str, places: list[str]) -> None:
+    path = written(tmp_path, f'editors = ["more"]\n{text}')
+    refused = run("sweep", path, "-o", tmp_path / "out")
+    errors = [line for line in refused.err.splitlines() if line.startswith("error: ")]
+    assert (refused.code, len(errors)) == (2, len(places)), refused.err
+    for error, place in zip(errors, places, strict=True):
+        assert error.startswith(f"error: {path}:{place}"), refused.err
+
+
 def test_a_setting_of_a_fleet_is_checked_for_every_checkpoint_before_anything_runs(tmp_path: Path) -> None:
     world = World(tmp_path / "world")
     world.edits(1)
@@ -150,7 +172,7 @@ def test_a_setting_of_a_fleet_is_checked_for_every_checkpoint_before_anything_ru
         refused = run("sweep", path, "-o", tmp_path / "out", *options)
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.startswith(
-            f"error: {path}: recipe `llava`: there is no key `rnk`\nhint: did you mean `rank`?"
+            f"error: {path}:4: recipe `llava`: there is no key `rnk`\nhint: did you mean `rank`?"
         )
         assert not (tmp_path / "out").exists()
 
