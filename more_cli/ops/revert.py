@@ -229,7 +229,11 @@ def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
         own.append_all(entry.fields() for entry in ledger.history[len(own.entries) : plan.kept])
     if not draft.sidecar.exists():
         save_state(draft.sidecar, nearest_state(session.state, ledger, plan.kept))
-    return open_session(draft, session.machine, session.progress, runtime)
+    opened = open_session(draft, session.machine, session.progress, runtime)
+    # Without one that goes none comes: the runs before may have left it to a later call (`--no-compact`).
+    kinds = enumerate(ledger.history.kinds(), 1)
+    opened.compacts = any(kind == "compact" and place > plan.kept for place, (kind, _) in kinds)
+    return opened
 
 
 def _finish(session: Session, draft: Session, report: RevertReport, stop: Stop) -> None:

@@ -189,8 +189,8 @@ class Recipe(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_today(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return without_old_keys(values)
+    def _of_today(cls, values: Any) -> Any:
+        return without_old_keys(values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

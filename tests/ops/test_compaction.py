@@ -293,6 +293,23 @@ def test_a_call_without_compaction_leaves_it_to_a_later_one(world: World) -> Non
     assert kinds(world) == ["edit"] * 3 + ["compact"]
 
 
+def test_a_revert_compacts_nothing_that_was_left_to_a_later_call(world: World) -> None:
+    edit(world, "--no-compact", "--limit", 4)
+    reverted = run("revert", world.model, "e3")
+    assert reverted.code == 0, reverted.err
+    assert kinds(world) == ["edit"] * 4 + ["revert"]
+
+
+def test_rows_that_are_not_orthonormal_are_as_long_after_a_compaction_as_in_the_next_call(world: World) -> None:
+    settings = (*SETTINGS, "--set", "basis=gaussian", "--set", "max_write=0.02", "--no-anchors")
+    once = world.root / "once.more"
+    world.edit(*settings, "--limit", 4, "--state", once)
+    for limit in (2, 4):
+        world.edit(*settings, "--limit", limit)
+    assert kinds(world) == ["edit", "edit", "compact", "edit", "edit"]
+    assert_same_tensors(world.sidecar, once)
+
+
 def test_writing_all_anew_is_the_compaction_that_is_due(world: World) -> None:
     edit(world, "--no-compact", "--limit", 3)
     assert run("edit", world.model, "--consolidate", "anew").code in (0, 3)

@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from more_cli.editors.more import watch
 from more_cli.editors.more.editor import MoreEditor
 from more_cli.evaluation.probes import Probe, ProbeScore
 from more_cli.model.batches import Query
@@ -24,7 +26,7 @@ from support.forging import forge
 from support.helpers import COLOURS, World, line, run
 from support.pages import HOSTILE, Page
 
-WATCHED = ("--set", "max_steps=20", "--set", "anchors.size=4", "--set", "anchors.watched=2", "--set", "anchors.near=2")
+WATCHED = ("--set", "max_steps=20", "--set", "anchors.size=4", "--set", "anchors.watched=2")
 WATCHED += ("--set", "anchors.prompts=[]")
 ANCHORS = [
     {"question": question, "image": f"img/{colour}.png"}
@@ -41,6 +43,14 @@ def watching(root: Path, *settings: str) -> World:
     done = run("init", world.model, "--anchors", root / "anchors.jsonl", *WATCHED, *settings)
     assert done.code == 0, done.err
     return world
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_are_near() -> Iterator[None]:
+    """An edit is followed by the scores of two watched anchors, not of eight."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "NEAR", 2)
+        yield
 
 
 @pytest.fixture(scope="module")

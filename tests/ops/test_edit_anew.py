@@ -22,7 +22,7 @@ from more_cli.editors.more.sites import Sites, Snapshot
 from more_cli.ops.session import Session
 from more_cli.recipe.files import load_recipe
 from more_cli.store.state import load_state, save_state
-from support.helpers import World, at_call, die, forks, in_child, line, run, tree
+from support.helpers import COLOURS, World, at_call, die, forks, in_child, line, run, tree
 from support.refused import assert_refused
 
 JOINT = ("--set", "criterion=margin", "--set", "joint.rounds=40", "--set", "max_steps=2")
@@ -131,6 +131,23 @@ def test_it_is_undone_where_fewer_edits_hold(world: World) -> None:
     assert f"5 edits written anew (undone: {TOO_FEW})" in done.out
     assert same(parts(state, "B"), B)
     assert TOO_FEW in run("log", world.model, "--state", state).out
+
+
+def test_a_basis_that_the_state_stores_comes_back_where_it_is_undone(world: World) -> None:
+    """P is made anew of other anchors than those that the first A came from, and so is A."""
+    state = world.root / "one.more"
+    world.write([{"image": f"img/{colour}.png", "question": "what is it ?"} for colour in COLOURS[:6]], "anchors.jsonl")
+    world.write([{"image": f"img/{COLOURS[6]}.png", "question": "who is it ?"}], "more.jsonl")
+    few = ("criterion=margin", "joint.rounds=1", "max_steps=20", "max_write=0.5", "basis=pca")
+    few = tuple(part for key in few for part in ("--set", key))
+    assert run("init", world.model, *few, "--anchors", world.root / "anchors.jsonl", "--state", state).code == 0
+    world.edit("--state", state)
+    assert run("anchors", "add", world.model, world.root / "more.jsonl", "--state", state).code == 0
+    before = load_file(state)
+    done = world.edit("--state", state, "--consolidate", "anew")
+    assert "(undone: " in done.out
+    after = load_file(state)
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 @pytest.mark.parametrize(("how", "did"), [("anew", "written anew"), ("all", "checked")])

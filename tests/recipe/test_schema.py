@@ -62,6 +62,7 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
 def test_the_guard_of_older_recipes_is_read_as_shorter_steps() -> None:
     assert [Recipe.model_validate({"guard": guard}).halvings for guard in (False, True)] == [0, 5]
     assert Recipe.model_validate({"guard": True, "halvings": 2}).halvings == 2
+    assert Recipe.model_validate({"guard": False, "halvings": 5}).halvings == 0, "it was inherited"
 
 
 def test_keys_of_older_recipes_that_became_constants_are_read_and_others_refused() -> None:
@@ -71,10 +72,16 @@ def test_keys_of_older_recipes_that_became_constants_are_read_and_others_refused
         "rehearsal": {"size": 8, "cap": 6.0, "bonus": 1.0, "seed": 0},
         "anchors": {"size": 8, "near": 8, "sweep": 32},
     }
-    expected = {"joint": {"margin": 4.0, "rounds": 6}, "rehearsal": {"size": 8}, "anchors": {"size": 8}}
+    expected = {"joint": {"margin": 4.0, "rounds": 16}, "rehearsal": {"size": 8}, "anchors": {"size": 8}}
     assert Recipe.model_validate(old) == Recipe.model_validate(expected)
     with pytest.raises(ValueError, match=r"rehearsal\.cap"):
         Recipe.model_validate({"rehearsal": {"cap": 3.0}})
+    with pytest.raises(ValueError, match=r"rehearsal\.bonus"):
+        Recipe.model_validate({"rehearsal": {"bonus": True}})
+    with pytest.raises(ValueError, match=r"joint\.size"):
+        Recipe.model_validate({"batch": {"size": 32}, "consolidation": {"size": 16}})
+    with pytest.raises(ValueError, match="valid dictionary"):
+        Recipe.model_validate([])
     with pytest.raises(ValueError, match="batch"):
         Recipe.model_validate({"joint": {}, "batch": {"margin": 12.0}})
 

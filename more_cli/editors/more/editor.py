@@ -144,10 +144,10 @@ class MoreEditor(Editor):
 
     def write_anew(self, numbers: Sequence[int], new: Sequence[int], context: EditContext) -> Consolidated:
         """Start over from the anchors, and write these past edits together; see `joint.JointWrites.write_anew`."""
-        joint, watched = self._joint(numbers, new, context), self._watched
+        joint, watched, A = self._joint(numbers, new, context), self._watched, self._A
         failing, undone = joint.write_anew(self._start_over)
         if undone:
-            self._watched = watched
+            self._watched, self._A = watched, A
         return replace(self._consolidated(failing, joint), undone=undone)
 
     def _start_over(self) -> Watched | None:

@@ -234,6 +234,7 @@ class Snapshot:
     """As its branch uses it: a compaction gives it more rows."""
     P: dict[str, Tensor]
     records: dict[str, SiteRecord]
+    stretch: dict[str, float]
 
 
 class Sites:
@@ -280,6 +281,7 @@ class Sites:
             {name: site.branch.A for name, site in self._sites.items()},
             {name: site.P for name, site in self._sites.items()},
             {name: site.record for name, site in self._sites.items()},
+            {name: site.stretch for name, site in self._sites.items()},
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -287,6 +289,7 @@ class Sites:
         for name, site in self._sites.items():
             site.branch.A = snapshot.A[name]
             site.weights, site.P, site.record = snapshot.weights[name], snapshot.P[name], snapshot.records[name]
+            site.stretch = snapshot.stretch[name]
 
     @contextmanager
     def without_writes(self) -> Iterator[None]:
@@ -309,7 +312,9 @@ class Sites:
             rank = self.recipe.largest_rank(site.record.shape[1])
             if rank != site.record.rank:
                 record = unedited_site(site.record, self.recipe, rank)
-                site.branch.A = rebuild_basis(record, self.recipe.basis).to(site.branch.A)
+                A = rebuild_basis(record, self.recipe.basis).to(site.P.device)
+                site.stretch = 1.0 if self.recipe.orthonormal else basis.stretch(A)
+                site.branch.A = A.to(site.branch.A)
                 site.branch.B = site.branch.B.new_zeros(record.shape[0], rank)
             site.clear()
             site.record = unedited_site(site.record, self.recipe, rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, Self, TypeVar
 
 import torch
@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from more_cli.editors.more.passes import Passes, Tally
-from more_cli.editors.more.sites import Snapshot, Step, Weights
+from more_cli.editors.more.sites import Step, Weights
 from more_cli.editors.outcome import EditScore
 from more_cli.editors.past import LastScore
 from more_cli.files import sha256_bytes
@@ -129,7 +129,8 @@ class Unfinished:
         devices = {site.record.name: site.P.device for site in sites}
         weights = {name: _weights(tensors, name, device) for name, device in devices.items()}
         P = {name: tensors[f"P.{name}"].to(device) for name, device in devices.items()}
-        sites.restore(Snapshot(weights, sites.snapshot().A, P, {record.name: record for record in kept.records}))
+        records = {record.name: record for record in kept.records}
+        sites.restore(replace(sites.snapshot(), weights=weights, P=P, records=records))
         passes.tally = kept.tally
         if isinstance(kept, KeptRounds):
             passes.attempt.next_step, passes.last.edits = kept.next_step, kept.last

@@ -112,9 +112,10 @@ class Watch:
 
     def harm(self) -> bool:
         """Score the anchors, and return whether the edit moved any of them beyond the budget."""
+        self.moved, self.harmed = {}, []
         if not self.passes.tally.written:
             return False
-        budget, self.harmed = self.passes.recipe.anchors.max_drift, []
+        budget = self.passes.recipe.anchors.max_drift
         self.moved = self.watched.moved(self.passes, self.places)
         over = [place for place, moved in self.moved.items() if moved.drift > budget]
         before = self._before(self.places if self.joint else over)

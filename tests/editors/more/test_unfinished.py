@@ -21,7 +21,7 @@ from more_cli.editors.more.unfinished import CHECK, FACTS
 from more_cli.ops import session
 from support.helpers import COLOURS, Result, World, at_call, die, forks, in_child, line, run
 
-KEYS = ("compact=2", "criterion=margin", "batch.rounds=40", "max_steps=2", "last=1", "rank_share=0.5")
+KEYS = ("compact=2", "criterion=margin", "joint.rounds=40", "max_steps=2", "last=1", "rank_share=0.5")
 SETTINGS = tuple(part for key in KEYS for part in ("--set", key))
 SITE = "text.0.down_proj"
 Forgery = Callable[[Any, dict[str, Tensor]], object]
@@ -102,7 +102,7 @@ def killed(world: World, write: int) -> Path:
     ("write", "settings", "forgeries"),
     [
         pytest.param(5, ("--no-anchors",), ANY | ROUNDS, id="rounds"),
-        pytest.param(6, ("--no-anchors", "--set", "batch.rounds=1"), ANY | REST, id="the rest one by one"),
+        pytest.param(6, ("--no-anchors", "--set", "joint.rounds=1"), ANY | REST, id="the rest one by one"),
         pytest.param(5, ("--anchors", "anchors.jsonl", "--set", "anchors.watched=2"), WATCHED, id="watched anchors"),
     ],
 )

@@ -1,6 +1,8 @@
 """The harm budget on a tiny LLaVA: watched anchors, edits that move them, what such an edit ends as."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,3 +127,16 @@ def test_nearness_does_not_depend_on_what_is_written(runtime, sites, tmp_path) -
     with editor.attach(runtime):
         editor.hold(asked(runtime, tmp_path))
     torch.testing.assert_close(editor._watched.directions, before, atol=1e-6, rtol=1e-6)
+
+
+def test_a_try_that_writes_nothing_reports_no_drift_of_the_try_before() -> None:
+    moved = {3: SimpleNamespace(drift=0.5)}
+    passes = SimpleNamespace(
+        recipe=recipe(max_drift=0.1), tally=SimpleNamespace(written=True), before_edit=contextlib.nullcontext
+    )
+    found = watch.Watch(SimpleNamespace(moved=lambda *_: moved), passes, [3], before={3: 0.0})
+    assert found.harm()
+    assert found.drifts == {3: 0.5}
+    passes.tally.written = False
+    assert not found.harm()
+    assert (found.drifts, found.harmed) == ({}, [])
