@@ -162,8 +162,8 @@ def page() -> Iterator[str]:
 
 
 def on_suite(runs: Sequence[dict[str, Any]], suite: str) -> dict[str, dict[str, Any]]:
-    """Return the runs of a suite, by editor."""
-    return {run["editor"]: run for run in runs if run["suite"].removesuffix("-mini") == suite}
+    """Return the runs of a suite, by name."""
+    return {named(run): run for run in runs if run["suite"].removesuffix("-mini") == suite}
 
 
 def average(run: Mapping[str, Any], readout: str) -> float:
@@ -173,18 +173,22 @@ def average(run: Mapping[str, Any], readout: str) -> float:
 
 def means() -> Iterator[str]:
     """Yield the mean of five of every editor on every model; empty where it stands in no ranking."""
-    runs = [on_suite(runs_of(path), suite) for suite in SUITES for path, _ in FAMILIES.values()]
-    yield from head("editor", *(f"{suite}, {model}" for suite in SUITES for model in FAMILIES), title=MEANS)
-    for editor in (editor for editor in ORDER if any(editor in one for one in runs)):
+    runs = {(suite, model): on_suite(runs_of(FAMILIES[model][0]), suite) for suite in SUITES for model in FAMILIES}
+    for model, path in LOOPS.items():
+        (anchored,) = [run for run in runs_of(path) if named(run) == "more, loop and anchors"]
+        runs["e-vqa", model]["more, anchors made"] = anchored
+    yield from head("editor", *(f"{suite}, {model}" for suite, model in runs), title=MEANS)
+    names = {name for one in runs.values() for name in one}
+    for editor in sorted(names, key=lambda name: (ORDER.index(name.partition(", ")[0]), name)):
         cells = []
-        for one in runs:
+        for one in runs.values():
             found = one.get(editor, {})
             cells.append(f"{average(found, 'final@100'):.1f}" if found and not obstacle(found) else "")
         yield row(editor, *cells)
     for path, _ in FAMILIES.values():
         for suite in SUITES:
-            if named := left_out(list(on_suite(runs_of(path), suite).values())):
-                yield f"\n{suite}, {path}: {named}"
+            if others := left_out(list(on_suite(runs_of(path), suite).values())):
+                yield f"\n{suite}, {path}: {others}"
 
 
 def everywhere() -> Iterator[str]:
@@ -337,7 +341,7 @@ def ordering(
     title: str, printed: Mapping[str, float], runs: Sequence[Mapping[str, Any]], *, whole: bool
 ) -> Iterator[str]:
     """Yield the order of the paper's editors where it is printed; `whole` names the pairs that were not measured."""
-    ours = {run["editor"]: run for run in runs}
+    ours = {named(run): run for run in runs}
     pairs = [pair for pair in neighbours(printed) if whole or set(pair) <= set(ours)]
     yield from head("pair", "printed", "final", "", "online", "", title=f"{title}: the paper's order at t = 100")
     for first, second in pairs:
@@ -370,4 +374,4 @@ def budget(title: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         fit = f"{run['fit']['right']} of {run['fit']['held_out']}" if run.get("fit") else ""
         kept = memory(run)
         edge = ", ".join(run.get("at_edge", ()))
-        yield row(run["editor"], str(len(run["tried"])), chosen, edge, fit, f"{run['cost']:.1f}", *kept)
+        yield row(named(run), str(len(run["tried"])), chosen, edge, fit, f"{run['cost']:.1f}", *kept)
