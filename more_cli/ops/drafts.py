@@ -36,6 +36,8 @@ class Work:
     edits: int
     replayed: int
     """Of these, the ones whose result stays: they are applied again since no snapshot has it."""
+    joint: int
+    """How often edits are written together again."""
     seconds: float
     """As long as their lines of the ledger took; loading the model is not counted."""
 
@@ -43,15 +45,17 @@ class Work:
     def of(cls, lines: Sequence[Entry], replayed: int) -> Work:
         """Return the work of applying these lines of a ledger again; the result of the first `replayed` ones stays."""
         edits = [line.kind == "edit" for line in lines]
-        return cls(sum(edits), sum(edits[:replayed]), sum(line.wall_ms or 0.0 for line in lines) / 1000)
+        joint = sum(line.kind in ("consolidate", "compact") for line in lines)
+        return cls(sum(edits), sum(edits[:replayed]), joint, sum(line.wall_ms or 0.0 for line in lines) / 1000)
 
     def __str__(self) -> str:
         """Return it in words, such as `5 edits are applied again: about 6 s`."""
-        if not self.edits:
+        if not (self.edits or self.joint):
             return "no edit is applied again"
         replayed = f", {self.replayed:,} of them since no snapshot has their result" if self.replayed else ""
-        again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again"
-        return f"{again}{replayed}: about {math.ceil(self.seconds):,} s"
+        again = f"{counted(self.edits, 'edit')} {verb(self.edits, 'is', 'are')} applied again" if self.edits else ""
+        joint = f"edits are written together again {counted(self.joint, 'time')}" if self.joint else ""
+        return f"{again}{replayed}{', and ' if again and joint else ''}{joint}: about {math.ceil(self.seconds):,} s"
 
 
 def finish(draft: Session, kept: int, again: Sequence[Step], apply: Callable[[Step], None], stop: Stop) -> None:

@@ -136,20 +136,21 @@ def estimate(
     return Estimate(parts, machine.free(), length, samples, held.stored)
 
 
-def require(needed: Estimate, checkpoint: Checkpoint) -> None:
-    """Refuse to edit if memory does not suffice, before a weight is loaded.
+def require(needed: Estimate, checkpoint: Checkpoint, *, new: bool = False) -> None:
+    """Refuse to edit if memory does not suffice, before a weight is loaded; of a `new` state sites can be left out.
 
     Raises:
         ResourceError: more memory is needed than is free.
     """
     if needed.free is None or needed.total <= needed.free:
         return
+    fewer = ", or for a new state fewer sites (--set last=3, --set 'sites=[\"text.ffn_out\"]')" if new else ""
     raise ResourceError(
         f"editing `{checkpoint.path}` needs about {needed.total / GIB:.1f} GiB and "
         f"{needed.free / GIB:.1f} GiB are free (weights {needed.parts[0].bytes / GIB:.1f}, "
         f"sequences of {needed.tokens} tokens)",
-        "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device, --device-map auto or "
-        'fewer sites (--set last=3, --set sites=["text.ffn_out"]) need less; --memory GIB sets what counts as free',
+        "`more status MODEL --estimate` lists the parts; --dtype bfloat16, another --device or --device-map auto"
+        f"{fewer} need less; --memory GIB sets what counts as free",
     )
 
 

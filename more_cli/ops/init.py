@@ -345,7 +345,7 @@ def _load(chosen: Plan, wanted: Wanted, machine: Machine, progress: Progress, *,
     blueprint = load_blueprint(chosen.checkpoint, chosen.model, **chosen.recipe.asking)
     anchors = len(wanted.questions) + later
     needed = estimate(chosen.checkpoint, chosen.sites, chosen.recipe, machine, anchors=anchors, blueprint=blueprint)
-    require(needed, chosen.checkpoint)
+    require(needed, chosen.checkpoint, new=True)
     progress(0, None, "loading the model")
     return load_runtime(chosen.checkpoint, machine, blueprint=blueprint, reserve=needed.beside_weights)
 

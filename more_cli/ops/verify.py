@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.core import basis, recursion
 from more_cli.editors.more.sites import check_basis
-from more_cli.errors import MoreError, StateError
+from more_cli.errors import MoreError, ResourceError, StateError
 from more_cli.files import disk_errors, sha256_file
 from more_cli.inputs.images import MAX_BYTES
 from more_cli.model.machine import Machine
@@ -98,6 +98,8 @@ class VerifyReport:
             detail, value = check()
         except (_Unavailable, ssh.Missing) as reason:
             self.checks.append(Check(name, "skipped", str(reason)))
+        except ResourceError:  # says nothing about the state
+            raise
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from more_cli.errors import UsageError
+from more_cli.recipe.older import advice_on
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import apply_setting, filled, parse_toml
 from more_cli.text import did_you_mean
@@ -106,6 +107,8 @@ def parse_recipe(values: dict[str, Any], where: str, typed: Sequence[str] = ()) 
     Raises:
         UsageError: invalid values; the error lists all of them.
     """
+    if old := advice_on(values):
+        raise UsageError(f"{where}: there is no key `{old[0]}` any more", old[1])
     name = str(values.get("name"))
     listed = f"`more recipes show {name if name in shipped_recipes() else 'default'}` lists all keys"
     return filled(Recipe, values, where, listed=listed, typed=typed)

@@ -17,7 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-from more_cli.recipe.older import without_old_keys
 from more_cli.recipe.tables import (
     AnchorUse,
     Asking,
@@ -186,11 +185,6 @@ class Recipe(Table):
     labels: Literal["sequence", "alone"] = "sequence"
     """Tokens of a target: those that it has in the whole sequence (`sequence`), or those that it has by itself, put
     behind the prompt, as MMEdit's code labels them (`alone`). Scores of `eval` use the same."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_today(cls, values: Any) -> Any:
-        return without_old_keys(values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

@@ -20,12 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from more_cli.checkpoint.headers import TensorEntry
 from more_cli.errors import DISTRIBUTION, StateError
 from more_cli.files import disk_errors, replacing
+from more_cli.recipe.older import without_old_keys
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.settings import plain_problem
 from more_cli.store import sidecar
 from more_cli.store.entry import START
 from more_cli.store.sidecar import ZEROS, Sidecar, Stored
-from more_cli.text import canonical_json, reason_of
+from more_cli.text import canonical_json, reason_of, shorten
 
 if TYPE_CHECKING:  # a sidecar's metadata is read without torch
     from torch import Tensor
@@ -286,9 +287,15 @@ def _read_meta(path: Path, metadata: Any) -> StateMeta:
         raise StateError(
             f"`{path}` has schema {version}, this version of `more` reads up to {SCHEMA}", f"upgrade {DISTRIBUTION}"
         )
+    if isinstance(recipe := values.get("recipe"), dict):
+        values["recipe"] = without_old_keys(recipe)
     try:
         return StateMeta.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden" and first["loc"][0] == "recipe":
+            value = shorten(str(first["input"]))
+            what = f"`{path}` has `{where}` = `{value}`, a key that this version of `more` does not have"
+            raise StateError(what, f"use the version of {DISTRIBUTION} that made it") from None
         raise StateError(f"`{path}` is damaged: {where}: {plain_problem(first)}", RESTORE) from None

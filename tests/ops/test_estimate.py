@@ -16,7 +16,7 @@ from more_cli.ops.estimate import Estimate, estimate
 from more_cli.ops.init import plan
 from more_cli.store.state import load_meta
 from more_cli.store.target import locate
-from support.helpers import QUICK, World, run
+from support.helpers import QUICK, World, run, run_as_typed
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,8 @@ def test_text_shows_the_parts_and_json_the_bytes(world: World) -> None:
 
 def test_too_little_memory_is_refused_before_a_weight_is_loaded(world: World, monkeypatch) -> None:
     monkeypatch.setattr("more_cli.ops.session.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
-    result = run("edit", world.model, world.edits(1), *QUICK, "--memory", "0.01")
+    monkeypatch.setattr("more_cli.ops.init.load_runtime", lambda *_, **__: pytest.fail("the model was loaded"))
+    result = run_as_typed("edit", world.model, world.edits(1), *QUICK, "--memory", "0.01")
     assert result.code == ResourceError.exit_code
     assert "0.0 GiB are free (weights 0.0, sequences of" in result.err
     for knob in ("--dtype", "--device", "--device-map", "--set", "--memory", "--estimate"):

@@ -1,5 +1,6 @@
 """A state that an earlier version wrote opens, verifies and goes on."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,19 @@ def old(tmp_path: Path) -> Path:
     shutil.copytree(demo_model_dir(), tmp_path / "llava")
     shutil.unpack_archive(DATA / "state.tar.gz", tmp_path, filter="data")
     return tmp_path / "llava"
+
+
+def test_a_state_with_a_key_that_is_gone_is_not_called_damaged(old: Path) -> None:
+    state = old.parent / "llava.more"
+    size = int.from_bytes(state.read_bytes()[:8], "little")
+    header = json.loads(state.read_bytes()[8 : 8 + size])
+    header["__metadata__"]["more"] = header["__metadata__"]["more"].replace('"cap":6.0', '"cap":5.0')
+    data = json.dumps(header).encode()
+    state.write_bytes(len(data).to_bytes(8, "little") + data + state.read_bytes()[8 + size :])
+    said = run("status", old)
+    assert said.code == 5
+    assert "has `recipe.rehearsal.cap` = `5.0`, a key that this version of `more` does not have" in said.err
+    assert "damaged" not in said.err
 
 
 @pytest.mark.slow

@@ -81,6 +81,14 @@ def test_consolidations_are_applied_again(world: World, kind: str) -> None:
     assert_same_state(world.sidecar, other)
 
 
+def test_a_plan_says_how_often_edits_are_written_together_again(world: World) -> None:
+    for _ in range(2):
+        edit(world, range(3), *JOINT, "--consolidate", "all")
+    shown = {id: revert(world, id, "--dry-run").out.splitlines()[-1] for id in ("e2", "e3")}
+    assert shown["e3"].startswith("edits are written together again 2 times: about ")
+    assert ", and edits are written together again 2 times: about " in shown["e2"]
+
+
 def test_a_consolidation_is_reverted_with_its_run(runs: Runs, world: World) -> None:
     begin(world, runs.of(range(3), *JOINT, "--consolidate", "all"))
     once = world.sidecar.read_bytes()

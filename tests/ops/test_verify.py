@@ -80,6 +80,13 @@ def test_a_deep_check_applies_every_edit_again_to_the_same_bytes(world: World) -
     assert tree(world.root) == before
 
 
+def test_too_little_memory_is_no_damage(world: World) -> None:
+    short = verify(world, "--deep", "--memory", "0.01")
+    assert (short.code, short.out) == (7, "")
+    assert "GiB are free" in short.err
+    assert "--set" not in short.err, "the sites of a state stay"
+
+
 def test_text_output_has_one_line_per_check(world: World) -> None:
     shown = verify(world)
     assert [text.split()[:2] for text in shown.out.splitlines()] == [[UNSIGNED.get(name, "ok"), name] for name in QUICK]

@@ -6,6 +6,7 @@ import pytest
 
 from more_cli.errors import UsageError
 from more_cli.recipe.files import load_recipe
+from more_cli.recipe.older import without_old_keys
 from more_cli.recipe.schema import Recipe
 from more_cli.recipe.tables import Constants
 
@@ -60,9 +61,7 @@ def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
 
 
 def test_the_guard_of_older_recipes_is_read_as_shorter_steps() -> None:
-    assert [Recipe.model_validate({"guard": guard}).halvings for guard in (False, True)] == [0, 5]
-    assert Recipe.model_validate({"guard": True, "halvings": 2}).halvings == 2
-    assert Recipe.model_validate({"guard": False, "halvings": 5}).halvings == 0, "it was inherited"
+    assert [without_old_keys({"guard": guard})["halvings"] for guard in (False, True)] == [0, 5]
 
 
 def test_keys_of_older_recipes_that_became_constants_are_read_and_others_refused() -> None:
@@ -73,17 +72,36 @@ def test_keys_of_older_recipes_that_became_constants_are_read_and_others_refused
         "anchors": {"size": 8, "near": 8, "sweep": 32},
     }
     expected = {"joint": {"margin": 4.0, "rounds": 16}, "rehearsal": {"size": 8}, "anchors": {"size": 8}}
-    assert Recipe.model_validate(old) == Recipe.model_validate(expected)
-    with pytest.raises(ValueError, match=r"rehearsal\.cap"):
-        Recipe.model_validate({"rehearsal": {"cap": 3.0}})
-    with pytest.raises(ValueError, match=r"rehearsal\.bonus"):
-        Recipe.model_validate({"rehearsal": {"bonus": True}})
-    with pytest.raises(ValueError, match=r"joint\.size"):
-        Recipe.model_validate({"batch": {"size": 32}, "consolidation": {"size": 16}})
-    with pytest.raises(ValueError, match="valid dictionary"):
-        Recipe.model_validate([])
-    with pytest.raises(ValueError, match="batch"):
-        Recipe.model_validate({"joint": {}, "batch": {"margin": 12.0}})
+    assert without_old_keys(old) == expected
+    for kept in (
+        {"rehearsal": {"cap": 3.0}},
+        {"rehearsal": {"bonus": True}},
+        {"batch": {"size": 32}, "consolidation": 5},
+        {"joint": {}, "batch": {"margin": 12.0}},
+    ):
+        assert without_old_keys(kept) == kept, "a state with these is refused"
+    assert without_old_keys({"batch": {"size": 32}, "consolidation": {"size": 16}}) == {"joint": {"size": 32}}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "advice"),
+    [
+        ("[batch]\nmargin = 6", "batch", "write [joint], or --set joint.margin=6"),
+        ("[consolidation]\nrounds = 3", "consolidation", "write [joint], or --set joint.margin=6"),
+        ("[rehearsal]\ncap = 6.0", "rehearsal.cap", "leave it out"),
+        ("guard = true", "guard", "`halvings = 5`"),
+    ],
+)
+@pytest.mark.parametrize("base", ["", "extends = 'paper-llava'\n", "extends = 'default'\n"])
+def test_a_recipe_with_an_old_key_says_what_to_write_today(
+    tmp_path: Path, base: str, text: str, key: str, advice: str
+) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(base + text)
+    with pytest.raises(UsageError) as caught:
+        load_recipe(str(file))
+    assert caught.value.message.endswith(f"r.toml: there is no key `{key}` any more")
+    assert advice in caught.value.hint
 
 
 def test_a_rank_reaches_a_share_of_a_site_s_inputs() -> None:
