@@ -389,6 +389,13 @@ def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said
     assert tree(folder) == before
 
 
+def test_the_next_command_can_be_pasted(folder: Path) -> None:
+    write_csv("a.csv", [{"question": "Q", "target": "A"}])
+    Path("out dir").mkdir()
+    done = run("convert", "a.csv", "-o", "out dir/e 1.jsonl")
+    assert (done.code, done.err) == (0, "next: more edit MODEL 'out dir/e 1.jsonl' --dry-run\n")
+
+
 # --- more edit ---
 
 
