@@ -29,6 +29,8 @@ UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """How compressed files begin."""
 UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
+_URL = re.compile(r"(https?:)/(.*)", re.IGNORECASE | re.DOTALL)
+"""A URL after it became a path, which has one slash of the two."""
 _PACKED_TABLE = re.compile(r"(.*\.(csv|tsv|parquet))\.\w+", re.IGNORECASE | re.DOTALL)
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 PLAIN_VALUES = "an edit line has text, numbers, lists and mappings of Python, and paths of images"
@@ -93,7 +95,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def not_found(path: Path) -> DataError:
-    """Return the error for a missing user's file; its hint suggests a similar name."""
+    """Return the error for a missing user's file; its hint suggests a similar name, or that a URL is downloaded."""
+    if url := _URL.match(path.as_posix()):
+        text = f"`{url[1]}//{url[2]}` is a URL, and files are not fetched"
+        return DataError(text, "download it first, then name the file")
     folder = path.parent
     if not folder.is_dir():
         return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")

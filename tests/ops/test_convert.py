@@ -405,6 +405,16 @@ def test_the_next_command_can_be_pasted(folder: Path) -> None:
 # --- more edit ---
 
 
+@pytest.mark.parametrize("command", ["convert", "edit"])
+@pytest.mark.parametrize("url", ["https://example.org/a/edits.jsonl?x=1", "HTTP://example.org/a.csv"])
+def test_a_url_is_not_fetched(folder: Path, command: str, url: str) -> None:
+    words = [url, "-o", "out.jsonl"] if command == "convert" else [World(folder / "world", text_layers=1).model, url]
+    before = tree(folder)
+    refused = run(command, *words)
+    assert_refused(refused, 4, f"error: `{url}` is a URL, and files are not fetched\nhint: download it first")
+    assert tree(folder) == before
+
+
 @pytest.mark.parametrize("form", ["CSV", "Parquet", "LLaVA conversations", "chat messages", "a Label Studio export"])
 def test_edit_says_how_to_convert(folder: Path, form: str) -> None:
     world = World(folder / "world", text_layers=1)
