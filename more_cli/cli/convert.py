@@ -12,7 +12,7 @@ from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.options import ConvertOptions
-from more_cli.text import counted
+from more_cli.text import counted, quoted
 
 if TYPE_CHECKING:
     from more_cli.ops.convert import ConvertReport
@@ -70,4 +70,4 @@ def _show_convert(output: Output, report: ConvertReport, out: Path) -> None:
     output.line(f"wrote {out}: {counted(report.edits, 'edit')} from {read}, {report.skipped} skipped")
     if report.tagged:
         output.line(f"kept in tags: {', '.join(report.tagged)}")
-    output.note(f"next: more edit MODEL {out} --dry-run")
+    output.note(f"next: more edit MODEL {quoted(out)} --dry-run")

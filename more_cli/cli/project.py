@@ -83,6 +83,11 @@ def _source(ctx: Any, name: str) -> Origin:
     return names.get(found, "default")
 
 
+def was_typed(ctx: Any, name: str) -> bool:
+    """Return whether an option stands on the command line: its value may also be of the environment."""
+    return _source(ctx, name) == "flag"
+
+
 def recipe_of(project: Settings) -> str | None:
     """Return the recipe of `more.toml`.
 

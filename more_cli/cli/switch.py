@@ -12,6 +12,7 @@ from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.cli import completion
 from more_cli.cli import options as opt
 from more_cli.cli.output import Output
+from more_cli.cli.project import was_typed
 from more_cli.cli.records import command
 from more_cli.cli.words import names_model
 from more_cli.errors import UsageError
@@ -28,6 +29,7 @@ USAGE = "more switch MODEL NAME"
 
 @command
 def switch(
+    ctx: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -65,6 +67,9 @@ def switch(
         raise UsageError("`--list` goes with no name and no `--create`", f"type: more switch {quoted(model)} --list")
     if create and name is None:
         raise UsageError("`--create` needs the name of the new state", f"type: {USAGE} --create")
+    if not create and was_typed(ctx, "state"):
+        hint = f"leave it out, or make a copy of that state: {USAGE} --create --state {quoted(state)}"
+        raise UsageError("`--state` goes with `--create`: it names the state to copy", hint)
     report = listed(model) if name is None else make(locate(model, state), name) if create else run(model, name)
     output.json(SwitchOutput.of_report(report))
     _show(output, report, name)

@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import BinaryIO, Protocol
 import jsonlines
 
 from more_cli.errors import DataError
-from more_cli.text import reason_of, shorten, strict_json
+from more_cli.text import quoted, reason_of, shorten, strict_json
 
 LINE_BYTES = 16 * 2**20
 """Longest line of a stream, bytes."""
@@ -28,6 +29,9 @@ UTF16 = "save it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`"
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 """How compressed files begin."""
 UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
+_URL = re.compile(r"(https?:)/(.*)", re.IGNORECASE | re.DOTALL)
+"""A URL after it became a path, which has one slash of the two."""
+_PACKED_TABLE = re.compile(r"(.*\.(csv|tsv|parquet))\.\w+", re.IGNORECASE | re.DOTALL)
 ONE_PER_LINE = "an edits file holds one JSON object per line"
 PLAIN_VALUES = "an edit line has text, numbers, lists and mappings of Python, and paths of images"
 
@@ -91,7 +95,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def not_found(path: Path) -> DataError:
-    """Return the error for a missing user's file; its hint suggests a similar name."""
+    """Return the error for a missing user's file; its hint suggests a similar name, or that a URL is downloaded."""
+    if url := _URL.match(path.as_posix()):
+        text = f"`{url[1]}//{url[2]}` is a URL, and files are not fetched"
+        return DataError(text, "download it first, then name the file")
     folder = path.parent
     if not folder.is_dir():
         return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")
@@ -110,8 +117,16 @@ def records(file: BinaryIO, name: str) -> Iterator[Record]:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return iter([Record(name, 0, problem=Problem(name, "is UTF-16, not UTF-8", UTF16))])
     if kind := packed(head):
-        return iter([Record(name, 0, problem=Problem(name, f"is compressed ({kind})", UNPACK))])
+        return iter([Record(name, 0, problem=Problem(name, f"is compressed ({kind})", _unpack(name)))])
     return _array(file, name) if head.startswith(b"[") else lines(file, name)
+
+
+def _unpack(name: str) -> str:
+    """Return what to do with a compressed file: a table cannot be piped."""
+    if not (table := _PACKED_TABLE.fullmatch(name)):
+        return UNPACK
+    how = f": gunzip {quoted(name)}" if name.lower().endswith(".gz") else ""
+    return f"unpack it first{how}, then make edit lines of it: more convert {quoted(table[1])} -o edits.jsonl"
 
 
 def packed(head: bytes) -> str:

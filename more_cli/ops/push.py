@@ -28,6 +28,7 @@ from more_cli.text import is_utf8
 
 OF_A_STATE = (PIN, "anchors.jsonl", "anchors-*.jsonl", NAME, SIGNATURE)
 """Files of a state's folder that are published beside its ledger; no snapshots, no caches."""
+_NAME = "name a folder that `more merge` or `more export` wrote"
 
 
 @dataclass
@@ -55,7 +56,7 @@ def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
     """Return what would be published.
 
     Raises:
-        UsageError: not an id, or neither a state nor a folder that merge or export wrote.
+        UsageError: not an id, or neither a state nor a folder that merge or export wrote, or not there.
         StateError: the state or the `more.json` is damaged, or a file is missing.
     """
     if not HUB_ID.fullmatch(repo):
@@ -65,11 +66,15 @@ def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
         if path.is_file() and path.suffix == ".more":
             report.files = _of_state(locate(None, path), images=options.images)
             return report
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder", f"{_NAME}, or a .more file")
         if options.images:
             raise UsageError("`--images` is about a state", "leave it out, or name a .more file")
+        if not path.is_dir():
+            hint = f"{_NAME}; instead of deltas, export an adapter: more export MODEL -o FOLDER"
+            raise UsageError(f"{path}: is a file, and `push` takes a folder or a state", hint)
         if not (path / PROVENANCE).is_file():
-            hint = "name a folder that `more merge` or `more export` wrote, or a .more file"
-            raise UsageError(f"{path}: no {PROVENANCE}, so this is not the work of `more`", hint)
+            raise UsageError(f"{path}: no {PROVENANCE}, so this is not the work of `more`", f"{_NAME}, or a .more file")
         if lost := [name for name in written_names(path) if not (path / name).is_file()]:
             raise StateError(f"`{path / lost[0]}` is missing", f"write `{path}` again")
         report.files = {file.relative_to(path).as_posix(): file for file in _of_folder(path)}

@@ -17,6 +17,7 @@ from more_cli.text import quoted
 NAMESPACE: Final = "more-ledger@1"
 """What a signature is for: one that a key made for git or for a file does not count."""
 _KEY = re.compile(r"key (SHA256:\S+)")
+_TOO_OPEN = re.compile(r"Permissions (\d+) for .* are too open")
 
 
 class Missing(UsageError):
@@ -66,6 +67,10 @@ def sign(data: bytes, key: Path) -> bytes:
             raise UsageError(f"no file `{key}`", hint)
         if "load public key" in reason:  # what ssh-keygen says of any file that is not a key
             raise UsageError(f"`{key}` is not an SSH key", hint)
+        if found := _TOO_OPEN.search(_text(done.stderr)):
+            private = _private(key)
+            hint = f"keep it to yourself: chmod 600 {quoted(private)}"
+            raise UsageError(f"`{private}` cannot sign: its mode, {found[1]}, lets other users read it", hint)
         if "passphrase" in reason:
             hint = f"the ssh-agent can: type ssh-add {quoted(key)}, then pass its public key, {key}.pub"
         raise UsageError(f"`{key}` cannot sign: {reason}", hint)
@@ -106,6 +111,12 @@ def _program() -> str:
 def _run(task: str, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     # It asks for a passphrase on the terminal itself, not on standard input.
     return subprocess.run([_program(), "-Y", task, *arguments], input=data, capture_output=True, check=False)
+
+
+def _private(key: Path) -> Path:
+    """Return the file of the private key where the public one was named."""
+    private = key.with_suffix("") if key.suffix == ".pub" else key
+    return private if private.exists() else key
 
 
 def _text(output: bytes) -> str:

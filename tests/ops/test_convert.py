@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import csv
 import datetime
 import errno
@@ -344,6 +345,11 @@ def test_bad_rows_are_each_named_and_nothing_is_written(folder: Path) -> None:
         ("a.csv", b"question,target\n\xe9,b\n", 4, "not UTF-8"),
         ("a.csv", "question,target\n".encode("utf-16"), 4, "is UTF-16"),
         ("a.csv", gzip.compress(b"question,target\n", mtime=0), 4, "is compressed (gzip)"),
+        ("a b.csv.gz", gzip.compress(b"question,target\n", mtime=0), 4,
+         "unpack it first: gunzip 'a b.csv.gz', then make edit lines of it: more convert 'a b.csv' -o edits.jsonl"),
+        ("a.tsv.gz", gzip.compress(b"question\ttarget\n", mtime=0), 4, "gunzip a.tsv.gz, "),
+        ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), 4, "gunzip a.parquet.gz, "),
+        ("a.csv.bz2", bz2.compress(b"question,target\n"), 4, "unpack it first, then make edit lines of it"),
         ("a.csv", b'question,target,rephrases\na,b,"[1,"\n', 4, "a.csv:2: `rephrases` is not JSON"),
         ("a.csv", b"question,target,locality,locality.question\na,b,c,d\n", 4,
          "a.csv:2: `locality` and `locality.question` both give probes"),
@@ -389,7 +395,24 @@ def test_options_refused(folder: Path, options: tuple[str, ...], code: int, said
     assert tree(folder) == before
 
 
+def test_the_next_command_can_be_pasted(folder: Path) -> None:
+    write_csv("a.csv", [{"question": "Q", "target": "A"}])
+    Path("out dir").mkdir()
+    done = run("convert", "a.csv", "-o", "out dir/e 1.jsonl")
+    assert (done.code, done.err) == (0, "next: more edit MODEL 'out dir/e 1.jsonl' --dry-run\n")
+
+
 # --- more edit ---
+
+
+@pytest.mark.parametrize("command", ["convert", "edit"])
+@pytest.mark.parametrize("url", ["https://example.org/a/edits.jsonl?x=1", "HTTP://example.org/a.csv"])
+def test_a_url_is_not_fetched(folder: Path, command: str, url: str) -> None:
+    words = [url, "-o", "out.jsonl"] if command == "convert" else [World(folder / "world", text_layers=1).model, url]
+    before = tree(folder)
+    refused = run(command, *words)
+    assert_refused(refused, 4, f"error: `{url}` is a URL, and files are not fetched\nhint: download it first")
+    assert tree(folder) == before
 
 
 @pytest.mark.parametrize("form", ["CSV", "Parquet", "LLaVA conversations", "chat messages", "a Label Studio export"])

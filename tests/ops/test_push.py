@@ -11,6 +11,7 @@ import pytest
 
 from support.helpers import LEARNING, World, run
 from support.hub import Hub, hub_here
+from support.refused import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,20 @@ def test_what_more_did_not_write_is_refused(edited: World, hub: Hub) -> None:
         result = run("push", *words, "--yes")
         assert (result.code, hub.asked) == (2, [])
         assert says in result.err
+
+
+def test_what_is_no_folder_is_refused_as_what_it_is(edited: World, hub: Hub) -> None:
+    deltas = edited.root / "deltas.safetensors"
+    assert run("export", edited.model, "-o", deltas, "--format", "delta").code == 0
+    for path, says, hint in (
+        (edited.root / "gone", "no such file or folder", "name a folder that `more merge` or `more export` wrote"),
+        (edited.root / "gone.more", "no such file or folder", "or a .more file"),
+        (deltas, "is a file, and `push` takes a folder or a state", "more export MODEL -o FOLDER"),
+    ):
+        result = run("push", path, "me/x", "--dry-run")
+        assert_refused(result, 2, f"error: {path}: {says}\nhint: ", hint)
+        assert "the work of" not in result.err
+        assert hub.asked == []
 
 
 def test_a_folder_without_its_weights_is_not_published(edited: World, hub: Hub, tmp_path: Path) -> None:

@@ -487,6 +487,16 @@ def test_keys_that_cannot_sign(world: World) -> None:
     assert_refused(run("sign", world.root / "nowhere", "--key", world.root / "alice"), 5, "nowhere: no such directory")
 
 
+@pytest.mark.parametrize("named", ["my key", "my key.pub"])
+def test_a_key_that_others_can_read(world: World, named: str) -> None:
+    make_key(world.root / "my key", "alice")
+    (world.root / "my key").chmod(0o644)
+    refused = run("sign", world.model, "--key", world.root / named)
+    private = world.root / "my key"
+    assert_refused(refused, 2, f"`{private}` cannot sign: its mode, 0644, lets other users read it\n")
+    assert f"chmod 600 '{private}'\n" in refused.err
+
+
 def test_a_key_with_a_passphrase(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", world.root / "closed"], check=True)
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # no terminal is asked

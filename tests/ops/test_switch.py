@@ -175,6 +175,8 @@ def test_a_state_of_a_state(world: World) -> None:
         (("v2", "-c"), 2, "`model.v2.more` is the state of the checkpoint", "take another name"),
         (("--create",), 2, "`--create` needs the name", "more switch MODEL NAME --create"),
         (("--list", "ann"), 2, "`--list` goes with no name", "more switch {model} --list"),
+        (("main", "--state", "ann"), 2, "`--state` goes with `--create`", "MODEL NAME --create --state ann"),
+        (("--list", "--state", "ann"), 2, "`--state` goes with `--create`", "leave it out"),
         (("a", "b"), 2, "one name at a time, not 2", "more switch MODEL NAME"),
     ],
 )
