@@ -189,7 +189,7 @@ def test_status_shows_the_plan_of_the_recipe_that_init_would_use(
     project(elsewhere, 'recipe = "paper-llava"\n')
     planned = run("status", world.model, *state, *words, "--json").json
     assert planned["recipe"]["name"] == "paper-llava"
-    assert run("init", world.model, *state, "--no-anchors").code == 0
+    assert run("init", world.model, *state).code == 0
     made = run("status", world.model, *state, "--json").json
     assert [site["name"] for site in planned["sites"]] == [site["name"] for site in made["sites"]]
 
@@ -297,6 +297,25 @@ def test_anchors_that_are_not_there_are_blamed_on_the_file(
     project(elsewhere, '\nanchors = "no.jsonl"\n')
     refused = run_as_typed(words[0], world.model, *words[1:], "--state", "new.more")
     assert (refused.code, refused.err.splitlines()[0]) == (4, "error: more.toml:2: file not found: `no.jsonl`")
+
+
+@pytest.mark.parametrize("words", [("init",), ("edit",), ("edit", "--dry-run")])
+def test_anchors_that_the_recipe_does_not_use_are_blamed_on_the_file(
+    world: World, elsewhere: Path, words: tuple[str, ...]
+) -> None:
+    (elsewhere / "anchors.jsonl").write_text(json.dumps({"question": "is it big ?"}) + "\n")
+    project(elsewhere, 'recipe = "paper-llava"\nanchors = "anchors.jsonl"\n')
+    edits = (world.write([line(0)]),) if words[0] == "edit" else ()
+    state = ("--state", world.root / "new.more")
+    refused = run_as_typed(words[0], world.model, *edits, *words[1:], *state)
+    assert (refused.code, refused.err.splitlines()) == (
+        2,
+        [
+            "error: more.toml:2: recipe `paper-llava` does not use anchors",
+            "hint: remove `anchors` there, or add --no-anchors",
+        ],
+    )
+    assert run_as_typed(words[0], world.model, *edits, *words[1:], *state, "--no-anchors").code in (0, 3)
 
 
 @pytest.mark.parametrize("command", [("status",), ("init",), ("edit", "e.jsonl"), ("log",)])
