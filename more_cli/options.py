@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 STATE = "State"
 REPORT = "Report and gates"
@@ -164,6 +164,14 @@ class PushOptions:
     dry_run: bool = dry_run_option()
 
 
+class NamedFile(NamedTuple):
+    """A file that another file names."""
+
+    path: Path
+    place: str
+    """The other file and the line, as a message names them."""
+
+
 @dataclass(frozen=True)
 class EditOptions(RecipeOptions, FileOptions):
     """How a stream is applied."""
@@ -181,7 +189,7 @@ class EditOptions(RecipeOptions, FileOptions):
         "For a new state: take anchors, which are shipped questions and some about the picture of each edit.",
         panel=WRITING,
     )
-    anchors_file: Path | None = None
+    anchors_file: NamedFile | None = None
     """For a new state: questions whose answers must not change, in place of those that edits bring; of `more.toml`."""
     consolidate: Literal["off", "run", "all", "anew"] = option(
         "off",

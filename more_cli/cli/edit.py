@@ -84,7 +84,8 @@ def edit(
 
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
     target = locate(*fetched(output, model, state, hub))
-    options = _for_new_state(target, options)
+    if not feed.retry:
+        options = _for_new_state(target, options)
     listener = _listener(output, line_by_line=feed.json_lines)
     with tracked(output, tracker) as to:
         if to is not None:

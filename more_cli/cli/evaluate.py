@@ -63,7 +63,7 @@ def evaluate(
       more eval --suite e-ic
       more eval llava/ --suite e-vqa --data-root data/mmedit
     """
-    _check_together(on_suite, tracker, probes)
+    _check_together(on_suite, tracker, probes, files)
     outlets.check()
     model, state = fetched(output, model, state, hub)
     if on_suite.suite is not None:
@@ -88,12 +88,15 @@ def evaluate(
     outlets.write(of_state(scored), lambda: _show_eval(output, scored))
 
 
-def _check_together(on_suite: SuiteOptions, tracker: TrackOptions, probes: Path | None) -> None:
-    """Refuse options that exclude each other, and options of suites without a suite."""
+def _check_together(on_suite: SuiteOptions, tracker: TrackOptions, probes: Path | None, files: FileOptions) -> None:
+    """Refuse options that exclude each other, options of suites without a suite, and of pictures where none is read."""
     if on_suite.suite is not None and probes is not None:
         raise UsageError("`--suite` and `--probes` were both given", "leave one of them out")
     if on_suite.suite is None and (others := [*given(on_suite), *given(tracker)]):
         raise UsageError(f"`{others[0]}` needs `--suite`", "add --suite NAME; see `more suites list`")
+    if on_suite.suite is None and probes is None and (others := given(files)):
+        hint = f"add --probes FILE or --suite NAME, or leave {others[0]} out"
+        raise UsageError(f"`{others[0]}` needs `--probes` or `--suite`", hint)
 
 
 def _show_eval(output: Output, report: EvalReport) -> None:

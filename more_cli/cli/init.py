@@ -79,11 +79,12 @@ def init(
     refuse_swapped(model, [source] if source else (), f"more init {{}} --anchors {'auto ' * bool(anchors)}{{}}")
     target = locate(*fetched(output, model, state, hub))
     project = settings_for(target.model)
-    if not (anchors or source or no_anchors) and (path := anchors_named(project)):
-        anchors = str(path)
+    named = None if anchors or source or no_anchors else anchors_named(project)
+    anchors = str(named.path) if named else anchors
     _refuse_anchors(model, anchors, source, none=no_anchors)
     file = Path(anchors) if anchors and source is None else None
-    inputs = Inputs(file, source, arriving=not (anchors or no_anchors), calibrate=calibrate, files=files)
+    arriving, place = not (anchors or no_anchors), named.place if named else ""
+    inputs = Inputs(file, source, arriving=arriving, calibrate=calibrate, files=files, place=place)
     with output.progress() as progress:
         report = initialise(target, chosen.recipe or recipe_of(project), chosen.settings, inputs, machine, progress)
     _show_init(output, report, source)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from more_cli.cli.output import Output
+from more_cli.errors import UsageError
 from more_cli.options import REPORT, option
 
 if TYPE_CHECKING:
@@ -77,6 +78,17 @@ class Outlets(Reports):
         panel=REPORT,
     )
     junit: Path | None = option(None, "Write JUnit XML: one case per edit and per gate.", metavar="FILE", panel=REPORT)
+
+    def check(self) -> None:
+        """Check also that strict gates are gates.
+
+        Raises:
+            UsageError, StateError: as `Reports.check`, or there is no gate.
+        """
+        if self.strict_gates and not self.gates:
+            hint = 'add --gate "METRIC>=NUMBER", or leave --strict-gates out'
+            raise UsageError("`--strict-gates` needs `--gate`", hint)
+        super().check()
 
     def gates_on(self, names: Sequence[str] = ()) -> list[Gate]:
         """Parse the gates; their metrics must be among `names` if any are given.

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from more_cli.checkpoint.folder import CONFIG
 from more_cli.cli.words import names_model
 from more_cli.errors import MoreError
+from more_cli.options import NamedFile
 from more_cli.store.names import current_file, name_of
 from more_cli.store.project import KEYS, Setting, Settings, blamed_on, settings_for
 from more_cli.store.target import locate
@@ -103,8 +104,8 @@ def recipe_of(project: Settings) -> str | None:
     return str(found.value)
 
 
-def anchors_named(project: Settings) -> Path | None:
-    """Return the anchors file of `more.toml`.
+def anchors_named(project: Settings) -> NamedFile | None:
+    """Return the anchors file of `more.toml`, and where it is named.
 
     Raises:
         DataError: there is no such file.
@@ -117,7 +118,7 @@ def anchors_named(project: Settings) -> Path | None:
     if not path.exists():
         with blamed_on(found):
             raise not_found(path)
-    return path
+    return NamedFile(path, found.place)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from more_cli.cli import options as opt
 from more_cli.cli.hub import fetched
 from more_cli.cli.init import show_notices
 from more_cli.cli.output import Output
-from more_cli.cli.project import in_force
+from more_cli.cli.project import in_force, recipe_of
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
 from more_cli.model.machine import GIB, Machine
 from more_cli.options import HubOptions
 from more_cli.store.names import sidecar_path
+from more_cli.store.project import settings_for
 from more_cli.store.target import locate
 from more_cli.text import counted
 
@@ -68,7 +69,9 @@ def status(
         return
     if tokens and not estimate:
         raise UsageError("--tokens needs --estimate", "add --estimate, or leave --tokens out")
-    report = run(locate(*fetched(output, model, state, hub)), signers)
+    target = locate(*fetched(output, model, state, hub))
+    recipe = None if target.sidecar.exists() else recipe_of(settings_for(target.model))
+    report = run(target, signers, recipe)
     if estimate:
         report = estimated(report, machine, tokens)
     _show_status(output, report)

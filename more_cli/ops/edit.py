@@ -270,9 +270,8 @@ class _Run:
         """Make the state if there is none, and return the model if it is loaded."""
         target, options = self.report.target, self.options
         if not target.sidecar.exists():
-            inputs = Inputs(options.anchors_file, arriving=options.anchors and not options.anchors_file)
             created = initialise(
-                target, options.recipe, options.settings, inputs, self.machine, self.progress, self.runtime
+                target, options.recipe, options.settings, self._inputs, self.machine, self.progress, self.runtime
             )
             # The model is loaded once; the report must not keep it when the session has ended.
             self.report.run.created = replace(created, runtime=None)
@@ -280,6 +279,13 @@ class _Run:
         if not target.folder.exists():
             open_session(target, self.machine)  # raises for a sidecar that does not fit, before a folder is made
         return self.runtime
+
+    @property
+    def _inputs(self) -> Inputs:
+        """What prepares a new state."""
+        if named := self.options.anchors_file:
+            return Inputs(named.path, place=named.place)
+        return Inputs(arriving=self.options.anchors)
 
     def _fetched(
         self, pending: Iterator[Edit], arriving: Prefetch[Edit | Problem] | None
@@ -438,6 +444,7 @@ class _Run:
             return
         require_outside(target)
         chosen = plan(target, self.options.recipe, self.options.settings)
+        self._inputs.wanted(chosen)
         load_fitting_prompter(chosen.checkpoint, chosen.model)
         count = sum(1 for _ in edits)
         sites, applied = counted(len(chosen.sites), "site"), counted(count, "edit")
@@ -505,7 +512,8 @@ class EditCheck:
         """Questions of the state's anchors or, before there is a state, of the file of anchors that it will take."""
         if not self.target.sidecar.exists():
             recipe = plan(self.target, self.options.recipe, self.options.settings).recipe
-            return identities(Inputs(self.options.anchors_file).questions(recipe))
+            named = self.options.anchors_file
+            return identities(Inputs(named.path if named else None).questions(recipe))
         return identities(anchors_of(self.target.folder, load_meta(self.target.sidecar)))
 
     def load(self) -> None:

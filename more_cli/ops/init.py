@@ -192,14 +192,31 @@ class Inputs:
     calibrate: Path | None = None
     """Corrections that the constants are calibrated on."""
     files: FileOptions = field(default_factory=FileOptions)
+    place: str = ""
+    """File and line that name `anchors`; empty for what was typed."""
 
     def wanted(self, chosen: Plan) -> Wanted:
         """Return the anchors of the file that is given or named by the recipe, or what they are made from.
 
         Raises:
+            UsageError: there are some, and the recipe does not use any.
             StreamErrors: the file has problems, or a question that the model cannot be asked.
-            DataError: the file or a picture cannot be read, or the folder holds no pictures.
+            DataError: the file or a picture cannot be read, the folder holds no pictures, or no anchors can be made.
         """
+        wanted = self._wanted(chosen)
+        if (wanted.questions or self.auto) and not chosen.recipe.uses_anchors:
+            what = f"recipe `{chosen.recipe.name}` does not use anchors"
+            if self.place:
+                raise UsageError(f"{self.place}: {what}", "remove `anchors` there, or add --no-anchors")
+            raise UsageError(what, f"drop --anchors, or add {USE_OF_ANCHORS}")
+        if self.auto is not None and not wanted.questions:
+            raise DataError(
+                f"no anchors can be made from `{self.auto}`", f"take other pictures: --anchors {AUTO} FOLDER"
+            )
+        require_anchors(chosen.recipe, wanted.questions)
+        return wanted
+
+    def _wanted(self, chosen: Plan) -> Wanted:
         if candidates := self._candidates(chosen.recipe):
             candidates = candidates.only(partial(_askable, chosen))
             return Wanted(candidates.anchors, candidates)
@@ -256,12 +273,6 @@ def initialise(
     _check(target)
     chosen, inputs = plan(target, recipe, settings), inputs or Inputs()
     wanted, corrections = inputs.wanted(chosen), inputs.corrections()
-    if (wanted.questions or inputs.auto) and not chosen.recipe.uses_anchors:
-        hint = f"drop --anchors, or add {USE_OF_ANCHORS}"
-        raise UsageError(f"recipe `{chosen.recipe.name}` does not use anchors", hint)
-    if inputs.auto is not None and not wanted.questions:
-        raise DataError(f"no anchors can be made from `{inputs.auto}`", f"take other pictures: --anchors {AUTO} FOLDER")
-    require_anchors(chosen.recipe, wanted.questions)
     corrections, left_out = leave_out(corrections, identities(wanted.questions))
     if left_out:
         chosen.notices.append(left_out_sentence(left_out, left_out + sum(len(edit.locality) for edit in corrections)))

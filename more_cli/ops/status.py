@@ -212,21 +212,21 @@ def estimated(report: StatusReport, machine: Machine, tokens: int | None = None)
     return replace(report, estimate=needed)
 
 
-def status(target: Target, signers: Path | None = None) -> StatusReport:
-    """Describe a state, or without one the plan for it; loads no weights.
+def status(target: Target, signers: Path | None = None, recipe: str | None = None) -> StatusReport:
+    """Describe a state, or without one the plan for it, with a `recipe` or the architecture's; loads no weights.
 
     With a file of `signers` only their signatures count.
 
     Raises:
         StateError: not a checkpoint, or a state that does not fit it.
-        UsageError: there is no such file, or no `ssh-keygen`.
+        UsageError: there is no such file, no `ssh-keygen`, or no such recipe.
     """
     if signers:
         ssh.require(signers)
     if not target.sidecar.exists():
         from more_cli.ops.init import plan
 
-        chosen = plan(target)
+        chosen = plan(target, recipe)
         return StatusReport(target, chosen.checkpoint, None, chosen)
     state = State(load_meta(target.sidecar))  # its tensors stay on the disk
     checkpoint = open_base(target, state)

@@ -181,8 +181,29 @@ def test_recipe_and_anchors_are_those_of_a_new_state(tmp_path: Path, elsewhere: 
     assert run("status", world.model, "--state", typed, "--json").json["recipe"]["name"] == "paper-llava"
 
 
+@pytest.mark.parametrize("words", [(), ("--estimate",)])
+def test_status_shows_the_plan_of_the_recipe_that_init_would_use(
+    world: World, elsewhere: Path, words: tuple[str, ...]
+) -> None:
+    state = ("--state", world.root / "new.more")
+    project(elsewhere, 'recipe = "paper-llava"\n')
+    planned = run("status", world.model, *state, *words, "--json").json
+    assert planned["recipe"]["name"] == "paper-llava"
+    assert run("init", world.model, *state).code == 0
+    made = run("status", world.model, *state, "--json").json
+    assert [site["name"] for site in planned["sites"]] == [site["name"] for site in made["sites"]]
+
+
+def test_a_retry_without_a_state_takes_no_recipe_of_the_file(world: World, elsewhere: Path) -> None:
+    project(elsewhere, 'recipe = "paper-llava"\nanchors = "no.jsonl"\n')
+    refused = run("edit", world.model, "--retry", "--state", world.root / "new.more")
+    assert refused.code == 5
+    assert "no state at" in refused.err
+
+
 def test_a_state_that_exists_keeps_its_recipe(world: World, elsewhere: Path) -> None:
     project(world.root, 'recipe = "paper-llava"\n')
+    assert run("status", world.model, "--json").json["recipe"]["name"] != "paper-llava"
     assert world.edit(edits=world.write([line(3)], "further.jsonl")).code == 3
 
 
@@ -255,6 +276,7 @@ def test_a_byte_order_mark_and_windows_lines_are_read(world: World, elsewhere: P
         ('device = "gpu9"\n', ("status",), "more.toml:1: `--device gpu9` cannot be used"),
         ('\ngates = ["rel.gen_exac>=1"]\n', ("eval",), "more.toml:2: `--gate rel.gen_exac>=1`: there is no metric"),
         ('recipe = "paper-lava"\n', ("init", "--state", "new.more"), "more.toml:1: no recipe `paper-lava`"),
+        ('\nrecipe = "papr-llava"\n', ("status", "--state", "new.more"), "more.toml:2: no recipe `papr-llava`"),
         ('recipe = "own.toml"\n', ("init", "--state", "new.more"), "more.toml:1: no recipe `"),
     ],
 )
@@ -275,6 +297,25 @@ def test_anchors_that_are_not_there_are_blamed_on_the_file(
     project(elsewhere, '\nanchors = "no.jsonl"\n')
     refused = run_as_typed(words[0], world.model, *words[1:], "--state", "new.more")
     assert (refused.code, refused.err.splitlines()[0]) == (4, "error: more.toml:2: file not found: `no.jsonl`")
+
+
+@pytest.mark.parametrize("words", [("init",), ("edit",), ("edit", "--dry-run")])
+def test_anchors_that_the_recipe_does_not_use_are_blamed_on_the_file(
+    world: World, elsewhere: Path, words: tuple[str, ...]
+) -> None:
+    (elsewhere / "anchors.jsonl").write_text(json.dumps({"question": "is it big ?"}) + "\n")
+    project(elsewhere, 'recipe = "paper-llava"\nanchors = "anchors.jsonl"\n')
+    edits = (world.write([line(0)]),) if words[0] == "edit" else ()
+    state = ("--state", world.root / "new.more")
+    refused = run_as_typed(words[0], world.model, *edits, *words[1:], *state)
+    assert (refused.code, refused.err.splitlines()) == (
+        2,
+        [
+            "error: more.toml:2: recipe `paper-llava` does not use anchors",
+            "hint: remove `anchors` there, or add --no-anchors",
+        ],
+    )
+    assert run_as_typed(words[0], world.model, *edits, *words[1:], *state, "--no-anchors").code in (0, 3)
 
 
 @pytest.mark.parametrize("command", [("status",), ("init",), ("edit", "e.jsonl"), ("log",)])

@@ -24,6 +24,7 @@ from more_cli.text import plain, span
 from support import tiny
 from support.helpers import CALM, QUESTION, QUICK, REFUSING, Result, World, line, run
 from support.pages import CODE, HOSTILE, Page
+from support.refused import assert_refused
 
 EVIL = '<e&2 " onload="x">'
 """An id that tries to end an attribute."""
@@ -157,6 +158,23 @@ def test_a_gate_on_an_interval_over_few_samples_warns_and_is_missed_if_strict(wo
     strict = run(*gated, "--strict-gates", "--json")
     assert (strict.code, f"warning: {warning}" in strict.err) == (6, True)
     assert [(gate["met"], gate["warning"]) for gate in strict.json["gates"]] == [(False, warning)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (
+            ("--image-root", "img"),
+            "`--image-root` needs `--probes` or `--suite`",
+            "add --probes FILE or --suite NAME, or",
+        ),
+        (("--strict-paths",), "`--strict-paths` needs `--probes` or `--suite`", "or leave --strict-paths out"),
+        (("--strict-gates",), "`--strict-gates` needs `--gate`", 'add --gate "METRIC>=NUMBER", or leave'),
+        (("--strict-gates", "--suite", "e-vqa"), "`--strict-gates` needs `--gate`", "or leave --strict-gates out"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(world: World, words: tuple[str, ...], said: str, hint: str) -> None:
+    assert_refused(run("eval", world.model, *words), 2, said, hint)
 
 
 # --- edits that do not stand ---
