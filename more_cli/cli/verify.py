@@ -54,11 +54,13 @@ def verify(
         text = f"`{report.subject}` failed {len(report.failed)} of {counted(len(report.checks), 'check')}: {names}"
         fail(StateError(text, report.failed[0].hint))
         raise typer.Exit(StateError.exit_code)
+    if report.short:
+        raise report.short
 
 
 def _show_verify(output: Output, report: VerifyReport) -> None:
     from more_cli.outputs.states import VerifyOutput
 
-    output.json(VerifyOutput.of(report, ok=not report.failed))
+    output.json(VerifyOutput.of(report, ok=not (report.failed or report.short)))
     for check in report.checks:
         output.line(f"{check.verdict:8}{check.name:9}{check.detail}")

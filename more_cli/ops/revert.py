@@ -230,7 +230,7 @@ def _draft(session: Session, plan: Plan, runtime: Runtime | None) -> Session:
     if not draft.sidecar.exists():
         save_state(draft.sidecar, nearest_state(session.state, ledger, plan.kept))
     opened = open_session(draft, session.machine, session.progress, runtime)
-    # Without one that goes none comes: the runs before may have left it to a later call (`--no-compact`).
+    # Only in place of one that is taken out: `--no-compact` may have left any other to a later call.
     kinds = enumerate(ledger.history.kinds(), 1)
     opened.compacts = any(kind == "compact" and place > plan.kept for place, (kind, _) in kinds)
     return opened

@@ -78,6 +78,8 @@ class VerifyReport:
     target: Target
     deep: bool
     checks: list[Check] = field(default_factory=list)
+    short: ResourceError | None = None
+    """Why a check could not be made on this machine."""
 
     @property
     def subject(self) -> Path:
@@ -98,8 +100,9 @@ class VerifyReport:
             detail, value = check()
         except (_Unavailable, ssh.Missing) as reason:
             self.checks.append(Check(name, "skipped", str(reason)))
-        except ResourceError:  # says nothing about the state
-            raise
+        except ResourceError as error:  # says nothing about the state
+            self.short = error
+            self.checks.append(Check(name, "skipped", error.message, error.hint))
         except MoreError as error:
             self.checks.append(Check(name, "FAILED", error.message, error.hint))
         else:

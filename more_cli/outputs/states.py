@@ -260,7 +260,7 @@ class VerifyOutput(Printed, schema="more.verify/1", command="more verify [MODEL]
     subject: FilePath
     """state or folder that was checked"""
     ok: bool
-    """whether every check passed"""
+    """whether every check passed; false too where memory was too short for one"""
     deep: bool
     """whether `--deep` was given"""
     checks: list[_Check]

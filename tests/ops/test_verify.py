@@ -81,10 +81,18 @@ def test_a_deep_check_applies_every_edit_again_to_the_same_bytes(world: World) -
 
 
 def test_too_little_memory_is_no_damage(world: World) -> None:
-    short = verify(world, "--deep", "--memory", "0.01")
-    assert (short.code, short.out) == (7, "")
+    short = verify(world, "--deep", "--memory", "0.01", "--json")
+    assert (short.code, short.json["ok"]) == (7, False)
+    assert verdicts(short) == dict.fromkeys(DEEP, "ok") | UNSIGNED | {"replay": "skipped"}
     assert "GiB are free" in short.err
     assert "--set" not in short.err, "the sites of a state stay"
+
+
+def test_too_little_memory_hides_no_damage(world: World) -> None:
+    stored(world).unlink()
+    both = verify(world, "--deep", "--memory", "0.01")
+    assert both.code == 5
+    assert "failed 1 of" in both.err
 
 
 def test_text_output_has_one_line_per_check(world: World) -> None:

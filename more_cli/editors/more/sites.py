@@ -216,13 +216,16 @@ def make_site(record: SiteRecord, weights: Weights, P: Tensor, recipe: Recipe, r
     B, P = weights.B.to(device), P.to(device)
     A = (rebuild_basis(record, recipe.basis) if weights.A is None else weights.A).to(device)
     if recipe.basis_rate is None:
-        stretch = 1.0 if recipe.orthonormal else basis.stretch(A)
-        return WrittenSite(record, Branch(record.name, record.module, A, B, record.scale), P, stretch)
+        return WrittenSite(record, Branch(record.name, record.module, A, B, record.scale), P, _stretch(A, recipe))
     drawn = rebuild_basis(record, recipe.basis).to(device).contiguous()
     branch = TrainedBasisBranch(record.name, record.module, A.contiguous(), B, record.scale)
     return TrainedBasisSite(
         record, branch, P, rate=recipe.basis_rate, orthonormal=recipe.basis_orthonormal, drawn=drawn
     )
+
+
+def _stretch(A: Tensor, recipe: Recipe) -> float:
+    return 1.0 if recipe.orthonormal else basis.stretch(A)
 
 
 @dataclass(frozen=True)
@@ -313,7 +316,7 @@ class Sites:
             if rank != site.record.rank:
                 record = unedited_site(site.record, self.recipe, rank)
                 A = rebuild_basis(record, self.recipe.basis).to(site.P.device)
-                site.stretch = 1.0 if self.recipe.orthonormal else basis.stretch(A)
+                site.stretch = _stretch(A, self.recipe)
                 site.branch.A = A.to(site.branch.A)
                 site.branch.B = site.branch.B.new_zeros(record.shape[0], rank)
             site.clear()
