@@ -159,7 +159,7 @@ class Model:
         Raises:
             StateError: the state does not fit its base.
         """
-        return status(self.target)
+        return status(self.target, recipe=self._recipe, settings=self._settings)
 
     def edit(self, edits: StrPath | Iterable[Mapping[str, Any]], **options: Any) -> Table[EditReport]:
         """Apply the edits that are not applied yet, as `more edit` does; the first one makes the state.

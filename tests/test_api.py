@@ -182,6 +182,13 @@ def test_one_setting_and_one_picture_need_no_list(world: World) -> None:
         assert len(model.log(limit=0)) == len(model.log())
 
 
+def test_a_plan_is_that_of_the_recipe_and_settings_given(world: World) -> None:
+    with open_model(world.model, recipe="paper-llava", settings="rank=3") as model:
+        plan = model.state.plan
+        assert plan is not None
+        assert (plan.recipe.name, plan.recipe.rank) == ("paper-llava", 3)
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, more_cli; print('torch' in sys.modules, 'pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from more_cli.errors import DataError
-from more_cli.inputs.records import Record, lines, opened
+from more_cli.inputs.records import Record, lines, opened, url_error
 
 POLL = 0.1
 """Seconds between two checks whether the file has grown or the feed was closed."""
@@ -108,8 +108,10 @@ class Watch(Feed):
         """Yield the records as they arrive; line numbers start at 1 again after the file was truncated or replaced.
 
         Raises:
-            DataError: the path is not a regular file, or cannot be read.
+            DataError: the path is a URL or not a regular file, or cannot be read.
         """
+        if error := url_error(self.path):
+            raise error
         self.grown = time.monotonic()
         while self._wait_for_file():
             with opened(self.path) as file:

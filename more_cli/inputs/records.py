@@ -94,11 +94,18 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"`{path}` cannot be read: {reason_of(error)}") from None
 
 
+def url_error(path: Path) -> DataError | None:
+    """Return the error for a URL in place of a user's file; None for any other path."""
+    if (url := _URL.match(path.as_posix())) is None:
+        return None
+    text = f"`{url[1]}//{url[2]}` is a URL, and files are not fetched"
+    return DataError(text, "download it first, then name the file")
+
+
 def not_found(path: Path) -> DataError:
     """Return the error for a missing user's file; its hint suggests a similar name, or that a URL is downloaded."""
-    if url := _URL.match(path.as_posix()):
-        text = f"`{url[1]}//{url[2]}` is a URL, and files are not fetched"
-        return DataError(text, "download it first, then name the file")
+    if url := url_error(path):
+        return url
     folder = path.parent
     if not folder.is_dir():
         return DataError(f"file not found: `{path}`", f"there is no folder `{folder}`")

@@ -49,7 +49,7 @@ class Machine:
         if self.device_map not in ("", "auto"):
             raise UsageError(f"`--device-map {self.device_map}` is not `auto`", "leave it out to use one --device")
         if self.device_map and self.device != "cpu":
-            raise UsageError("`--device-map` and `--device` were both given", "leave one of them out")
+            raise UsageError(f"`--device-map` and `{self._device_given}` were both given", "leave one of them out")
         if self.device_map and find_spec("accelerate") is None:
             raise UsageError("`--device-map` needs accelerate", install_hint("large"))
         if self.device == "cpu":  # there without asking torch, which takes a while to import
@@ -60,7 +60,13 @@ class Machine:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise UsageError(f"`--device {self.device}` cannot be used: {reason}", "cpu always works") from None
+            raise UsageError(f"`{self._device_given}` cannot be used: {reason}", "cpu always works") from None
+
+    @property
+    def _device_given(self) -> str:
+        """How the device was given: typed, or by the environment."""
+        name = "MORE_DEVICE"
+        return f"{name}={self.device}" if os.environ.get(name) == self.device else f"--device {self.device}"
 
     def kernel(self, has_sdpa: bool) -> str:
         """Return the attention of a model in transformers' words.

@@ -80,6 +80,8 @@ def convert_into(
             file.write(_line(rows.latest, respell))
             report.edits += 1
     rows.columns.check()
+    if options.each_round and report.rows and not rows.conversations:
+        raise UsageError(f"`--each-round`: {source} holds no conversation", "leave it out")
     report.skipped, report.tagged = len(bad), sorted(rows.columns.tagged)
     if report.problems and not (options.skip_bad and report.edits):
         hint = "nothing was written; --skip-bad leaves these rows out" if report.edits else "nothing was written"
@@ -108,6 +110,8 @@ class _Rows:
         self.report = ConvertReport(source)
         self.latest = Record(str(source), 0)
         """The one that was read last."""
+        self.conversations = False
+        """Whether one was read."""
 
     def __iter__(self) -> Iterator[Record]:
         table = table_form(self.source)
@@ -140,6 +144,7 @@ class _Rows:
         if form and self.report.form == ROWS:
             self.report.form = form
         if chat_form(value):
+            self.conversations = True
             rows = rounds_of(value, each=self.each_round)
         elif form:
             rows = [task_row(value)]

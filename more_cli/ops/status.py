@@ -212,10 +212,13 @@ def estimated(report: StatusReport, machine: Machine, tokens: int | None = None)
     return replace(report, estimate=needed)
 
 
-def status(target: Target, signers: Path | None = None, recipe: str | None = None) -> StatusReport:
-    """Describe a state, or without one the plan for it, with a `recipe` or the architecture's; loads no weights.
+def status(
+    target: Target, signers: Path | None = None, recipe: str | None = None, settings: Sequence[str] = ()
+) -> StatusReport:
+    """Describe a state, or without one the plan for it; loads no weights.
 
-    With a file of `signers` only their signatures count.
+    A plan is that of `recipe`, by default the architecture's, changed by `settings`. With a file of `signers` only
+    their signatures count.
 
     Raises:
         StateError: not a checkpoint, or a state that does not fit it.
@@ -226,7 +229,7 @@ def status(target: Target, signers: Path | None = None, recipe: str | None = Non
     if not target.sidecar.exists():
         from more_cli.ops.init import plan
 
-        chosen = plan(target, recipe)
+        chosen = plan(target, recipe, settings)
         return StatusReport(target, chosen.checkpoint, None, chosen)
     state = State(load_meta(target.sidecar))  # its tensors stay on the disk
     checkpoint = open_base(target, state)

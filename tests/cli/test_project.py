@@ -290,6 +290,14 @@ def test_a_value_that_cannot_be_used_is_blamed_on_the_file(
     assert "hint: " in refused.err
 
 
+def test_a_device_that_cannot_be_used_is_blamed_on_the_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MORE_DEVICE", "gpu9")
+    assert "error: `MORE_DEVICE=gpu9` cannot be used: " in run("status", world.model).err
+    assert "error: `--device gpu8` cannot be used: " in run("status", world.model, "--device", "gpu8").err
+
+
 @pytest.mark.parametrize("words", [("init",), ("edit", "e.jsonl")])
 def test_anchors_that_are_not_there_are_blamed_on_the_file(
     world: World, elsewhere: Path, words: tuple[str, ...]

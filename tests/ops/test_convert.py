@@ -170,6 +170,13 @@ def test_rounds(folder: Path) -> None:
     assert converted("a.json", "--each-round") == [first, {"id": "c1-2", **last}]
 
 
+def test_rounds_need_a_conversation(folder: Path) -> None:
+    (folder / "a.csv").write_text("question,target\nWho?,nobody\n")
+    refused = run("convert", "a.csv", "-o", "edits.jsonl", "--each-round")
+    assert_refused(refused, 2, "error: `--each-round`: a.csv holds no conversation\nhint: leave it out")
+    assert not (folder / "edits.jsonl").exists()
+
+
 def test_messages_in_every_spelling_of_an_image(folder: Path) -> None:
     uri = "data:image/png;base64," + base64.b64encode((folder / "img/red.png").read_bytes()).decode()
     parts = [

@@ -469,6 +469,8 @@ def test_a_watch_ends_when_nothing_comes_any_more(tmp_path: Path) -> None:
 def test_what_cannot_be_watched(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a file"):
         list(Watch(tmp_path).records())
+    with pytest.raises(DataError, match=r"`https://a\.b/fixes\.jsonl` is a URL, and files are not fetched"):
+        list(Watch(Path("https://a.b/fixes.jsonl"), 0.1).records())
 
 
 def test_pictures_of_a_watched_file_lie_beside_it(
