@@ -323,7 +323,7 @@ class Ledger:
             part.clear()
         self._reverts.clear()
         self.reverted.clear()
-        self.head, self._size, self._missing = START, 0, 0
+        self.head, self._size, self._missing, self._has_checksums = START, 0, 0, False
         # The next line holds the hash of a line, so its own checksum, which costs more, is compared in two cases only:
         # there is no next line, or two lines do not match and the changed one must be named.
         last: tuple[Entry, bytes] | None = None
