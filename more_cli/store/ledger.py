@@ -372,7 +372,7 @@ class Ledger:
             self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
         if entry.joint_writing:
-            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.margins}
+            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.looks}
         if entry.kind == "anchors" or entry.made:
             self._anchors[len(self._history)] = ref
         self.head = sha256_bytes(line)
