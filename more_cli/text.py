@@ -69,6 +69,11 @@ def reason_of(error: Exception) -> str:
     return str(error)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an exception says; the name of its class if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a JSON object; for `object_pairs_hook`.
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # files are copied while torch is imported
 
 _COPY_STEP = 64 << 20  # bytes: large steps, so that threads rarely wait for the interpreter lock during an import
 _PIECE, _COMPARED = 1 << 28, 1 << 20  # bytes that one job compares, and bytes compared at a time
+CHUNK = 1 << 19
+"""Bytes of a tensor that are patched at a time, unless one row has more."""
 _AGAIN = "check the disk, then merge again"
 SIDE_BY_SIDE = 3
 """Threads for each kind of job: copy and patch, compare, flush."""
@@ -40,14 +42,9 @@ class Copying:
     """
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        out: Path,
-        names: Sequence[str],
-        on_bytes: Callable[[int, int], None] | None,
-        chunk_bytes: int,
+        self, checkpoint: Checkpoint, out: Path, names: Sequence[str], on_bytes: Callable[[int, int], None] | None
     ) -> None:
-        self._checkpoint, self._out, self._names, self._chunk_bytes = checkpoint, out, names, chunk_bytes
+        self._checkpoint, self._out, self._names = checkpoint, out, names
         self._progress = CopyProgress({name: (checkpoint.path / name).stat().st_size for name in names}, on_bytes)
         self._writers, self._readers, self._flushers = (ThreadPoolExecutor(SIDE_BY_SIDE) for _ in range(3))
         self._copied: list[Future[None]] = []
@@ -114,7 +111,7 @@ class Copying:
 
         self._progress.wait_for(entry.shard, entry.stop)
         digest = hashlib.sha256()
-        step = max(1, self._chunk_bytes // max(1, entry.row_bytes))
+        step = max(1, CHUNK // max(1, entry.row_bytes))
         with FileIO(self._out / entry.shard, "r+") as target:
             for first in range(0, entry.shape[0], step):
                 old = self._checkpoint.read_rows(entry, first, min(first + step, entry.shape[0]))

@@ -43,7 +43,6 @@ def copy_patched(
     *,
     link: bool = False,
     on_bytes: Callable[[int, int], None] | None = None,
-    chunk_bytes: int = 1 << 19,
 ) -> Copied:
     """Copy a checkpoint into the scratch folder `out` with some tensors replaced.
 
@@ -53,10 +52,10 @@ def copy_patched(
 
     `patches` is called on this thread while files are being copied, so preparing them takes little extra time. It
     returns a patch for all or some of the tensors `keys`. A tensor is overwritten as soon as its part of the shard is
-    copied; comparing starts when no more writes to the shard are pending. Rows of a tensor are patched in order, with
-    at most `chunk_bytes` (at least one row) in memory. `on_bytes` receives the bytes copied so far and the total. With
-    `link`, a shard without any of the `keys` becomes a hard link in `out` where that is possible, and no byte is
-    copied. Other copies of the weights, hidden and linked folders and dead links are not copied.
+    copied; comparing starts when no more writes to the shard are pending. Rows of a tensor are patched in order, few at
+    a time. `on_bytes` receives the bytes copied so far and the total. With `link`, a shard without any of the `keys`
+    becomes a hard link in `out` where that is possible, and no byte is copied. Other copies of the weights, hidden and
+    linked folders and dead links are not copied.
 
     Raises:
         StateError: An unknown tensor, a patch beyond the `keys`, or a byte of the copy that is not the base's.
@@ -72,7 +71,7 @@ def copy_patched(
     names = sorted((name for name in files if name not in linked), key=lambda name: name not in touched)
     for name in names:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-    with Copying(checkpoint, out, names, on_bytes, chunk_bytes) as copying:
+    with Copying(checkpoint, out, names, on_bytes) as copying:
         copying.start()
         for shard in (name for name in names if name in checkpoint.shards and name not in touched):
             copying.compare(shard)

@@ -224,7 +224,7 @@ def _show_edit(output: Output, report: EditReport, *, line_by_line: bool, retry:
         output.line(_summary(report))
     for word, done in together:
         outcome = "all hold" if done.status == "learnt" else "some still do not hold"
-        checked, writes = counted(len(done.margins), "edit"), counted(done.writes, "write")
+        checked, writes = counted(len(done.looks), "edit"), counted(done.writes, "write")
         output.line(f"{word}: {checked} {done.consolidated}, {writes}, cost {done.cost}; {outcome}")
     if report.run.drift:
         output.line(f"drift of {report.run.drift.sentence}")

@@ -176,9 +176,9 @@ def _done(entry: Entry) -> tuple[str, str]:
         later = f"; {counted(entry.redone, 'later line')} made again" if entry.redone else ""
         return "reverted", ", ".join(entry.ids) + later
     if entry.joint_writing:
-        wrong = sum(margin <= 0 for _, margin in entry.margins)
+        wrong = sum(margin <= 0 for _, margin in entry.looks)
         result = f"{wrong} still {verb(wrong, 'does', 'do')} not hold" if wrong else "all hold"
-        done = f"{counted(len(entry.margins), 'edit')} {entry.consolidated}"
+        done = f"{counted(len(entry.looks), 'edit')} {entry.consolidated}"
         word = "compacted" if entry.kind == "compact" else "consolidated"
         return word, f"{done}, {counted(entry.writes, 'write')}; {result}"
     return "added", f"{counted(entry.anchors, 'anchor')} from here on"

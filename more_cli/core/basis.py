@@ -129,6 +129,6 @@ def drawn_fingerprint(rank: int, d_in: int, seed: int, kind: Kind = "orthonormal
     return fingerprint(_leading(min(rank, FINGERPRINT_ENTRIES), rank, d_in, seed, kind))
 
 
-def close(actual: list[float], expected: list[float], tolerance: float = 1e-5) -> bool:
+def close(actual: list[float], expected: list[float]) -> bool:
     """Return whether two fingerprints are of one basis: another rounding passes, another basis does not."""
-    return len(actual) == len(expected) and all(abs(a - b) <= tolerance for a, b in zip(actual, expected, strict=True))
+    return len(actual) == len(expected) and all(abs(a - b) <= 1e-5 for a, b in zip(actual, expected, strict=True))

@@ -48,30 +48,31 @@ class Gradient:
             return Gradient(self.scale, built=self.dense() + other.dense(), summed=self.moment() + other.moment())
         return Gradient.of(torch.cat([self.D, other.D]), torch.cat([self.Z, other.Z]), self.scale)
 
+    @property
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """D and Z, where G is not built."""
+        assert self.D is not None
+        assert self.Z is not None
+        return self.D, self.Z
+
     def dense(self) -> Tensor:
         """Return G, (d_out, r)."""
         if self.built is not None:
             return self.built
-        assert self.D is not None
-        assert self.Z is not None
-        return self.scale * (self.D.T @ self.Z)
+        D, Z = self._factors
+        return self.scale * (D.T @ Z)
 
     def moment(self) -> Tensor:
         """Return M = sum |d|^2 z z^T over the tokens, (r, r) float32."""
-        if self.summed is not None:
-            return self.summed
-        assert self.D is not None
-        assert self.Z is not None
-        return _moment(self.D, self.Z)
+        return _moment(*self._factors) if self.summed is None else self.summed
 
     def preconditioned(self, P: Tensor) -> Tensor:
         """Return G P, (d_out, r) float32, for P (r, r)."""
         # P is rounded to G's float32 here: the error of one product does not accumulate, that of P would.
         if self.built is not None:
             return self.built @ P.to(self.built)
-        assert self.D is not None
-        assert self.Z is not None
-        return self.scale * (self.D.T @ (self.Z @ P.to(self.Z)))
+        D, Z = self._factors
+        return self.scale * (D.T @ (Z @ P.to(Z)))
 
     def inner(self, other: Tensor) -> Tensor:
         """Return <G, X>, () float64, for X = `other` (d_out, r): with X = G P the decrease of the loss a unit step,
@@ -82,9 +83,8 @@ class Gradient:
         """
         if self.built is not None:
             return (self.built * other).sum(dtype=torch.float64)
-        assert self.D is not None
-        assert self.Z is not None
-        return self.scale * (self.D * (self.Z @ other.T)).sum(dtype=torch.float64)
+        D, Z = self._factors
+        return self.scale * (D * (Z @ other.T)).sum(dtype=torch.float64)
 
     def norm(self) -> Tensor:
         """Return |G|_F, () float32."""

@@ -16,7 +16,7 @@ from more_cli.evaluation import metrics
 from more_cli.evaluation.names import Kind, Yardstick, groups, is_locality
 from more_cli.inputs.edits import Edit
 from more_cli.inputs.edits import Probe as Question
-from more_cli.model.batches import Encoded, Query, Span
+from more_cli.model.batches import Encoded, Query
 from more_cli.model.families import Family
 from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
@@ -207,7 +207,8 @@ def ask(
     model's own: a model often would not say the gold answer.
     """
     if yardstick.prefix == "gold":
-        encoded = [_without_end(runtime.encode(q, probe.gold)) for q, probe in zip(queries, probes, strict=True)]
+        # Published code has no end token in its answers.
+        encoded = [runtime.encode(q, probe.gold).unended for q, probe in zip(queries, probes, strict=True)]
         tokens: Sequence[Sequence[int]] = runtime.generate(queries, ANSWER_TOKENS)
         return _references(runtime, encoded, _scored(runtime, encoded), tokens, yardstick)
     if answers is None:
@@ -296,12 +297,6 @@ def _greedy(
     missing = [query for query, known in zip(queries, right, strict=True) if not known]
     generated = iter(runtime.generate(missing, longest) if missing else [])
     return [sequence.target_ids if known else next(generated) for sequence, known in zip(encoded, right, strict=True)]
-
-
-def _without_end(encoded: Encoded) -> Encoded:
-    """Return a sequence without its end token: published code has none in its answers."""
-    span = Span(encoded.target.start, encoded.target.stop - 1)
-    return replace(encoded, input_ids=encoded.input_ids[:-1], target=span)
 
 
 def _locality(

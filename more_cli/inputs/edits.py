@@ -314,15 +314,15 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
                 problems += checked
                 continue
             resolver = _Resolver(record, images)
-            probe = resolver.probe(checked, id=checked.id or "")
+            probe = resolver.probe(checked)
             problems += resolver.problems
             if resolver.problems:
                 continue
-            probe = probe if probe.id else resolver.probe(checked, id=probe.content[:16])
+            probe = replace(probe, id=checked.id or probe.content[:16], line=record.line)
             if clash := id_conflict(record, seen, probe.id, probe.content):
                 problems.append(clash)
             elif seen.setdefault(probe.id, (probe.content, record.line))[1] == record.line:
-                probes.append(replace(probe, line=record.line))
+                probes.append(probe)
     if not probes and not problems:
         problems = [Problem(str(path), "holds no questions", "a probes file holds one JSON object per line")]
     raise_all(problems)
@@ -393,9 +393,9 @@ class _Resolver:
         earlier = [spelled for message in line.messages for spelled in message.images]
         return (*map(self.image, (*earlier, *line.image)), *self.frames(line))
 
-    def probe(self, line: ProbeLine | LocalityProbe | PortabilityProbe, id: str = "") -> Probe:
+    def probe(self, line: ProbeLine | LocalityProbe | PortabilityProbe) -> Probe:
         hop, turns = getattr(line, "hop", None), turns_of(line.messages)
-        return Probe(line.question, self.shown(line), line.answer, hop, id, turns)
+        return Probe(line.question, self.shown(line), line.answer, hop, turns=turns)
 
     def edit(self, line: EditLine) -> Edit:
         images, turns = self.shown(line), turns_of(line.messages)

@@ -61,9 +61,8 @@ def _with_tags(
     lists = {"rephrases": rephrases, "locality": locality, "portability": portability}
     native |= {name: list(values) for name, values in lists.items() if values}
     native |= {"id": record["id"]} if "id" in record else {}
-    own = record.get("tags", {})
     kept = {name: value for name, value in record.items() if name not in _USED}
-    return native | {"tags": {**own, **kept} if isinstance(own, Mapping) else own}
+    return native | {"tags": tags_with(record.get("tags", {}), kept)}
 
 
 def _probes(groups: object) -> Iterator[dict[str, object]]:
@@ -99,6 +98,13 @@ def _texts(value: object) -> list[object]:
     """Return a text or a list of them as a list; of CounterFact's later form, `{"prompt": ...}`, the prompt."""
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     return [each.get("prompt") if isinstance(each, Mapping) else each for each in values]
+
+
+def tags_with(own: object, kept: Mapping[str, object]) -> object:
+    """Return a record's own tags with the values that are kept as tags; what cannot be tags is left for the reader."""
+    if isinstance(own, list) and all(isinstance(tag, str) for tag in own):
+        own = dict.fromkeys(own, True)
+    return {**own, **kept} if isinstance(own, Mapping) else own
 
 
 def without_none(**fields: object) -> dict[str, object]:

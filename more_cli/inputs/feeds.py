@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import select
-import stat
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -139,7 +138,7 @@ class Watch(Feed):
             notified = True
             if self.wait():
                 return False
-        if not stat.S_ISREG(self.path.stat().st_mode):
+        if not self.path.is_file():
             raise DataError(f"`{self.path}` is not a file", "a pipe is read without --watch")
         return not self._closed.is_set()
 

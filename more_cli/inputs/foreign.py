@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from more_cli.inputs.facts import fact_to_native, is_fact, without_none
+from more_cli.inputs.facts import fact_to_native, is_fact, tags_with, without_none
 
 MMEDIT_COLUMNS = ("src", "alt", "rephrase", "image", "image_rephrase", "loc", "loc_ans", "m_loc", "m_loc_q", "m_loc_a")
 """Fields of every MMEdit record, except `pred`, the model's old answer."""
@@ -51,13 +51,10 @@ def to_native(record: Mapping[str, object]) -> dict[str, object]:
         native["locality"] = locality
     if "port_new" in record:
         native["portability"] = _portability(record)
-    elif isinstance(hop := record.get("portability"), Mapping):  # EasyEdit's zsRE
-        native["portability"] = [without_none(question=hop.get("New Question"), answer=hop.get("New Answer"), hop=1)]
+    elif (hop := record.get("portability")) is not None:
+        native["portability"] = [_zsre_probe(hop)] if isinstance(hop, Mapping) else hop
     tags = {name: value for name, value in record.items() if _KEPT_AS_TAGS.fullmatch(name)}
-    own_tags = record.get("tags", {})
-    if isinstance(own_tags, list) and all(isinstance(tag, str) for tag in own_tags):
-        own_tags = dict.fromkeys(own_tags, True)
-    native["tags"] = {**own_tags, **tags} if isinstance(own_tags, Mapping) else own_tags
+    native["tags"] = tags_with(record.get("tags", {}), tags)
     # Other names are misspelt or unknown: the reader reports them.
     return native | {name: record[name] for name in record if name not in _CONVERTED and name not in tags}
 
@@ -82,6 +79,11 @@ def _portability(record: Mapping[str, object]) -> object:
     if not isinstance(entries, list):
         return entries
     return [_port_probe(entry, record) for entry in entries]
+
+
+def _zsre_probe(hop: Mapping[str, object]) -> dict[str, object]:
+    """Return the question of EasyEdit's zsRE that follows from the edit."""
+    return without_none(question=hop.get("New Question"), answer=hop.get("New Answer"), hop=1)
 
 
 def _port_probe(entry: object, record: Mapping[str, object]) -> object:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from more_cli.errors import DataError, UsageError, install_hint
 from more_cli.inputs.records import LINE_BYTES, UTF16, Problem, Record, not_utf8, opened, packed
 from more_cli.system.confined import Exceeded, confined
-from more_cli.text import counted, shorten
+from more_cli.text import counted, first_line, shorten
 
 PARQUET = b"PAR1"
 """First bytes of a Parquet file."""
@@ -243,7 +243,7 @@ def _parquet_batches(path: Path) -> Iterator[list[dict[str, Any]]]:
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = shorten((str(error).splitlines() or [""])[0], 120)
+        reason = shorten(first_line(error), 120)
         raise DataError(f"`{path}` is not a readable Parquet file: {reason}", "write it again") from None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from more_cli.errors import DataError
 from more_cli.files import sha256_bytes
 from more_cli.inputs.images import ImageCache, ImageSource, decode_frames
+from more_cli.text import quoted, shorten
 
 FRAMES, MOST = 4, 32
 """Frames that are taken if a line names no number, and the largest number."""
@@ -25,8 +26,8 @@ def frames_of(spelled: str, images: ImageCache, count: int = FRAMES) -> tuple[Im
     except DataError as error:
         if Path(spelled).suffix.lower() not in _CONTAINERS or "readable" not in error.message:
             raise
-        hint = f"make one: ffmpeg -i {spelled} -vf fps=2 clip.webp; or name its frames as `image`"
-        raise DataError(f"video `{spelled}` is not an animated GIF, WebP or PNG", hint) from None
+        hint = f"make one: ffmpeg -i {quoted(spelled)} -vf fps=2 clip.webp; or name its frames as `image`"
+        raise DataError(f"video `{shorten(spelled, 200)}` is not an animated GIF, WebP or PNG", hint) from None
     found = []
     for number, frame in enumerate(decode_frames(source.read(), spelled, count), 1):
         file = io.BytesIO()

@@ -22,6 +22,7 @@ from more_cli.checkpoint.headers import TensorEntry
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import StateError
 from more_cli.model.families import is_language_model
+from more_cli.text import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -128,8 +129,7 @@ def _why_not(config: Mapping[str, Any], error: Exception) -> tuple[str, str]:
         return f"model_type {model_type!r} is unknown to transformers {transformers.__version__}", _NATIVE
     if not is_language_model(model_type) and model_type not in names.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return f"model_type {model_type!r} is neither an image-text nor a causal language model", _NATIVE
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"transformers cannot build a model from config.json ({reason[:200]})", _NATIVE
+    return f"transformers cannot build a model from config.json ({first_line(error)[:200]})", _NATIVE
 
 
 # ------------------------------------------------------------------------------- transformers' own tables

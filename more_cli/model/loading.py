@@ -19,6 +19,7 @@ from more_cli.model.quantised import import_library, keep_differentiable, placed
 from more_cli.model.runtime import Runtime
 from more_cli.model.widened import widen_products
 from more_cli.recipe.tables import Asking
+from more_cli.text import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -91,9 +92,9 @@ def load_runtime(
     except (MemoryError, torch.OutOfMemoryError):
         hint = "use --dtype bfloat16, another --device or --device-map auto"
         raise ResourceError(f"`{checkpoint.path}` does not fit into memory", hint) from None
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except Exception as error:  # files that we did not write can make transformers fail in any way
         misfit = isinstance(error, RuntimeError) and "ignore_mismatched_sizes" in str(error)
-        reason = _misfit(load) if misfit else str(error).strip().splitlines()[0]
+        reason = _misfit(load) if misfit else first_line(error)
         hint = "restore the `config.json` of these weights" if misfit else "check it with `more status`"
         raise StateError(f"`{checkpoint.path}` does not load: {reason}", hint) from error
     keep_differentiable(model)

@@ -11,6 +11,7 @@ from typing import Any
 from more_cli.errors import UsageError, install_hint
 from more_cli.options import MACHINE, option
 from more_cli.system.cgroup import groups
+from more_cli.text import first_line
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTIONS = {"auto": "", "sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
@@ -57,10 +58,10 @@ class Machine:
         import torch
 
         try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UsageError(f"`{self._device_given}` cannot be used: {reason}", "cpu always works") from None
+            torch.zeros(1, device=self.device).item()  # read back: tensors of the device `meta` have no values
+        except (RuntimeError, AssertionError, ImportError) as error:
+            what = f"`{self._device_given}` cannot be used: {first_line(error)}"
+            raise UsageError(what, "cpu always works") from None
 
     @property
     def _device_given(self) -> str:

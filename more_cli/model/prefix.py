@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from more_cli.model.batches import Encoded
-from more_cli.model.vision import replaced_forward
+from more_cli.model.vision import replaced_forward, states_of, with_states
 
 
 class PrefixCache:
@@ -45,7 +44,8 @@ class PrefixCache:
             ran, outputs = Counter[nn.Module](), list[Any]()
             for layer in self.layers:
                 undo.callback(layer.register_forward_hook(lambda layer, *_: ran.update([layer])).remove)
-            undo.callback(self.layers[-1].register_forward_hook(partial(_keep_copy, outputs)).remove)
+            keep = self.layers[-1].register_forward_hook(lambda _, args, output: outputs.append(_copied(output)))
+            undo.callback(keep.remove)
             yield
         self.calls += 1
         if all(ran[layer] == 1 for layer in self.layers):  # else they do not run in sequence, once each
@@ -60,29 +60,20 @@ class PrefixCache:
         """Drop outputs, the least recently used first, until they take at most `capacity` bytes."""
         while self._bytes > capacity:
             _, (_, output) = self._outputs.popitem(last=False)
-            self._bytes -= _size(output)
+            self._bytes -= states_of(output).nbytes
 
     def _keep(self, sequences: Sequence[Encoded], output: Any) -> None:
         key = _key(sequences)
         if key in self._outputs:
-            self._bytes -= _size(self._outputs.pop(key)[1])
+            self._bytes -= states_of(self._outputs.pop(key)[1]).nbytes
         self._outputs[key] = tuple(sequences), output
-        self._bytes += _size(output)
-
-
-def _keep_copy(outputs: list[Any], module: nn.Module, args: Any, output: Any) -> None:
-    outputs.append(_copied(output))
+        self._bytes += states_of(output).nbytes
 
 
 def _copied(output: Any) -> Any:
     """Return a layer's output with hidden states of its own: some models add to them in place between two layers."""
-    return output.clone() if isinstance(output, Tensor) else (output[0].clone(), *output[1:])
+    return with_states(output, states_of(output).clone())
 
 
 def _key(sequences: Sequence[Encoded]) -> tuple[int, ...]:
     return tuple(map(id, sequences))
-
-
-def _size(output: Any) -> int:
-    hidden = output if isinstance(output, Tensor) else output[0]
-    return int(hidden.numel() * hidden.element_size())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from more_cli.model.batches import Batch, Encoded, Query
+from more_cli.model.vision import states_of, with_states
 
 Side = Literal["input", "output"]
 """Whether a module's first input is meant, or its output."""
@@ -89,7 +90,7 @@ class Tap:
     def _given(self, module: nn.Module, args: Any, output: Any) -> Any:
         if not self.enabled:
             return output
-        return self._changed(output) if isinstance(output, Tensor) else (self._changed(output[0]), *output[1:])
+        return with_states(output, self._changed(states_of(output)))
 
     def _changed(self, hidden: Tensor) -> Tensor:
         rows = self._rows

@@ -110,18 +110,16 @@ class _Served:
             states: Tensor = args[0] if args else kwargs["hidden_states"]
             if index == 0:
                 self._usable = (
-                    _joined([_states(outputs[self.kept[0]]) for outputs in self.cached], states.shape) is not None
+                    _joined([states_of(outputs[self.kept[0]]) for outputs in self.cached], states.shape) is not None
                 )
             if not self._usable:  # a layout this cache does not know: run the layer itself
                 return original(*args, **kwargs)
             if index not in self.kept:
                 # Nothing should read this output; if something does, NaN shows it.
                 return torch.full_like(states, torch.nan)
-            first = self.cached[0][index]
-            joined = _joined([_states(outputs[index]) for outputs in self.cached], states.shape)
+            joined = _joined([states_of(outputs[index]) for outputs in self.cached], states.shape)
             assert joined is not None
-            joined = moved(joined, states.device)
-            return joined if isinstance(first, Tensor) else (joined, *first[1:])
+            return with_states(self.cached[0][index], moved(joined, states.device))
 
         return forward
 
@@ -156,13 +154,18 @@ def replaced_forward(layer: nn.Module, forward: Callable[..., Any]) -> Iterator[
 
 def _held(output: Any) -> Any:
     """Return a layer's output with its hidden states in main memory, where a gigabyte of them leaves a GPU free."""
-    return output.cpu() if isinstance(output, Tensor) else (output[0].cpu(), *output[1:])
+    return with_states(output, states_of(output).cpu())
 
 
-def _states(output: Any) -> Tensor:
+def states_of(output: Any) -> Tensor:
     """Return the hidden states of a layer's output, which may come first in a tuple."""
     states: Tensor = output if isinstance(output, Tensor) else output[0]
     return states
+
+
+def with_states(output: Any, states: Tensor) -> Any:
+    """Return a layer's output with other hidden states."""
+    return states if isinstance(output, Tensor) else (states, *output[1:])
 
 
 def _joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor | None:
@@ -179,4 +182,4 @@ def _joined(parts: Sequence[Tensor], shape: torch.Size) -> Tensor | None:
 
 def _size(outputs: Mapping[int, Any] | None) -> int:
     """Return the bytes that the kept outputs hold."""
-    return sum(_states(output).nbytes for output in (outputs or {}).values())
+    return sum(states_of(output).nbytes for output in (outputs or {}).values())

@@ -332,8 +332,8 @@ class Session:
         if entry.kind == "consolidate" and self.unwritten and entry.since <= self.unwritten[0]:
             self.unwritten = []
         if entry.kind == "compact" or entry.anew:
-            self.memory.together = len(entry.margins)
-        self.memory.update(place, entry.margins)
+            self.memory.together = len(entry.looks)
+        self.memory.update(place, entry.looks)
 
     def _recall(self, number: int) -> EditRequest:
         return EditRequest.of(self.ledger.edit_of(self.ledger.history[number - 1]))

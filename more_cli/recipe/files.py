@@ -61,7 +61,8 @@ def _recipe_file(name_or_path: str, folder: Path) -> Path:
 
 def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     """Return the values of a recipe file, with those of the recipe that it extends."""
-    if path in children:
+    file = path.resolve()  # one file has many paths: `../folder/a.toml` in `folder/a.toml`
+    if file in children:
         raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
     try:
         values = parse_toml(path.read_text(encoding="utf-8"))
@@ -73,7 +74,7 @@ def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
         anchors["file"] = str(path.parent / str(anchors["file"]))
     if (base := values.pop("extends", None)) is None:
         return values
-    return _merged(_read_values(_recipe_file(str(base), path.parent), (*children, path)), values)
+    return _merged(_read_values(_recipe_file(str(base), path.parent), (*children, file)), values)
 
 
 def _merged(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -186,13 +186,26 @@ def apply_setting(values: dict[str, Any], setting: str) -> None:
 
 def put(values: dict[str, Any], key: str, value: object) -> str:
     """Put a value at a dotted key into nested tables; return "", or the part of the key that is no table."""
-    *parents, leaf = key.split(".")
+    *parents, leaf = _names(key)
     for parent in parents:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
             return parent
     values[leaf] = value
     return ""
+
+
+def _names(key: str) -> list[str]:
+    """Return the names that a dotted key is made of; TOML allows a dot inside quotes: `site."text.*".step`."""
+    if '"' not in key and "'" not in key:
+        return key.split(".")
+    names, inside = list[str](), dict[str, Any]()
+    with suppress(ValueError):
+        inside = tomllib.loads(f"{key} = 0")
+    while isinstance(inside, dict) and len(inside) == 1:
+        ((name, inside),) = inside.items()
+        names.append(name)
+    return names or [key]
 
 
 def parse_toml(text: str) -> dict[str, Any]:

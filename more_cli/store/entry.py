@@ -219,11 +219,6 @@ class Entry(Strict):
         return [*self.images, *self.image_rephrases, *(picture for probe in probes for picture in probe.pictures)]
 
     @property
-    def margins(self) -> list[tuple[int, float]]:
-        """Edits that were scored: place and last margin, logits."""
-        return self.looks
-
-    @property
     def joint_writing(self) -> bool:
         """Whether the line says which edits were scored and written together."""
         return self.kind in ("consolidate", "compact")

@@ -323,7 +323,7 @@ class Ledger:
             part.clear()
         self._reverts.clear()
         self.reverted.clear()
-        self.head, self._size, self._missing = START, 0, 0
+        self.head, self._size, self._missing, self._has_checksums = START, 0, 0, False
         # The next line holds the hash of a line, so its own checksum, which costs more, is compared in two cases only:
         # there is no next line, or two lines do not match and the changed one must be named.
         last: tuple[Entry, bytes] | None = None
@@ -372,7 +372,7 @@ class Ledger:
             self._by_id[entry.id] = ref
             self.reverted.discard(entry.id)
         if entry.joint_writing:
-            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.margins}
+            self._found[len(self._history)] = {place: margin > 0 for place, margin in entry.looks}
         if entry.kind == "anchors" or entry.made:
             self._anchors[len(self._history)] = ref
         self.head = sha256_bytes(line)

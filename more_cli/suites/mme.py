@@ -9,7 +9,7 @@ from pathlib import Path
 from more_cli.errors import DataError
 from more_cli.inputs.edits import raise_all
 from more_cli.inputs.images import ImageSource, locate_image
-from more_cli.inputs.records import Problem, opened
+from more_cli.inputs.records import Problem, not_utf8, opened
 from more_cli.text import reason_of
 
 IMAGES, QUESTIONS = "images", "questions_answers_YN"
@@ -98,7 +98,7 @@ def _questions(path: Path) -> Iterator[YesNoQuestion | Problem]:
             raise ValueError(f"is larger than {TEXT_BYTES >> 10} KiB")
         lines = raw.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        yield Problem(str(path), f"not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1}")
+        yield Problem(str(path), not_utf8(error))
         return
     except ValueError as error:
         yield Problem(str(path), str(error), _SHAPE)

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from more_cli.text import first_line
+
 MEMORY = 1 << 30
 """Bytes that the work may take beyond what this process has."""
 SECONDS = 10
@@ -85,7 +87,7 @@ def _in_child(work: Callable[[], str], writing: int, memory: int, seconds: int) 
         except RecursionError:
             said = _FAILED + b"calls itself too deeply"
         except Exception as error:
-            said = _FAILED + f"fails: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}".encode()
+            said = _FAILED + f"fails: {first_line(error)[:200]}".encode()
         while said:
             said = said[os.write(writing, said) :]
     finally:

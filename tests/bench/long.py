@@ -198,7 +198,7 @@ def lengthened(target: Target, count: int) -> None:
     with open(target.folder / "ledger.jsonl", "wb") as file:
         for seq in range(1, count + 1):
             entry = real[seq - 1 if seq <= len(real) else seq % (len(real) - 10) + 10]
-            places = {rng.randrange(1, seq) for _ in entry.margins[1:]} if seq > 1 else set()
+            places = {rng.randrange(1, seq) for _ in entry.looks[1:]} if seq > 1 else set()
             margins = [(place, round(rng.uniform(-1, 9), 3)) for place in sorted(places)]
             hashes = {name: sha256_bytes(f"{name} {seq}".encode()) for name in ("content", "subject")}
             about = {"seq": seq, "prev": head, "id": f"r{seq}", "looks": [*margins, (seq, 5.0)], **hashes}

@@ -41,7 +41,8 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> None:
+def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK", 1000)
     base = tiny.tiny_llava(tmp_path / "base", shards=shards, dtype=dtype, layout="old_hub")
     opened = open_checkpoint(base)
     before = tiny.read_weights(base)
@@ -51,7 +52,7 @@ def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> 
     def patch(key: str) -> Callable[[torch.Tensor, int], torch.Tensor]:
         return lambda rows, first: (rows.float() + added[key][first : first + len(rows)]).to(rows.dtype)
 
-    copied = copy_patched(opened, tmp_path / "out", keys, lambda: {key: patch(key) for key in keys}, chunk_bytes=1000)
+    copied = copy_patched(opened, tmp_path / "out", keys, lambda: {key: patch(key) for key in keys})
     assert copied.left_out == []
     old, new = contents(base), contents(tmp_path / "out")
     assert old.keys() == new.keys()
@@ -69,7 +70,8 @@ def test_only_patched_ranges_change(tmp_path: Path, shards: int, dtype: str) -> 
     assert open_checkpoint(tmp_path / "out").tensors == opened.tensors
 
 
-def test_chunks_are_all_rows_in_order(base: Path, tmp_path: Path) -> None:
+def test_chunks_are_all_rows_in_order(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "CHUNK", 7 * 96 * 4 + 1)
     opened = open_checkpoint(base)
     seen: list[tuple[int, int]] = []
 
@@ -77,7 +79,7 @@ def test_chunks_are_all_rows_in_order(base: Path, tmp_path: Path) -> None:
         seen.append((first, len(rows)))
         return rows
 
-    copy_patched(opened, tmp_path / "out", [LINEAR], lambda: {LINEAR: patch}, chunk_bytes=7 * 96 * 4 + 1)
+    copy_patched(opened, tmp_path / "out", [LINEAR], lambda: {LINEAR: patch})
     assert seen == [(first, min(7, 64 - first)) for first in range(0, 64, 7)]
     assert contents(base) == contents(tmp_path / "out")
 

@@ -167,6 +167,16 @@ def unknown_device(world):
     return edit(world, "--device", "abacus")
 
 
+@case(2, "`--device meta` cannot be used")
+def device_without_values(world):
+    return edit(world, "--device", "meta")
+
+
+@case(2, "`--device privateuseone` cannot be used")
+def device_without_a_module(world):
+    return edit(world, "--device", "privateuseone")
+
+
 @case(2, "`--dtype int4` is not one of auto, float32")
 def unknown_dtype(world):
     return edit(world, "--dtype", "int4")
@@ -275,6 +285,12 @@ def weights_of_another_size(world):
     config = json.loads(path.read_text())
     config["text_config"]["vocab_size"] += 8
     path.write_text(json.dumps(config))
+    return "ask", world.model, "what ?"
+
+
+@case(5, "` does not load: 'list' object", "check it with `more status`")
+def generation_settings_that_are_no_object(world):
+    (world.model / "generation_config.json").write_text("[]")
     return "ask", world.model, "what ?"
 
 

@@ -94,6 +94,8 @@ def test_zsre(tmp_path: Path) -> None:
     assert [(probe.question, probe.answer, probe.hop) for probe in other.portability] == [
         ("In which state did she study?", "Ohio", 1)
     ]
+    (other,) = read(tmp_path, {**ZSRE, "portability": [{"question": "In which state?", "answer": "Ohio"}]})
+    assert [(probe.question, probe.answer) for probe in other.portability] == [("In which state?", "Ohio")]
 
 
 def test_counterfact(tmp_path: Path) -> None:
@@ -112,6 +114,8 @@ def test_counterfact(tmp_path: Path) -> None:
         "generation_prompts",
     }
     assert {*edit.tags} == kept
+    (edit,) = read(tmp_path, {**COUNTERFACT, "tags": ["checked"]})
+    assert {*edit.tags} == {*kept, "checked"}
 
 
 def test_knowedit(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def test_what_is_no_video_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     with pytest.raises(DataError, match=r"video `one\.png` has only one frame"):
         frames_of("one.png", images)
-    (tmp_path / "a.mp4").write_bytes(b"....ftypisom" * 10)
+    (tmp_path / "a b.mp4").write_bytes(b"....ftypisom" * 10)
     with pytest.raises(DataError, match="is not an animated GIF, WebP or PNG") as error:
-        frames_of("a.mp4", images)
-    assert error.value.hint.startswith("make one: ffmpeg -i a.mp4")
+        frames_of("a b.mp4", images)
+    assert error.value.hint.startswith("make one: ffmpeg -i 'a b.mp4' ")
     with pytest.raises(DataError, match=r"image not found: `none\.gif`"):
         frames_of("none.gif", images)
     whole = clip(tmp_path / "a.gif").read_bytes()

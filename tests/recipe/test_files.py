@@ -129,6 +129,9 @@ def test_a_recipe_that_extends_nothing_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text('extends = "a.toml"')
     with pytest.raises(UsageError, match="extends itself"):
         load_recipe(str(tmp_path / "a.toml"))
+    (tmp_path / "b.toml").write_text(f'extends = "../{tmp_path.name}/b.toml"')
+    with pytest.raises(UsageError, match="extends itself"):
+        load_recipe(str(tmp_path / "b.toml"))
 
 
 def test_an_unknown_recipe_lists_the_shipped_ones() -> None:

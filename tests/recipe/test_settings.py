@@ -26,9 +26,18 @@ def test_none_unsets_what_a_recipe_inherits(tmp_path: Path) -> None:
     assert load_recipe("default", ["pooling=none"]).pooling == "none"
 
 
+@pytest.mark.parametrize("name", ['"text.*"', "'text\\.3\\..*'", '"text"', "text"])
+def test_a_setting_names_sites_as_a_recipe_file_does(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(f"[site.{name}]\nlambda = 3.0\n")
+    assert load_recipe("default", [f"site.{name}.lambda=3.0"]).site == load_recipe(str(file)).site
+
+
 @pytest.mark.parametrize(
     ("setting", "message", "hint"),
     [
+        ('site."a.b".sted=1', "there is no key `site.a.b.sted`", "did you mean"),
+        ('site."a.b=1', 'there is no key `site."a.b`', ""),
         ("eta=1", "there is no key `eta`", "did you mean `default.step`?"),
         ("default.eta=1", "there is no key `default.eta`", "did you mean `default.step`?"),
         ("steps=3", "there is no key `steps`", "did you mean `default.step` or `sites` or `max_steps`?"),

@@ -94,16 +94,31 @@ def test_a_line_has_its_checksum_and_cannot_lose_it(tmp_path: Path) -> None:
         Ledger(tmp_path)
 
 
-def test_lines_from_before_checksums_are_read_and_go_on(tmp_path: Path) -> None:
+def without_checksums(folder: Path) -> None:
+    """Write the ledger of a folder again as an older version did."""
     old, head = [], START
-    for line in lines(filled(tmp_path / "new").folder):
+    for line in lines(folder):
         read = {name: value for name, value in json.loads(line).items() if name != "check"}
         old.append(f"{canonical_json(read | {'prev': head})}\n".encode())
         head = sha256_bytes(old[-1])
-    (tmp_path / "ledger.jsonl").write_bytes(b"".join(old))
+    (folder / "ledger.jsonl").write_bytes(b"".join(old))
+
+
+def test_lines_from_before_checksums_are_read_and_go_on(tmp_path: Path) -> None:
+    filled(tmp_path)
+    without_checksums(tmp_path)
     with Ledger(tmp_path) as ledger:
         assert ledger.append(fields("e9")).check
     assert [bool(entry.check) for entry in Ledger(tmp_path).entries] == [False, False, False, True]
+
+
+def test_a_revert_cut_short_after_lines_from_before_checksums_is_passed_over(tmp_path: Path) -> None:
+    filled(tmp_path)
+    without_checksums(tmp_path)
+    with Ledger(tmp_path) as ledger:
+        ledger.append_all([reverting("e1", since=2, redone=1), fields("e2")])
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(lines(tmp_path)[:-1]))
+    assert [entry.id for entry in Ledger(tmp_path).history] == ["e0", "e1", "e2"]
 
 
 def test_lines_are_canonical_and_chained(tmp_path: Path) -> None:

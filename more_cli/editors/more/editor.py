@@ -19,12 +19,11 @@ from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import Capability, EditContext, Editor, EditOutcome, EditRequest
-from more_cli.editors.draws import watched_places
 from more_cli.editors.more.joint import JointWrites, admit
 from more_cli.editors.more.loop import learn
 from more_cli.editors.more.passes import Attached, Passes
 from more_cli.editors.more.rehearsal import EncodedEdits
-from more_cli.editors.more.sites import Sites, Weights, new_record, principal_bases, rebuild_basis
+from more_cli.editors.more.sites import Sites, Weights, new_record, principal_bases
 from more_cli.editors.more.unfinished import NOWHERE
 from more_cli.editors.more.watch import Watched, direction, split
 from more_cli.errors import DataError
@@ -186,27 +185,28 @@ class MoreEditor(Editor):
         says so, some anchors are watched and not held: no write trains on them, though P knows their keys.
         `directions` are those that the property gave for the same anchors before.
         """
-        held, watched = split(anchors, self.recipe.anchors.watched)
         if fresh:
             self.start_from(anchors)
         elif absorb_from is not None and self.recipe.anchors.keys:
             self._absorb(self._keys(anchors[absorb_from:]))
-        self._held, self._watched = held, None
-        if watched:
-            if directions is None or len(directions) != len(watched):
-                directions = self._directions(list(watched.values()))
-            self._watched = Watched(watched, directions)
+        self._held, self._watched = {}, None
+        self._take(anchors, 0, directions)
 
     def add(self, anchors: Sequence[Anchor], start: int) -> None:
         """Hold further anchors, from place `start` on; those before stay as they are."""
         if self.recipe.anchors.keys:
             self._absorb(self._keys(anchors))
-        new = dict(enumerate(anchors, start))
-        watched = set(watched_places(start + len(new), self.recipe.anchors.watched))
-        self._held |= {place: anchor for place, anchor in new.items() if place not in watched}
-        if fresh := {place: anchor for place, anchor in new.items() if place in watched}:
+        self._take(anchors, start)
+
+    def _take(self, anchors: Sequence[Anchor], start: int, directions: Tensor | None = None) -> None:
+        """Hold or watch anchors, from place `start` on; those before stay as they are."""
+        held, watched = split(anchors, self.recipe.anchors.watched, start)
+        self._held |= held
+        if watched:
+            if directions is None or len(directions) != len(watched):
+                directions = self._directions(list(watched.values()))
             known = self._watched or Watched({}, torch.zeros(0))
-            self._watched = known.joined(fresh, self._directions(list(fresh.values())))
+            self._watched = known.joined(watched, directions)
 
     def release(self, places: Collection[int]) -> None:
         """Neither hold nor watch the anchors at these places any longer: edits correct their answers."""
@@ -267,15 +267,6 @@ class MoreEditor(Editor):
         stored = {name: weights.A for name, weights in now.weights.items() if weights.A is not None}
         meta = meta.model_copy(update={"sites": list(now.records.values())})
         return State(meta, {name: weights.B for name, weights in now.weights.items()}, now.P, self._A | stored)
-
-    def basis(self, record: SiteRecord) -> Tensor:
-        """Return A of a site, (r, d_in) float32, as it is now; one that is not stored is drawn again.
-
-        Raises:
-            StateError: it cannot be drawn on this machine.
-        """
-        stored = self._tensors()[2]
-        return stored[record.name] if record.name in stored else rebuild_basis(record, self.recipe.basis)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the tensors of `state_dict`; the editor must not be attached."""

@@ -25,11 +25,14 @@ NAMED = 2
 """Largest number of anchors that a refusal names."""
 
 
-def split(anchors: Sequence[Anchor], every: int) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
-    """Return the held and the watched anchors by place; one of `every` in a row is watched, drawn at random."""
-    watched = watched_places(len(anchors), every)
-    held = [place for place in range(len(anchors)) if place not in watched]
-    return {place: anchors[place] for place in held}, {place: anchors[place] for place in watched}
+def split(anchors: Sequence[Anchor], every: int, start: int = 0) -> tuple[dict[int, Anchor], dict[int, Anchor]]:
+    """Return the held and the watched anchors by place, of those from place `start` on.
+
+    One of `every` in a row is watched, drawn at random.
+    """
+    new = dict(enumerate(anchors, start))
+    watched = {place: new[place] for place in watched_places(start + len(new), every) if place in new}
+    return {place: anchor for place, anchor in new.items() if place not in watched}, watched
 
 
 @dataclass(frozen=True)

@@ -435,7 +435,7 @@ def test_a_pair_that_is_none_and_a_missing_image_are_found(tmp_path: Path) -> No
 def test_lines_that_are_no_question_are_named(tmp_path: Path) -> None:
     texts: dict[str, str | bytes] = {
         "count/1.txt": "Is there a dog? Yes\n" + PAIR + "Is there a hen?\tmaybe\n",
-        "count/2.txt": b"\xff\tYes",
+        "count/2.txt": b"\xef\xbb\xbfIs it?\xff\tYes",
         "count/3.txt": "\n",
         "count/4.txt": "x" * 70_000,
     }
@@ -445,7 +445,7 @@ def test_lines_that_are_no_question_are_named(tmp_path: Path) -> None:
     assert result.err.splitlines() == [
         f"error: {root}/count/1.txt:1: is not a question and its answer",
         f"error: {root}/count/1.txt:4: is not a question and its answer",
-        f"error: {root}/count/2.txt: not UTF-8: byte 0xff at byte 1",
+        f"error: {root}/count/2.txt: not UTF-8: byte 0xff at byte 7",
         f"error: {root}/count/3.txt: holds no questions",
         f"error: {root}/count/4.txt: is larger than 64 KiB",
         "hint: a line is `question<TAB>Yes` or `question<TAB>No`",
