@@ -138,9 +138,13 @@ class LocateEditor(WeightEditor):
             self.write(encoded, work)
 
     def protect(self, anchors: Sequence[Anchor]) -> None:
-        """Let the anchors' keys count as much as all of the pool's of their kind in the second moments."""
+        """Let the anchors' keys count as much as all of the pool's of their kind in the second moments.
+
+        They are the base's keys: a run that was interrupted continues with edits in the model.
+        """
         own = Keys()
-        keys_of(self.runtime, list(self.deltas), [anchor.encoded for anchor in anchors], own)
+        with self.runtime.base():
+            keys_of(self.runtime, list(self.deltas), [anchor.encoded for anchor in anchors], own)
         self._keys = self._keys.joined(own)
         self._prepare()
 
