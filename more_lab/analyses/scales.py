@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from more_cli.progress import Progress
 from more_lab.analyses.figures import Floats, density
 from more_lab.analyses.kept import KeptRun, NotKept
 from more_lab.analyses.result import Cell, Result, Scalar
+from more_lab.editors.moments import Moments
 from more_lab.figures import PALETTE
 
 SAMPLES = 64
@@ -37,39 +37,13 @@ FEW = 4
 GRID = 200
 
 
-@dataclass
-class Moments:
-    """Count, mean and sum of squares of every coordinate, joined in parts (Chan et al. 1979)."""
-
-    count: int = 0
-    mean: Tensor | float = 0.0
-    squares: Tensor | float = 0.0
-
-    def add(self, rows: Tensor) -> None:
-        """Add (n, d) rows."""
-        if len(rows) == 0:
-            return
-        rows = rows.double()
-        count, mean = len(rows), rows.mean(dim=0)
-        apart = mean - self.mean
-        whole = self.count + count
-        self.squares = self.squares + ((rows - mean) ** 2).sum(dim=0) + apart**2 * (self.count * count / whole)
-        self.mean, self.count = self.mean + apart * (count / whole), whole
-
-    @property
-    def log_variance(self) -> Floats:
-        """log10 of the variance of each coordinate that varies."""
-        variance = torch.as_tensor(self.squares) / max(self.count - 1, 1)
-        found: Floats = np.log10(variance[variance > 0].numpy())
-        return found
-
-
 def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Result:
     """Return the spread of every coordinate's log-variance: text tokens after each layer, and projected images."""
     with _opened(runs, machine, progress) as (runtime, samples):
         layers = text_layers(runtime.model, runtime.backbone)
         places: list[Any] = [(layers[0], "input"), *((layer, "output") for layer in layers)]
-        visual, text = Moments(), [Moments() for _ in layers]
+        width = runtime.model.config.get_text_config(decoder=True).hidden_size
+        visual, text = Moments(width), [Moments(width) for _ in layers]
         for number, sample in enumerate(samples[:SAMPLES]):
             progress(number, len(samples[:SAMPLES]), "reading text layers")
             seen = runtime.image_tokens(runtime.batch([sample]))[0].cpu()
@@ -77,8 +51,8 @@ def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> R
             visual.add(entering.cpu()[seen])
             for moments, output in zip(text, outputs, strict=True):
                 moments.add(output.cpu()[~seen])
-    curves = {f"text layer {n}": moments.log_variance for n, moments in enumerate(text, 1)}
-    image = visual.log_variance
+    curves = {f"text layer {n}": log_variance(moments) for n, moments in enumerate(text, 1)}
+    image = log_variance(visual)
     gaps = [float(np.median(image) - np.median(values)) for values in curves.values()]
     rows: list[Sequence[Cell]] = [
         (name, *(float(q) for q in np.percentile(values, [2.5, 25, 50, 75, 97.5])), len(values))
@@ -105,6 +79,13 @@ def variance(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> R
     columns = ("features", "2.5 %", "25 %", "median", "75 %", "97.5 %", "coordinates")
     note = f"The unedited model on {len(samples[:SAMPLES])} edits; text layers from light to dark."
     return Result(columns, rows, scalars, draw, note=note)
+
+
+def log_variance(moments: Moments) -> Floats:
+    """Return log10 of the variance of each coordinate that varies."""
+    variance = moments.squares / (moments.count - 1).clamp(min=1)
+    found: Floats = np.log10(variance[variance > 0].numpy())
+    return found
 
 
 def energy(runs: Sequence[KeptRun], machine: Machine, progress: Progress) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def by_lag(matrix: Mapping[tuple[int, int], float]) -> dict[int, float]:
     found: dict[int, list[float]] = {}
     for (t, i), value in sorted(matrix.items()):
         found.setdefault(t - i, []).append(value)
-    return {lag: math.fsum(values) / len(values) for lag, values in sorted(found.items())}
+    return {lag: fmean(values) for lag, values in sorted(found.items())}
 
 
 def efficiency(runs: Sequence[KeptRun]) -> Result:
@@ -270,7 +271,7 @@ def _five(estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
     values = {name: estimates[metric] for name, metric in FIVE.items() if metric in estimates}
     if len(values) < len(FIVE):
         return values
-    mean = math.fsum(value.value for value in values.values()) / len(values)
+    mean = fmean(value.value for value in values.values())
     return values | {"Avg.": Estimate(mean, math.nan, math.nan, len(values), "none")}
 
 

@@ -110,7 +110,7 @@ def compare(
 def _show_editors(output: Output, comparison: EditorComparison) -> None:
     """Show every editor's metrics, and their differences from those of the first editor."""
     from more_lab.outputs.comparisons import CompareEditorsOutput
-    from more_lab.render.comparison import difference_cells
+    from more_lab.render.comparison import DIFFERENCE, difference_rows
 
     output.json(CompareEditorsOutput.of_comparison(comparison, TEST))
 
@@ -135,16 +135,7 @@ def _show_editors(output: Output, comparison: EditorComparison) -> None:
     if comparison.differences:
         output.line()
         output.line(f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test")
-    output.table(
-        ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p"),
-        [
-            (metric, editor, *difference_cells(differences[metric]))
-            for metric in comparison.shown
-            for editor, differences in comparison.differences.items()
-            if metric in differences
-        ],
-        numbers=("difference", "95 % interval", "up", "down", "same", "p"),
-    )
+    output.table(("metric", "editor", *DIFFERENCE), difference_rows(comparison), numbers=DIFFERENCE)
     for editor, report in reports.items():
         note_fit(output, report)
         note_editor(output, report)
@@ -163,7 +154,7 @@ def _kilobytes(report: SuiteReport) -> str:
 def _show_pair(output: Output, pair: Comparison) -> None:
     """Show every metric of two runs, and in which settings the runs differ."""
     from more_lab.outputs.comparisons import CompareOutput
-    from more_lab.render.comparison import difference_cells
+    from more_lab.render.comparison import DIFFERENCE, difference_cells
 
     output.json(CompareOutput.of_pair(pair, TEST))
     output.line(
@@ -171,12 +162,12 @@ def _show_pair(output: Output, pair: Comparison) -> None:
         f"{pair.run.baseline}; {pair.second} minus {pair.first}, p of the exact sign test"
     )
     output.table(
-        ("metric", "first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
+        ("metric", "first", "second", *DIFFERENCE),
         [
             (name, f"{value.first:.3f}", f"{value.second:.3f}", *difference_cells(value))
             for name, value in pair.metrics.items()
         ],
-        numbers=("first", "second", "difference", "95 % interval", "up", "down", "same", "p"),
+        numbers=("first", "second", *DIFFERENCE),
     )
     for name, reason in pair.skipped.items():
         output.note(f"note: {name} is not compared: {reason}")

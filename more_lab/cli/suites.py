@@ -129,11 +129,12 @@ def show(
       more suites show vlkeb --data-root data/vlkeb
     """
     from more_lab.outputs.suites import SuitesShowOutput, named
-    from more_lab.suites.commands import check, first_lines
+    from more_lab.suites.check import check_suite
+    from more_lab.suites.commands import first_lines
 
     suite = loaded_suite(output, name, data_root, FileOptions(image_root, strict_paths))
     with output.progress() as progress:
-        report = check(suite, False, progress)
+        report = check_suite(suite, False, progress)
     first = first_lines(suite)
     output.json(SuitesShowOutput.of(report, **named(suite), first=first))
     output.line(f"{suite.name}, {suite.entry.title if suite.entry else 'a file of edits'}")
@@ -169,11 +170,11 @@ def check(
       more suites check e-vqa --data-root data/mmedit
     """
     from more_lab.outputs.suites import SuitesCheckOutput, named
-    from more_lab.suites.commands import check as run
+    from more_lab.suites.check import check_suite
 
     suite = loaded_suite(output, name, data_root, FileOptions(image_root, strict_paths))
     with output.progress() as progress:
-        report = run(suite, images, progress)
+        report = check_suite(suite, images, progress)
     output.json(SuitesCheckOutput.of(report, **named(suite), usable=report.is_usable))
     _show_files(output, report)
     _show_counts(output, report)

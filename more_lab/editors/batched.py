@@ -6,7 +6,7 @@ Fang et al. 2025 (AlphaEdit) and Gu et al. 2025 (UltraEdit) write 100 at a time;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,11 @@ import torch
 
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.outcome import edit_scores, outcome, score_edit
-from more_cli.editors.registry import EditorOptions, editor, entry_of
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.work import Work
-from more_lab.editors.wrapped import Wrapped
+from more_lab.editors.wrapped import Wrapped, register
 
 SIZE = 100
 """Corrections of a full batch."""
@@ -100,17 +99,6 @@ class Batched(Wrapped[None]):
         return self.runtime.encode(request.query, request.target)
 
 
-def _batched(name: str) -> Callable[[EditorOptions], Batched]:
-    """Return a function that makes a rival in batches."""
-
-    def make(options: EditorOptions) -> Batched:
-        inner = entry_of(name).make(options)
-        assert isinstance(inner, JointEditor)
-        return Batched(inner)
-
-    return make
-
-
-alphaedit = editor("alphaedit:batch", tries=entry_of("alphaedit").tries)(_batched("alphaedit"))
-memit = editor("memit:batch", tries=entry_of("memit").tries)(_batched("memit"))
-ultraedit = editor("ultraedit:batch", tries=entry_of("ultraedit").tries)(_batched("ultraedit"))
+alphaedit = register("alphaedit", "batch", Batched)
+memit = register("memit", "batch", Batched)
+ultraedit = register("ultraedit", "batch", Batched)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ GAIN = 0.005
 """Share of the lowest loss before them by which one of these checks must be lower."""
 FALL = 0.1
 """Factor on the learning rate at a plateau that is not the end."""
+CHECKED = 16
+"""Batches of watched edits whose mean loss `Watch.of_batches` takes, always the same ones."""
 
 
 @dataclass
@@ -47,6 +49,16 @@ class Watch:
     """Number of checks before each fall of the rate."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The weights of the check with the lowest loss."""
+
+    @classmethod
+    def of_batches(cls, loss_of: Callable[[int], Tensor], falls: int = 0) -> Self:
+        """Watch a loss that is given for the batch of a number, from 0."""
+
+        def mean() -> float:
+            with torch.no_grad():
+                return sum(float(loss_of(number)) for number in range(CHECKED)) / CHECKED
+
+        return cls(mean, falls)
 
     def ended(self, iteration: int, net: nn.Module, optimiser: torch.optim.Optimizer) -> bool:
         """Check a network if a check is due, let the rate fall at a plateau, and return whether that was the last."""

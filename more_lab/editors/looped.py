@@ -13,7 +13,7 @@ and the loop is that of `more_cli.editors.more.loop`:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,14 +25,13 @@ from more_cli.editors.anchors import Anchor
 from more_cli.editors.base import EditContext, EditOutcome, EditRequest
 from more_cli.editors.more.rehearsal import EncodedEdits, draw, draw_anchors
 from more_cli.editors.outcome import EditScore, edit_scores, outcome, refused
-from more_cli.editors.registry import EditorOptions, editor, entry_of
 from more_cli.model.batches import Encoded
 from more_cli.model.runtime import Runtime
 from more_cli.recipe.files import load_recipe
 from more_cli.recipe.schema import Recipe
 from more_lab.editors.joint import JointEditor
 from more_lab.editors.work import Work
-from more_lab.editors.wrapped import Wrapped
+from more_lab.editors.wrapped import Wrapped, register
 
 
 class Looped(Wrapped[EncodedEdits]):
@@ -155,19 +154,13 @@ class Turns:
         return self.encoded.get(number, self.context)
 
 
-def _looped(name: str) -> Callable[[EditorOptions], Looped]:
-    """Return a function that makes a rival in the loop, with the loop's numbers of the default recipe."""
-
-    def make(options: EditorOptions) -> Looped:
-        inner = entry_of(name).make(options)
-        assert isinstance(inner, JointEditor)
-        return Looped(inner, load_recipe("default"))
-
-    return make
+def _loop(rival: JointEditor) -> Looped:
+    """Put a rival into the loop, with the loop's numbers of the default recipe."""
+    return Looped(rival, load_recipe("default"))
 
 
-ft_l = editor("ft-l:loop", tries=entry_of("ft-l").tries)(_looped("ft-l"))
-lora = editor("lora:loop", tries=entry_of("lora").tries)(_looped("lora"))
-mend = editor("mend:loop", tries=entry_of("mend").tries)(_looped("mend"))
-alphaedit = editor("alphaedit:loop", tries=entry_of("alphaedit").tries)(_looped("alphaedit"))
-memit = editor("memit:loop", tries=entry_of("memit").tries)(_looped("memit"))
+ft_l = register("ft-l", "loop", _loop)
+lora = register("lora", "loop", _loop)
+mend = register("mend", "loop", _loop)
+alphaedit = register("alphaedit", "loop", _loop)
+memit = register("memit", "loop", _loop)

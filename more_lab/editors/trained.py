@@ -20,17 +20,13 @@ class Trained(ABC):
     """Weights of one module, in float32, that are trained while the model's own stay as they are."""
 
     def __init__(self, module: str) -> None:
-        self._module = module
+        self.module = module
+        """Path of the module."""
         self.enabled = True
         self.recording = False
         self.loss_scale = 1.0
         self.written = False
         """Whether anything was trained or loaded."""
-
-    @property
-    def module(self) -> str:
-        """Path of the module."""
-        return self._module
 
     def start_recording(self, *, add: bool = False) -> None:
         """Switch recording on; gradients live in the parameters, and the optimiser resets them."""

@@ -70,13 +70,14 @@ class TrainedEditor(WritingEditor[list[Trained]], JointEditor):
         encoded = runtime.encode(request.query, request.target)
         before = self.snapshot()
         first = score_edit(runtime, encoded)
-        steps, reached = descend(runtime, parts, [[encoded]] * self.tuning.steps, self.tuning)
-        if not math.isfinite(reached):
-            self.restore(before)
-            return refused(first, "a loss is not finite", passes=steps)
+        steps = descend(runtime, parts, [[encoded]] * self.tuning.steps, self.tuning)
+        last = score_edit(runtime, encoded)
         # The pass that stopped the training had no backward pass.
         cost = steps + (1 + (steps < self.tuning.steps)) / 3
-        return outcome(runtime, first, score_edit(runtime, encoded), writes=steps, passes=steps + 2, cost=cost)
+        if not math.isfinite(last.nll):
+            self.restore(before)
+            return refused(first, "a loss is not finite", passes=steps + 2, cost=cost)
+        return outcome(runtime, first, last, writes=steps, passes=steps + 2, cost=cost)
 
     def most_writes(self) -> int:
         """Return the largest number of steps for one correction."""
@@ -113,20 +114,16 @@ class TrainedEditor(WritingEditor[list[Trained]], JointEditor):
         return {f"{part.module}.{name}": value for part in trained for name, value in part.values().items()}
 
 
-def descend(
-    runtime: Runtime, parts: Sequence[Trained], batches: Sequence[Sequence[Encoded]], tuning: Tuning
-) -> tuple[int, float]:
-    """Make at most one step of AdamW per batch; return the number of steps and the last loss, in nats."""
+def descend(runtime: Runtime, parts: Sequence[Trained], batches: Sequence[Sequence[Encoded]], tuning: Tuning) -> int:
+    """Make one step of AdamW per batch, until a loss is low or not finite; return the number of steps."""
     optimiser = optimiser_of(parts, tuning)
-    steps, loss = 0, 0.0
-    for batch in batches:
+    for steps, batch in enumerate(batches):
         objective = joint_loss(runtime, batch, ())
         loss = float(objective.detach())
         if loss < tuning.stop or not math.isfinite(loss):
-            break
+            return steps
         step(runtime, parts, optimiser, objective)
-        steps += 1
-    return steps, loss
+    return len(batches)
 
 
 def optimiser_of(parts: Sequence[Trained], tuning: Tuning) -> torch.optim.Optimizer:

@@ -107,9 +107,9 @@ class UltraEditor(WeightEditor):
         super().restore(written)
         self._restore(statistics)
 
-    def write(self, encoded: Encoded, work: Work) -> None:
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
         """Write one correction."""
-        self.write_together([encoded], (), work)
+        self.write_together(asked, (), work)
 
     def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
         """Add the solution of all edits for every FFN output; all gradients come before anything is written."""

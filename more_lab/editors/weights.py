@@ -35,8 +35,12 @@ class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
         """Return the paths of the Linears that are edited, in the order they run."""
 
     @abstractmethod
-    def write(self, encoded: Encoded, work: Work) -> None:
-        """Change `deltas` so that the model answers as `encoded` says, and count the work."""
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
+        """Change `deltas` so that the model answers an edit, asked in these ways, and count the work."""
+
+    def asked(self, request: EditRequest) -> list[Encoded]:
+        """Return an edit as it is asked and, where an editor writes these too, in further ways."""
+        return [self.runtime.encode(request.query, request.target)]
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
@@ -57,16 +61,16 @@ class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
 
     def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
         """Write one correction; where that has no solution, or no finite one, it is refused and nothing changes."""
-        encoded, work = self.runtime.encode(request.query, request.target), Work()
+        asked, work = self.asked(request), Work()
         before = self.snapshot()
-        first = score_edit(self.runtime, encoded)
+        first = score_edit(self.runtime, asked[0])
         work.forward()
         reason = ""
         try:
-            self.write(encoded, work)
+            self.write(asked, work)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             reason = "the system of the write has no solution"
-        last = score_edit(self.runtime, encoded)
+        last = score_edit(self.runtime, asked[0])
         work.forward()
         finite = all(bool(torch.isfinite(delta.value).all()) for delta in self.deltas.values())
         if not finite or not torch.isfinite(torch.tensor(last.nll)):
@@ -83,7 +87,7 @@ class WeightEditor(WritingEditor[dict[str, Delta]], JointEditor):
     def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
         """Write the edits one after the other."""
         for encoded in edits:
-            self.write(encoded, work)
+            self.write([encoded], work)
 
     def snapshot(self) -> Any:
         """Return every Delta W."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from more_cli.editors.base import FitData, Footprint
+from more_cli.editors.registry import EditorOptions, editor, entry_of
 from more_cli.model.changes import Change
 from more_lab.editors.attached import AttachedEditor, Place
 from more_lab.editors.joint import JointEditor
@@ -60,3 +62,18 @@ class Wrapped(AttachedEditor[Place]):
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore them."""
         self.inner.load_state_dict(tensors)
+
+
+Made = TypeVar("Made", bound=Wrapped[Any])
+
+
+def register(rival: str, hands: str, wrap: Callable[[JointEditor], Made]) -> Callable[[EditorOptions], Made]:
+    """Register the editor `RIVAL:HANDS`, with the rival's own settings to try, and return what makes it."""
+
+    @editor(f"{rival}:{hands}", tries=entry_of(rival).tries)
+    def make(options: EditorOptions) -> Made:
+        inner = entry_of(rival).make(options)
+        assert isinstance(inner, JointEditor)
+        return wrap(inner)
+
+    return make

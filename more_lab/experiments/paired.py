@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from more_cli.evaluation.metrics import bootstrap
 from more_cli.evaluation.names import full_names
@@ -61,20 +62,15 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Difference:
     changes = [b - a for a, b in zip(first, second, strict=True)]
     up, down = sum(change >= TIE for change in changes), sum(change <= -TIE for change in changes)
     return Difference(
-        mean(first),
-        mean(second),
-        mean(changes),
+        fmean(first),
+        fmean(second),
+        fmean(changes),
         *bootstrap(changes),
         up,
         down,
         len(changes) - up - down,
         sign_test(up, down),
     )
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean, rounded once."""
-    return math.fsum(values) / len(values)
 
 
 def sign_test(up: int, down: int) -> float:
@@ -97,4 +93,4 @@ def _incomparable(values: Sequence[tuple[Sequence[float | None] | None, Sequence
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    return mean([value for value in values if value is not None])
+    return fmean(value for value in values if value is not None)

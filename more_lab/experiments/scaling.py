@@ -32,21 +32,31 @@ def trend(values: Sequence[float]) -> Trend | None:
     """Return the trend of values from the first to the last; None for fewer than three."""
     if len(values) < 3:
         return None
+    median = float(np.median(values))
+    share = 1 / median if median else 0.0
+    slope, low, high = growth(values)
+    return Trend(median, share * slope, share * low, share * high, len(values))
+
+
+def growth(values: Sequence[float] | Floats, block: int = 1) -> tuple[float, float, float]:
+    """Return slope times length, with its 95 % bootstrap interval over blocks of this many edits in a row.
+
+    Values that come back after a number of edits need blocks of at least as many (Kuensch 1989).
+    """
     y = np.asarray(values, dtype=np.float64)
-    t = np.arange(len(y), dtype=np.float64)
-    samples = _resamples(len(y))
-    median = float(np.median(y))
-    share = len(y) / median if median else 0.0
+    n, t = len(y), np.arange(len(y), dtype=np.float64)
+    starts = np.random.default_rng(SEED).integers(0, n - block + 1, (RESAMPLES, -(-n // block), 1))
+    samples = (starts + np.arange(block)).reshape(RESAMPLES, -1)[:, :n]
     # A resample of one edit alone has no slope.
-    slopes = _slope(t[samples], y[samples])
-    low, high = np.nanpercentile(slopes, [2.5, 97.5]) * share
-    return Trend(median, float(_slope(t, y)) * share, float(low), float(high), len(y))
+    low, high = np.nanpercentile(_slope(t[samples], y[samples]), [2.5, 97.5])
+    return n * float(_slope(t, y)), n * float(low), n * float(high)
 
 
 def median(values: Sequence[float]) -> Estimate:
     """Return the median with its 95 % bootstrap interval; `values` must not be empty."""
     y = np.asarray(values, dtype=np.float64)
-    low, high = np.percentile(np.median(y[_resamples(len(y))], axis=-1), [2.5, 97.5])
+    samples = np.random.default_rng(SEED).integers(0, len(y), (RESAMPLES, len(y)))
+    low, high = np.percentile(np.median(y[samples], axis=-1), [2.5, 97.5])
     return Estimate(float(np.median(y)), float(low), float(high), len(y), "bootstrap")
 
 
@@ -62,7 +72,3 @@ def _slope(t: Floats, y: Floats) -> Floats:
     energy = (t * t).sum(axis=-1)
     slope: Floats = (t * (y - y.mean(axis=-1, keepdims=True))).sum(axis=-1) / np.where(energy > 0, energy, np.nan)
     return slope
-
-
-def _resamples(n: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(SEED).integers(0, n, (RESAMPLES, n))

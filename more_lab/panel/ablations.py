@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from more_cli.recipe.settings import dotted, spelled
-from more_lab.panel.table import FIVE, MEAN, Run, over_models, per_edit, row, runs_of, text_of
+from more_lab.panel.table import FIVE, MEAN, Run, over_models, per_edit, points, row, runs_of, text_of
 
 SWEEPS = Path(__file__).parents[2] / "recipes" / "sweeps"
 LABELS = (*FIVE, MEAN)
@@ -121,13 +121,13 @@ def differences(ours: Sequence[Run], theirs: Sequence[Run], label: str) -> list[
 
 def change(samples: Sequence[Sequence[float]]) -> str:
     """Return the mean of a difference over worlds with its interval."""
-    return percent(over_models(samples, shares=False), "+") if any(map(any, samples)) else "0.0"
+    return points(*over_models(samples, shares=False)) if any(map(any, samples)) else "0.0"
 
 
-def percent(found: tuple[float, float, float], sign: str = "") -> str:
+def percent(found: tuple[float, float, float]) -> str:
     """Return a share and its 95 % interval over edits in percent."""
     value, low, high = (100 * number for number in found)
-    return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
 
 
 def table(*columns: str) -> Iterator[str]:

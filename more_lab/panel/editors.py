@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from more_cli.evaluation.metrics import estimate
 from more_cli.files import sha256_json
-from more_lab.experiments.paired import compare, mean
+from more_lab.experiments.paired import compare
 from more_lab.experiments.published import EDITORS
 from more_lab.experiments.published import table as table_of
 from more_lab.panel.ranked import left_out, obstacle, ranked
@@ -100,7 +101,8 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
             if protocol == "final" or f"online@{mark}" in run["protocols"] or asked(run, mark)
         },
         "per_edit": {
-            label: [round(mean(edit["values"][name]), 4) for edit in run["per_edit"]] for label, name in METRICS.items()
+            label: [round(fmean(edit["values"][name]), 4) for edit in run["per_edit"]]
+            for label, name in METRICS.items()
         },
         "online_per_edit": right_after(run),
     }
@@ -119,7 +121,7 @@ def right_after(run: Mapping[str, Any]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for label, name in METRICS.items():
         kind, metric = name.split(".")
-        found[label] = [round(mean([s["values"][metric] for s in row if s["kind"] == kind]), 4) for row in rows]
+        found[label] = [round(fmean(s["values"][metric] for s in row if s["kind"] == kind), 4) for row in rows]
     return found
 
 
@@ -168,7 +170,7 @@ def on_suite(runs: Sequence[dict[str, Any]], suite: str) -> dict[str, dict[str, 
 
 def average(run: Mapping[str, Any], readout: str) -> float:
     """Return the mean of five of a readout, in %."""
-    return 100 * mean([value for value, *_ in run["readouts"][readout].values()])
+    return 100 * fmean(value for value, *_ in run["readouts"][readout].values())
 
 
 def means() -> Iterator[str]:
@@ -312,7 +314,7 @@ def differences(title: str, runs: Sequence[Mapping[str, Any]], mark: int = 100) 
         if run is not first:
             assert run["edits"] == first["edits"], "the same edits in the same order"
             pairs = [(first["per_edit"][label], run["per_edit"][label]) for label in FIVE]
-            fives = [[mean(values) for values in zip(*side, strict=True)] for side in zip(*pairs, strict=True)]
+            fives = [[fmean(values) for values in zip(*side, strict=True)] for side in zip(*pairs, strict=True)]
             found = [compare(*pair) for pair in (*pairs, (fives[0], fives[1]))]
             yield row(
                 named(run),
@@ -355,7 +357,7 @@ def verdict(ours: Mapping[str, Any], first: str, second: str, printed: float, na
     if not all(ours.get(editor, {}).get(name) for editor in (first, second)):
         return "", "not measured"
     one, other = (
-        [mean(values) for values in zip(*ours[editor][name].values(), strict=True)] for editor in (first, second)
+        [fmean(values) for values in zip(*ours[editor][name].values(), strict=True)] for editor in (first, second)
     )
     found = compare(other, one)
     shown = points(found.difference, found.low, found.high)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from more_lab.panel.table import RESULTS, growth
+from more_lab.experiments.scaling import growth
+from more_lab.panel.table import RESULTS
 
 STREAM = (
     "The embedded model with its anchors and the default recipe. The stream repeats the 336 questions of the "

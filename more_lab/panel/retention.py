@@ -9,7 +9,8 @@ import numpy as np
 from more_cli.evaluation.metrics import bootstrap, estimate
 from more_cli.recipe.files import load_recipe
 from more_lab.experiments.paired import compare
-from more_lab.panel.table import FIVE, MEAN, Run, growth, head, points, row, runs_of, share, text_of
+from more_lab.experiments.scaling import growth
+from more_lab.panel.table import FIVE, MEAN, Run, head, points, row, runs_of, share, text_of
 
 FILE = "retention.jsonl"
 COLUMNS = ("Rel", "Rel gen", "T-Gen", "T-Gen gen", "M-Gen", "M-Gen gen", "T-Loc", "M-Loc")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from more_lab.experiments.scaling import trend
 from more_lab.panel.long import SETTLED, columns, read
 from more_lab.panel.retention import arrivals
-from more_lab.panel.table import text_of
+from more_lab.panel.table import head, row, text_of
 
 ROUNDS = 3
 """Rounds of an evaluation."""
@@ -46,19 +46,17 @@ def page() -> Iterator[str]:
 
 def bench_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield ratios, and the parts of an edit."""
-    yield "| recipe | edits, writes | ms an edit | " + " | ".join(RATIOS.values()) + " |"
-    yield "|---" * (3 + len(RATIOS)) + "|"
+    yield from head("recipe", "edits, writes", "ms an edit", *RATIOS.values())
     for name, run in found.items():
         edits, writes = run["counts"].values()
         ratios = [cell(run["ratios"].get(ratio)) for ratio in RATIOS]
-        yield "| " + " | ".join((name, f"{edits}, {writes}", f"{1000 * run['seconds'] / edits:.0f}", *ratios)) + " |"
+        yield row(name, f"{edits}, {writes}", f"{1000 * run['seconds'] / edits:.0f}", *ratios)
     yield "\nms an edit, by part:\n"
     parts = next(iter(found.values()))["parts"]
-    yield "| recipe | " + " | ".join(parts) + " |"
-    yield "|---" * (1 + len(parts)) + "|"
+    yield from head("recipe", *parts)
     for name, run in found.items():
         edits = run["counts"]["edits"]
-        yield f"| {name} | " + " | ".join(f"{1000 * seconds / edits:.1f}" for seconds in run["parts"].values()) + " |"
+        yield row(name, *(f"{1000 * seconds / edits:.1f}" for seconds in run["parts"].values()))
 
 
 def cell(ratio: dict[str, float] | None) -> str:
@@ -66,14 +64,18 @@ def cell(ratio: dict[str, float] | None) -> str:
     return "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
+def middle(times: Sequence[float], spec: str = ".2f") -> str:
+    """Return the median of times, with the lowest and the highest."""
+    return f"{median(times):{spec}} ({min(times):{spec}}-{max(times):{spec}})"
+
+
 def ladder_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds, and shares."""
     bare = median(found["seconds"]["the bare loop"])
     yield f"{found['tokens']} tokens; medians of {len(found['seconds']['the bare loop'])} rounds.\n"
-    yield "| way | s (lowest to highest) | over the bare loop |"
-    yield "|---|---|---|"
+    yield from head("way", "s (lowest to highest)", "over the bare loop")
     for way, times in found["seconds"].items():
-        yield f"| {way} | {median(times):.2f} ({min(times):.2f}-{max(times):.2f}) | {median(times) / bare:.2f} |"
+        yield row(way, middle(times), f"{median(times) / bare:.2f}")
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in found["kinds"].items())
     yield f"\nThe bare loop's time by kind of operation: {shares}."
 
@@ -81,13 +83,11 @@ def ladder_table(found: dict[str, Any]) -> Iterator[str]:
 def eval_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds and ratios."""
     yield f"{found['probes']} probes, {found['held']} of {found['edits']} edits hold; medians of {ROUNDS} rounds.\n"
-    yield "| way | s (lowest to highest) | times faster | scores apart by at most |"
-    yield "|---|---|---|---|"
+    yield from head("way", "s (lowest to highest)", "times faster", "scores apart by at most")
     alone = median(found["seconds"]["one by one"])
     for way, times in found["seconds"].items():
         apart = f"{found['apart'][way]:.0e}" if way in found["apart"] else ""
-        cells = f"{median(times):.1f} ({min(times):.1f}-{max(times):.1f})", f"{alone / median(times):.1f}", apart
-        yield f"| {way} | " + " | ".join(cells) + " |"
+        yield row(way, middle(times, ".1f"), f"{alone / median(times):.1f}", apart)
     yield (
         "\n`one by one`: every question by itself, with a vision pass and a generated answer each time, and the base "
         "asked as well. `base known`: the base's answers are read from disk, as in a second `more eval --suite`."
@@ -98,14 +98,13 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds and memory."""
     ways = list(found["warm"])
     yield "Median seconds (lowest to highest), in one process:\n"
-    yield "| base | " + " | ".join(ways) + " | merge over copytree | with `--link` | with `--sha256` |"
-    yield "|---" * (4 + len(ways)) + "|"
+    yield from head("base", *ways, "merge over copytree", "with `--link`", "with `--sha256`")
     for cache in ("cold", "warm"):
         times = found[cache]
-        cells = [f"{median(times[way]):.2f} ({min(times[way]):.2f}-{max(times[way]):.2f})" for way in ways]
+        cells = [middle(times[way]) for way in ways]
         copy = median(times["copytree"])
         over = [f"{median(times[way]) / copy:.2f}" for way in ("merge", "merge --link", "merge --sha256")]
-        yield "| " + " | ".join((cache, *cells, *over)) + " |"
+        yield row(cache, *cells, *over)
     ours, theirs, empty = found["merge, process"], found["PEFT, process"], found["imports MB"]
     yield (
         f"\nWhole processes: `more merge` {ours[0]:.1f} s and {ours[1]:.0f} MB, {ours[1] - empty:.0f} MB of it above "
@@ -118,10 +117,9 @@ def merge_table(found: dict[str, Any]) -> Iterator[str]:
 
 def start_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds."""
-    yield "| command | median s | lowest | highest |"
-    yield "|---|---|---|---|"
+    yield from head("command", "median s", "lowest", "highest")
     for command, times in found.items():
-        yield f"| `{command}` | {median(times):.2f} | {min(times):.2f} | {max(times):.2f} |"
+        yield row(f"`{command}`", *(f"{value:.2f}" for value in (median(times), min(times), max(times))))
 
 
 def long_table(made: dict[str, Any]) -> Iterator[str]:
@@ -146,14 +144,12 @@ def long_table(made: dict[str, Any]) -> Iterator[str]:
 def busy_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield seconds an edit, and their ratio."""
     waits = "ours", "torch's own"
-    yield "| model | beside | " + " | ".join(f"s an edit, {wait}" for wait in waits) + " | torch's own over ours |"
-    yield "|---" * (3 + len(waits)) + "|"
+    yield from head("model", "beside", *(f"s an edit, {wait}" for wait in waits), "torch's own over ours")
     for name, rows in found.items():
         for beside, times in rows.items():
             edits = EDITS[name]
             each = [[seconds / edits for seconds in times[wait]] for wait in waits]
-            cells = [f"{median(one):.2f} ({min(one):.2f}-{max(one):.2f})" for one in each]
-            yield "| " + " | ".join((name, beside, *cells, f"{median(each[1]) / median(each[0]):.2f}")) + " |"
+            yield row(name, beside, *map(middle, each), f"{median(each[1]) / median(each[0]):.2f}")
 
 
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Iterator[str]]]] = {

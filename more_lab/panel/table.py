@@ -96,16 +96,3 @@ def over_models(samples: Sequence[Sequence[float]], *, shares: bool = True) -> t
     ]
     low, high = np.percentile(np.mean(resampled, axis=0), [2.5, 97.5])
     return float(np.mean([np.mean(values) for values in samples])), float(low), float(high)
-
-
-def growth(values: np.ndarray, block: int = 1) -> tuple[float, float, float]:
-    """Return slope times length, with its bootstrap interval over blocks of this many edits in a row.
-
-    Values that come back after a number of edits need blocks of at least as many (Kuensch 1989).
-    """
-    n = len(values)
-    starts = np.random.default_rng(SEED).integers(0, n - block + 1, (RESAMPLES, -(-n // block), 1))
-    samples = (starts + np.arange(block)).reshape(RESAMPLES, -1)[:, :n]
-    slopes = [np.polyfit(chosen, values[chosen], 1)[0] * n for chosen in samples]
-    low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
-    return float(np.polyfit(np.arange(n), values, 1)[0] * n), low, high

@@ -33,13 +33,7 @@ def of_comparison(found: EditorComparison) -> Page:
         )
         for readout in first.estimates
     ]
-    differences = [
-        (name, editor, *difference_cells(metrics[name]))
-        for name in found.shown
-        for editor, metrics in found.differences.items()
-        if name in metrics
-    ]
-    columns = ("metric", "editor", "difference", "95 % interval", "up", "down", "same", "p")
+    differences = difference_rows(found)
     note = f"{first.headline}: mean difference from {first.editor} over edits; p of the exact sign test"
     costs = [(editor, f"{report.cost:.1f}", _chosen(report)) for editor, report in reports.items()]
     return Page(
@@ -51,13 +45,27 @@ def of_comparison(found: EditorComparison) -> Page:
         left_out=first.left_out_sentence,
         tables=[
             *tables[:1],
-            *([Table("Differences", columns, differences, note)] if differences else []),
+            *([Table("Differences", ("metric", "editor", *DIFFERENCE), differences, note)] if differences else []),
             Table("Cost", ("editor", "samples forward and backward per edit", "calibrated"), costs),
             *tables[1:],
             *notices(reports),
         ],
         reproduce={editor: report.reproduce for editor, report in reports.items()},
     )
+
+
+DIFFERENCE = ("difference", "95 % interval", "up", "down", "same", "p")
+"""Columns of a difference."""
+
+
+def difference_rows(found: EditorComparison) -> list[tuple[object, ...]]:
+    """Return a row for each metric in tables and each editor that was compared with the first one in it."""
+    return [
+        (name, editor, *difference_cells(metrics[name]))
+        for name in found.shown
+        for editor, metrics in found.differences.items()
+        if name in metrics
+    ]
 
 
 def difference_cells(value: Difference) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from more_cli.render.templates import Quoted
 from more_cli.text import counted
 from more_lab.experiments.compare_results import Comparison
 from more_lab.figures import save_figure
-from more_lab.render.comparison import difference_cells
+from more_lab.render.comparison import DIFFERENCE, difference_cells
 from more_lab.sweep.fleet import FleetReport, metrics_of
 from more_lab.sweep.report import SweepReport
 from more_lab.sweep.trials import Trial
@@ -22,7 +22,6 @@ from more_lab.sweep.trials import Trial
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DIFFERENCE = ("difference", "95 % interval", "up", "down", "same", "p")
 FIGURES = (".png", ".svg")
 
 

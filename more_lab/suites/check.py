@@ -11,11 +11,11 @@ from pathlib import Path
 from more_cli.errors import DataError
 from more_cli.inputs.edits import EditLine, LocalityProbe
 from more_cli.inputs.images import ImageSource
+from more_cli.progress import Progress
 from more_cli.suites.annotations import EditPool
 from more_cli.suites.catalog import FIT, Measured
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
 
-Tick = Callable[[int, int], None]
 _EXAMPLES = 3
 
 
@@ -79,21 +79,21 @@ class SuiteCheck:
         return self.images is None or not (self.images.missing or self.images.unreadable)
 
 
-def check_suite(suite: Suite, *, open_images: bool = True, on_progress: Tick = lambda done, total: None) -> SuiteCheck:
+def check_suite(suite: Suite, open_images: bool, progress: Progress) -> SuiteCheck:
     """Check a suite; images are compared by their bytes if they were opened, else by their paths."""
     if isinstance(suite, EditSuite):
-        return _check_edits(suite, open_images, on_progress)
-    return _check_yes_no(suite, open_images, on_progress)
+        return _check_edits(suite, open_images, progress)
+    return _check_yes_no(suite, open_images, progress)
 
 
-def _check_edits(suite: EditSuite, open_images: bool, on_progress: Tick) -> SuiteCheck:
+def _check_edits(suite: EditSuite, open_images: bool, progress: Progress) -> SuiteCheck:
     named = sorted({image for pool in suite.pools.values() for line in _lines(pool) for image in _images(line)})
     images = suite.pools["evaluation"].images
     report: CheckedImages | None = None
     hashes: dict[str, str] = {}
     if open_images:
         paths = {spelled: images.root / spelled for spelled in named}
-        report, hashes = _open_all(paths, images.locate, on_progress)
+        report, hashes = _open_all(paths, images.locate, progress)
     seen = {spelled: hashes.get(spelled, spelled) for spelled in named}
     findings = [finding for name, pool in suite.pools.items() for finding in _within(name, pool, seen)]
     return SuiteCheck(
@@ -105,13 +105,13 @@ def _check_edits(suite: EditSuite, open_images: bool, on_progress: Tick) -> Suit
     )
 
 
-def _check_yes_no(suite: YesNoSuite, open_images: bool, on_progress: Tick) -> SuiteCheck:
+def _check_yes_no(suite: YesNoSuite, open_images: bool, progress: Progress) -> SuiteCheck:
     asked = [image for category in suite.categories.values() for image in category]
     report = None
     if open_images:
         by_path = {str(image.path): image for image in asked}
         paths = {spelled: image.path for spelled, image in by_path.items()}
-        report, _ = _open_all(paths, lambda spelled: by_path[spelled].image(), on_progress)
+        report, _ = _open_all(paths, lambda spelled: by_path[spelled].image(), progress)
     odd = [f"{image.category}/{image.stem}" for image in asked if not image.is_pair]
     absent = [name for name in suite.entry.categories if name not in suite.categories]
     findings = [
@@ -126,7 +126,7 @@ def _check_yes_no(suite: YesNoSuite, open_images: bool, on_progress: Tick) -> Su
 
 
 def _open_all(
-    paths: Mapping[str, Path], locate: Callable[[str], ImageSource], on_progress: Tick
+    paths: Mapping[str, Path], locate: Callable[[str], ImageSource], progress: Progress
 ) -> tuple[CheckedImages, dict[str, str]]:
     report, hashes = CheckedImages(len(paths)), {}
     for number, (spelled, path) in enumerate(paths.items(), 1):
@@ -138,7 +138,7 @@ def _open_all(
                 report.missing.append(spelled)
             else:
                 report.unreadable.append(error.message)
-        on_progress(number, len(paths))
+        progress(number, len(paths), "opening images")
     return report, hashes
 
 

@@ -1,4 +1,4 @@
-"""The `suites` commands: show a suite, check it, and convert it to lines that `more` reads."""
+"""The lines that `more` reads, made of a suite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonlines
 
@@ -17,10 +17,6 @@ from more_cli.files import check_free_file, replacing
 from more_cli.inputs.respelling import Respell, relative, respelled
 from more_cli.suites.load import EditSuite, Suite, YesNoSuite
 from more_cli.text import shorten
-from more_lab.suites.check import SuiteCheck, check_suite
-
-if TYPE_CHECKING:
-    from more_cli.progress import Progress
 
 _FIRST = 3
 """Lines that `show` quotes."""
@@ -42,15 +38,6 @@ def first_lines(suite: Suite) -> list[dict[str, Any]]:
     """Return the first lines that `convert` would write, with image paths as the suite spells them."""
     lines = _probe_lines(suite, str) if isinstance(suite, YesNoSuite) else _edit_lines(suite, "evaluation", str)
     return list(islice(lines, _FIRST))
-
-
-def check(suite: Suite, open_images: bool, progress: Progress) -> SuiteCheck:
-    """Check a suite; with `open_images` its images too."""
-
-    def tick(done: int, total: int) -> None:
-        progress(done, total, "opening images")
-
-    return check_suite(suite, open_images=open_images, on_progress=tick)
 
 
 def convert(suite: Suite, out: Path, pool: str, *, force: bool) -> Conversion:

@@ -215,8 +215,10 @@ class SweepFile:
         own = dict[str, tuple[Any, ...]]()
         for key, values in self.settings.items():
             named = _editor_of(key, self.table)
-            if named in (None, editor):
-                own[key if named is None else key.removeprefix(f"{named}:")] = values
+            if named == editor:
+                own[key.removeprefix(f"{editor}:")] = values
+            elif named is None and f"{editor}:{key}" not in self.settings:
+                own[key] = values
         assert isinstance(self.table, Grid)
         for change, *chosen in product(self.table.changes, *own.values()):
             yield (*change, *(f"{key}={spelled(value)}" for key, value in zip(own, chosen, strict=True)))

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from generator.claims import CALIBRATED, COLUMNS, judged
 from more_cli.evaluation.metrics import RESAMPLES, SEED
-from more_lab.experiments.paired import compare, mean
+from more_lab.experiments.paired import compare
 from more_lab.experiments.published import Printed, table
 from more_lab.panel.table import FIVE, MEAN, RESULTS, per_edit, runs_of
 from support.paths import ROOT
@@ -132,7 +133,7 @@ def run(name: str, suite: str, editor: str) -> dict[str, Any]:
 def by_edit(values: Mapping[str, Sequence[float]], metric: str) -> list[float]:
     if metric != MEAN:
         return list(values[metric])
-    return [mean(column) for column in zip(*(values[one] for one in FIVE), strict=True)]
+    return [fmean(column) for column in zip(*(values[one] for one in FIVE), strict=True)]
 
 
 def pairs(name: str, suite: str, first: str, second: str, metric: str, protocol: str) -> list[float]:

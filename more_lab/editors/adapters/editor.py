@@ -30,7 +30,7 @@ from more_cli.recipe.tables import Table
 from more_lab.editors.adapters.net import Adapter
 from more_lab.editors.liveedit.fitted import FittedEditor, layers_behind
 from more_lab.editors.liveedit.losses import KINDS, LOCALITY, Draw, divergence
-from more_lab.editors.liveedit.samples import Samples
+from more_lab.editors.liveedit.samples import Samples, image_places
 
 GATE = "gate"
 """Name, in the state, of the feature that a question's is compared with."""
@@ -111,7 +111,10 @@ class VisEdit(FittedEditor[nn.ModuleList]):
             return [None] * len(prompts)
         signals = tuple(self._signals[str(number)] for number in range(len(self.acts)))
         near = self._near(prompts)
-        return [Route(self._shown(one), signals) if acts else None for one, acts in zip(prompts, near, strict=True)]
+        return [
+            Route(image_places(self.runtime, one), signals) if acts else None
+            for one, acts in zip(prompts, near, strict=True)
+        ]
 
     @property
     def _gate(self) -> str:
@@ -121,12 +124,6 @@ class VisEdit(FittedEditor[nn.ModuleList]):
 
     def _near(self, prompts: Sequence[Encoded]) -> list[bool]:
         return [bool(prompt.images) for prompt in prompts]
-
-    def _shown(self, prompt: Encoded) -> Tensor:
-        config = self.runtime.model.config
-        token = getattr(config, "image_token_id", None)
-        shown: Tensor = torch.eq(prompt.input_ids, -1 if token is None else token)
-        return shown
 
     def _act(self, layer: str, hidden: Tensor, rows: Rows) -> Tensor:
         if not rows.routed or not bool(rows.prompt.any()):
@@ -156,7 +153,7 @@ class VisEdit(FittedEditor[nn.ModuleList]):
             places = [KINDS * record + kind for kind in range(KINDS) for record in records]
             size = len(records)
             signals = list(zip(*(each.states(places[:size]) for each in samples), strict=True)) * KINDS
-            shown = [self._shown(samples[0].blind[place].prompt) for place in places]
+            shown = [image_places(self.runtime, samples[0].blind[place].prompt) for place in places]
             edited = self.score(samples[0], places, list(map(Route, shown, signals)))
             base = self.score(samples[0], places[LOCALITY * size :], None)
             learnt = edited[: LOCALITY * size].nll().view(LOCALITY, size).mean(1).sum()

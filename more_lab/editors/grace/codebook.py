@@ -85,8 +85,9 @@ class Codebook:
         """Split the room between an entry and those of other labels whose balls it would meet, half and half."""
         distances = self.distances(self.keys[entry])
         others = [n for n in range(len(self)) if self.labels[n] != self.labels[entry]]
-        met = [n for n in others if distances[n] <= radius + self.radii[n]]
-        self.radii[entry] = min([max(radius, self.radii[entry]), *(CLEAR * distances[n] / 2 for n in met)])
+        own = max(radius, self.radii[entry])  # an entry whose label was replaced has a ball that may have grown
+        met = [n for n in others if distances[n] <= own + self.radii[n]]
+        self.radii[entry] = min([own, *(CLEAR * distances[n] / 2 for n in met)])
         for other in met:
             self.radii[other] = min(self.radii[other], CLEAR * distances[other] / 2)
 

@@ -8,10 +8,10 @@ fact of its own record: that memory knows the answer to "which edit is this abou
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -88,7 +88,7 @@ class IkeEditor(AttachedEditor[Reader]):
         self._bank: Bank | None = None
         self._centres = torch.empty(0)
         self._threshold = 1.0
-        self._recent: OrderedDict[Query, Tensor] = OrderedDict()
+        self._key = lru_cache(KEPT)(self._read_key)
 
     @contextmanager
     def attach(self, runtime: Runtime) -> Iterator[None]:
@@ -97,7 +97,7 @@ class IkeEditor(AttachedEditor[Reader]):
             with self.working_on(runtime, Reader(runtime, self.tuning.depth)), runtime.attached([], self):
                 yield
         finally:
-            self._recent.clear()
+            self._key.cache_clear()
 
     @property
     def bank(self) -> Bank:
@@ -208,14 +208,9 @@ class IkeEditor(AttachedEditor[Reader]):
             return None
         return self._facts[rows[int((similar >= best - TIE).nonzero()[-1])]]
 
-    def _key(self, query: Query) -> Tensor:
+    def _read_key(self, query: Query) -> Tensor:
         """Return the key of a question, (2 d,)."""
-        if query not in self._recent:
-            readings = self.working[1].read([query])
-            self._recent[query] = keys(readings, self._centres, bool(query.images))[0]
-            if len(self._recent) > KEPT:
-                self._recent.popitem(last=False)
-        return self._recent[query]
+        return keys(self.working[1].read([query]), self._centres, bool(query.images))[0]
 
     def _behind(self, fact: Fact, query: Query) -> Query | None:
         """Return a question behind a fact, with as many of its demonstrations as fit; None if not even the fact does.

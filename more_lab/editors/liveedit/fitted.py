@@ -22,9 +22,6 @@ from more_lab.editors.fitting import Watch, train
 from more_lab.editors.liveedit.losses import KINDS, inputs_of
 from more_lab.editors.liveedit.samples import Samples
 
-CHECKED = 16
-"""Batches that the watched edits are scored in, always the same ones."""
-
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -83,12 +80,7 @@ class FittedEditor(AttachedEditor[list[str]], Generic[Net]):
             pools[0][0].check(self.score(pools[0][0], [0], None))
             net = self._net = self.first(pools[0][0])
             losses, checks = (self.losses(pool, tuning.seed + n) for n, pool in enumerate(pools))
-
-            def held_out() -> float:
-                with torch.no_grad():
-                    return sum(float(checks(number)) for number in range(CHECKED)) / CHECKED
-
-            watch = Watch(held_out, falls=1) if watched else None
+            watch = Watch.of_batches(checks, falls=1) if watched else None
             optimiser = torch.optim.Adam(net.parameters(), tuning.rate)
             facts = train(data, net, optimiser, tuning.iterations, losses, watch=watch)
         net.requires_grad_(False)

@@ -69,14 +69,19 @@ class Samples:
         return [self._runtime.encode(*self._inputs[place]) for place in places]
 
 
+def image_places(runtime: Runtime, sample: Encoded) -> Tensor:
+    """Return (T,) bool, true at the image's tokens; nowhere in a model whose configuration names no such token."""
+    token: int | None = getattr(runtime.model.config, "image_token_id", None)
+    return torch.eq(sample.input_ids, -1 if token is None else token)
+
+
 def _states(runtime: Runtime, layer: str, samples: Sequence[Encoded]) -> list[Tensor]:
     with runtime.base():
         return [found for (found,) in runtime.read(samples, [(layer, "input")])]
 
 
 def _reps(runtime: Runtime, samples: Sequence[Encoded], states: Sequence[Tensor]) -> Reps:
-    token: int = getattr(runtime.model.config, "image_token_id", None) or -1
-    shown = [torch.eq(sample.input_ids, token) for sample in samples]
+    shown = [image_places(runtime, sample) for sample in samples]
     if not all(mask.any() for mask in shown):
         raise StateError("it is not known where this model's text layers see an image", "use another --editor")
     return Reps.of(states, shown, [sample.target.start for sample in samples])

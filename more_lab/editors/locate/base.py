@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from more_cli.editors.anchors import Anchor
-from more_cli.editors.base import EditContext, EditOutcome, EditRequest, FitData, Footprint
+from more_cli.editors.base import EditRequest, FitData, Footprint
 from more_cli.errors import StateError
 from more_cli.model.batches import Encoded, Query, answer_positions
 from more_cli.model.runtime import Runtime
@@ -76,7 +76,6 @@ class LocateEditor(WeightEditor):
         self.tuning = tuning
         self._keys = Keys()
         self._material = Material((), ())
-        self._asked: list[Encoded] = []
 
     def modules(self, runtime: Runtime) -> list[str]:
         """Return the FFN outputs of the edited layers."""
@@ -115,8 +114,8 @@ class LocateEditor(WeightEditor):
         found = super().footprint()
         return Footprint(found.fixed, found.growing, sum(value.numel() for value in self._keys.sums.values()))
 
-    def edit(self, request: EditRequest, context: EditContext) -> EditOutcome:
-        """Write one correction, asked as it is and behind the texts of the pool.
+    def asked(self, request: EditRequest) -> list[Encoded]:
+        """Return a correction as it is asked, and behind the texts of the pool.
 
         Raises:
             StateError: the editor was not fitted.
@@ -128,19 +127,16 @@ class LocateEditor(WeightEditor):
         behind = [Query(query.images, f"{text} {query.question}") for text in self._material.contexts]
         others = (runtime.encode(other, request.target) for other in behind)
         # A tokenizer may join a target's first letters with what stands before them.
-        self._asked = [plain, *(other for other in others if other.target_ids == plain.target_ids)]
-        return super().edit(request, context)
-
-    def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
-        """Write the edits one after the other, asked as they are; the anchors are in the second moments."""
-        for encoded in edits:
-            self._asked = [encoded]
-            self.write(encoded, work)
+        return [plain, *(other for other in others if other.target_ids == plain.target_ids)]
 
     def protect(self, anchors: Sequence[Anchor]) -> None:
-        """Let the anchors' keys count as much as all of the pool's of their kind in the second moments."""
+        """Let the anchors' keys count as much as all of the pool's of their kind in the second moments.
+
+        They are the base's keys: a run that was interrupted continues with edits in the model.
+        """
         own = Keys()
-        keys_of(self.runtime, list(self.deltas), [anchor.encoded for anchor in anchors], own)
+        with self.runtime.base():
+            keys_of(self.runtime, list(self.deltas), [anchor.encoded for anchor in anchors], own)
         self._keys = self._keys.joined(own)
         self._prepare()
 
@@ -181,9 +177,9 @@ class BandEditor(LocateEditor):
     def _change(self, path: str, keys: Tensor, residual: Tensor) -> Tensor:
         """Return the change (d, m) of a Linear for its keys (m, T) and wanted changes of its outputs (d, T)."""
 
-    def write(self, encoded: Encoded, work: Work) -> None:
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
         """Write one correction."""
-        self.write_batch([self._asked], work)
+        self.write_batch([asked], work)
 
     def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
         """Write the edits in one go, asked as they are; the anchors are in the second moments."""

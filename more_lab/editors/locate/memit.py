@@ -7,6 +7,7 @@ Wikipedia, ours from the calibration pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -115,13 +116,13 @@ class RomeEditor(CovarianceEditor):
         """Return the FFN output of the edited layer."""
         return super().modules(runtime)[:1]
 
-    def write(self, encoded: Encoded, work: Work) -> None:
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
         """Find the value at the FFN output itself, and write it there."""
         (path,) = self.deltas
-        value = self._value(path, self._asked, work)
+        value = self._value(path, asked, work)
         if not value.steps:
             return
-        taken = self._taken(self._asked, [path], path, work)
+        taken = self._taken(asked, [path], path, work)
         keys, outputs = (torch.stack([row[side] for row in taken]) for side in (0, 1))
         wanted, mean = outputs[0] + value.delta.double().cpu(), keys.mean(dim=0).T
         ways = self.weighed(path, mean) if self.tuning.adjust else mean

@@ -187,9 +187,9 @@ class MendEditor(WeightEditor):
         values, self._rows = before
         super().restore(values)
 
-    def write(self, encoded: Encoded, work: Work) -> None:
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
         """Add one update, also for an edit that the model already answers, because the factors are normalised."""
-        self.write_together([encoded], (), work)
+        self.write_together(asked, (), work)
 
     def write_together(self, edits: Sequence[Encoded], anchors: Sequence[Anchor], work: Work) -> None:
         """Add one update, of the gradient of all of them; the networks were fitted on gradients of single edits."""

@@ -26,8 +26,6 @@ from more_lab.editors.serac.tuning import SeracTuning
 T = TypeVar("T")
 CLIP = 1.0
 """Largest norm of a step's gradient."""
-CHECKED = 16
-"""Batches that the watched edits are scored in, always the same ones."""
 _ORDER, _DRAWS = range(2)
 
 
@@ -72,16 +70,14 @@ def learn(runtime: Runtime, nets: SeracNets, data: FitData, tuning: SeracTuning)
         answered = counterfactual_loss(runtime, nets.counterfactual, batch, tuning.locality)
         return answered + scope_loss(nets.scope, batch, tuning.none)
 
-    def held_out() -> float:
-        # Their own targets, since those are what an edit asks for.
-        checks = (batch_of(watched, tuning.seed + 1, number, 0) for number in range(CHECKED))
-        with torch.no_grad():
-            return sum(float(loss_of(batch)) for batch in checks) / CHECKED
-
     def trained_on(iteration: int) -> Tensor:
         return loss_of(batch_of(records, tuning.seed, iteration, tuning.variants))
 
-    watch = Watch(held_out) if watched else None
+    def held_out(number: int) -> Tensor:
+        # Their own targets, since those are what an edit asks for.
+        return loss_of(batch_of(watched, tuning.seed + 1, number, 0))
+
+    watch = Watch.of_batches(held_out) if watched else None
     return train(data, nets, optimiser, tuning.iterations, trained_on, clip=CLIP, watch=watch)
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 WORK, STEPS, MERGED = HERE / "work", HERE / "work" / "steps", HERE / "work" / "merged"
-STATE, REPORT = WORK / "kit.more", HERE / "report.zip"
+REPORT = HERE / "report.zip"
 PACKAGES = ("more-vlm", "torch", "transformers", "safetensors", "accelerate", "vllm")
 SCORES = (
     *("rel.gen_exact", "gen_text.gen_exact", "gen_image.gen_exact"),
@@ -52,6 +52,8 @@ class Step:
     command: tuple[str, ...]
     skipped: str = ""
     """Why it is left out."""
+    follows: bool = False
+    """Whether it stands on the edits: it is done again after one before it that does."""
 
     @property
     def code_file(self) -> Path:
@@ -62,6 +64,11 @@ class Step:
         """Return exit code and seconds of an earlier run; None if it has no result yet."""
         found = json.loads(self.code_file.read_text()) if self.code_file.exists() else None
         return found if found and found["code"] in RESULT and found["command"] == list(self.command) else None
+
+    def forget(self) -> None:
+        """Drop the result of an earlier run."""
+        for path in (self.code_file, self.code_file.with_suffix(".out")):
+            path.unlink(missing_ok=True)
 
     def run(self) -> dict[str, Any]:
         """Run it; its output is kept beside its exit code."""
@@ -82,21 +89,25 @@ class Step:
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the steps in order."""
     model, machine = str(options.model.resolve()), ("--device", options.device) if options.device else ()
-    state = ("--state", str(STATE))
+    state = ("--state", str(WORK / f"kit-{options.edits}.more"))  # other edits, another state
     this = (sys.executable, str(Path(__file__).resolve()))
     number = ("--edits", str(options.edits), *machine)
     yield Step("status", ("more-cli", "status", model, "--estimate", "--json"))
     yield Step("base", (*this, "transformers", "--answers", model, *number))
-    yield Step("init", ("more-cli", "init", model, *state, "--anchors", "anchors.jsonl", *machine, "--json"))
+    yield Step(
+        "init", ("more-cli", "init", model, *state, "--anchors", "anchors.jsonl", *machine, "--json"), follows=True
+    )
     edits = ("edits.jsonl", "--limit", str(options.edits))
-    yield Step("edit", ("more-cli", "edit", model, *edits, *state, *machine, "--json"))
-    yield Step("eval", ("more-cli", "eval", model, *state, *machine, "--report", "work/report.html", "--json"))
-    yield Step("merge", ("more-cli", "merge", model, *state, "-o", str(MERGED), "--force", "--sha256", "--json"))
-    yield Step("verify", ("more-cli", "verify", str(MERGED), "--deep", "--json"))
+    yield Step("edit", ("more-cli", "edit", model, *edits, *state, *machine, "--json"), follows=True)
+    scored = ("--report", "work/report.html", "--json")
+    yield Step("eval", ("more-cli", "eval", model, *state, *machine, *scored), follows=True)
+    merged = ("-o", str(MERGED), "--force", "--sha256", "--json")
+    yield Step("merge", ("more-cli", "merge", model, *state, *merged), follows=True)
+    yield Step("verify", ("more-cli", "verify", str(MERGED), "--deep", "--json"), follows=True)
     asked = ("--answers", str(MERGED), *number)
-    yield Step("transformers", (*this, "transformers", *asked))
+    yield Step("transformers", (*this, "transformers", *asked), follows=True)
     missing = "" if importlib.util.find_spec("vllm") else "vLLM is not installed"
-    yield Step("vllm", (*this, "vllm", *asked), missing)
+    yield Step("vllm", (*this, "vllm", *asked), missing, follows=True)
     data = ("--data-root", str(options.data_root.resolve())) if options.data_root else ()
     rows = ("--editor", "ft-m", "--editor", "more:paper", "--checkpoints", "1,10", "--json")
     why = "" if data else "give --data-root with the files of E-VQA and E-IC"
@@ -209,14 +220,17 @@ def pack(found: dict[str, Any], model: Path) -> None:
 def all_steps(options: argparse.Namespace) -> int:
     """Run what is not done, say what became of it, and pack the report; return the exit code."""
     STEPS.mkdir(parents=True, exist_ok=True)
-    ended = dict[str, Any]()
-    for step in steps(options):
+    ended, planned = dict[str, Any](), list(steps(options))
+    for number, step in enumerate(planned, 1):
         if step.skipped:
             ended[step.name] = {"skipped": step.skipped}
             say(f"{step.name:14} skipped: {step.skipped}")
             continue
         found = step.ended()
         again = " (earlier)" if found else ""
+        if step.follows and not found:
+            for later in (other for other in planned[number:] if other.follows):
+                later.forget()  # now, so that an interruption leaves no old result
         found = found or step.run()
         ended[step.name] = {name: found[name] for name in ("code", "seconds")}
         say(f"{step.name:14} {outcome(step, found['code'])} in {found['seconds']:,.0f} s{again}")

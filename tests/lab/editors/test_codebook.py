@@ -66,6 +66,13 @@ def test_another_label_for_the_same_key_replaces_the_earlier() -> None:
     assert (book.labels, book.radii, book.values[0].item()) == ([(2,)], [1.0], 7.0)
 
 
+def test_an_entry_with_another_label_is_cleared_of_the_balls_that_its_own_had_grown_over() -> None:
+    book = placed((at(0.0), (1,)), (at(2.125), (1,)), (at(-1.5), (1,)), (at(-2.25), (1,)))
+    assert book.radii == [2.25, 1.0], "both have one label"
+    assert book.place(at(0.0), at(7.0), (2,), 1.0) == 0
+    assert sum(book.radii) <= 2.125
+
+
 @settings(max_examples=60, deadline=None)
 @example(2300842, 1, 1.5)
 @given(st.integers(0, 1 << 30), st.integers(1, 3), st.floats(0.05, 3.0))

@@ -255,7 +255,7 @@ def test_rome_maps_keys_to_values_exactly(runtime, tmp_path, monkeypatch, consis
     with editor.attach(runtime):
         (path,) = editor.deltas
         editor.edit(request, EditContext())
-        rows = editor._taken(editor._asked, [path], path, Work())
+        rows = editor._taken(editor.asked(request), [path], path, Work())
         Delta = editor.deltas[path].value.double()
     keys, outputs = (torch.stack([row[side] for row in rows]) for side in (0, 1))
     base = outputs - keys @ Delta.T

@@ -120,6 +120,24 @@ def test_anchors_join_the_second_moments_once(runtime: Runtime, tmp_path: Path, 
         assert torch.equal(after.together(path), again.together(path))
 
 
+def test_a_run_that_continues_takes_the_anchors_keys_from_the_base(runtime: Runtime, tmp_path: Path) -> None:
+    (request, *_), (*_, memit, _) = requests(tmp_path, 1), rivals()  # it edits several layers
+    editor = looped(memit, runtime, tmp_path)
+    fit = editor.fitted()
+    with editor.attach(runtime):
+        anchors = [make_anchor(runtime, Query((picture(tmp_path, "blue"),), "what is here ?"), None)]
+        editor.hold(anchors, fresh=True)
+        assert editor.edit(request, EditContext()).writes
+    once, state = Keys.of(editor.fitted()), editor.state_dict()
+    again = Looped(rivals()[2], RECIPE)
+    again.load_fitted(fit)
+    again.load_state_dict(state)
+    with again.attach(runtime):
+        again.hold(anchors, fresh=False)
+    continued = Keys.of(again.fitted())
+    assert all(torch.equal(continued.together(path), once.together(path)) for path in once.paths)
+
+
 def test_a_write_that_is_not_finite_is_taken_back(runtime: Runtime, tmp_path: Path) -> None:
     endless = Tuning.model_construct(rate=float("inf"))  # no user can set it
     editor, (request, *_) = looped(FineTuneText(endless), runtime, tmp_path), requests(tmp_path, 1)

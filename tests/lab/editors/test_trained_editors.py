@@ -122,14 +122,15 @@ def test_training_the_vision_side_never_changes_answers_to_text(runtime, tmp_pat
         assert not torch.equal(runtime.score(shown).logits, seen)
 
 
-def test_a_loss_that_is_not_finite_is_refused(runtime, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("steps", [1, 25])
+def test_a_loss_that_is_not_finite_is_refused(runtime, tmp_path, monkeypatch, steps: int) -> None:
     def broken(optimiser: torch.optim.Optimizer) -> None:
         for group in optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.data.fill_(torch.nan)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", broken)
-    editor, (request, *_) = FineTuneText(Tuning()), requests(tmp_path, 1)
+    editor, (request, *_) = FineTuneText(Tuning(steps=steps)), requests(tmp_path, 1)
     batch = runtime.batch([runtime.encode(request.query, request.target)])
     with editor.attach(runtime):
         before = runtime.score(batch).logits

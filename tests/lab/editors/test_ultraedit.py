@@ -100,7 +100,7 @@ def test_a_first_edit_with_a_single_token_is_finite(model: Runtime, tmp_path: Pa
     editor, (request, *_) = UltraEditor(UltraTuning(layers=1, step=1.0)), requests(tmp_path, 1)
     with editor.attach(runtime):
         prompt = runtime.encode(request.query)
-        editor.write(prompt.followed_by([runtime.prompter.eos]), Work())
+        editor.write([prompt.followed_by([runtime.prompter.eos])], Work())
         assert all(bool(torch.isfinite(delta.value).all()) for delta in editor.deltas.values())
         following = editor.edit(request, EditContext(2))
         assert following.status in ("learnt", "not-learnt"), "the statistics are not poisoned"

@@ -114,6 +114,18 @@ def test_ctrl_c_says_how_to_go_on(kit: Path, tmp_path: Path) -> None:
     assert b"stopped: run the same command again" in out
 
 
+def test_other_edits_are_scored_and_merged_anew(kit: Path, tmp_path: Path) -> None:
+    """The commands of these steps do not say how many edits there are."""
+    stub(tmp_path / "bin", f"echo $1 >> {tmp_path / 'log'}")
+    ran = []
+    for edits in (1, 2, 2):
+        started(kit, demo_model_dir(), "--edits", edits, path=tmp_path / "bin")
+        ran.append((tmp_path / "log").read_text().split())
+        (tmp_path / "log").write_text("")
+    again = ["init", "edit", "eval", "merge", "verify"]
+    assert ran == [["status", *again], again, []]
+
+
 @pytest.mark.parametrize("number", [0, 21])
 def test_a_number_of_corrections_that_the_kit_lacks_is_refused(kit: Path, number: int) -> None:
     done = started(kit, demo_model_dir(), "--edits", number)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from more_cli.demo.files import demo_model_dir
+from more_lab.experiments.scaling import growth
 from more_lab.panel import ablations, editors, models, regimes, retention
 from more_lab.panel.__main__ import main
-from more_lab.panel.table import FIVE, METRICS, growth, runs_of
+from more_lab.panel.table import FIVE, METRICS, runs_of
 from more_lab.sweep.file import read_sweep
 from support.helpers import World, line, run
 from support.paths import ROOT

@@ -40,6 +40,15 @@ def test_a_setting_with_an_editor_before_it_changes_this_editor_alone(tmp_path: 
     assert settings["more:paper@own.toml"] == both
 
 
+def test_a_setting_of_one_editor_stands_in_place_of_that_of_all_wherever_it_is_written(tmp_path: Path) -> None:
+    lines = ["rank = [4]", '"more:rank" = [8, 16]']
+    for settings in (lines, lines[::-1]):
+        text = "\n".join(['editors = ["more", "more:paper"]', "[settings]", *settings])
+        found = read_sweep(written(tmp_path, text)).combinations()
+        ways = [(cell.editor, *cell.settings) for cell in found]
+        assert ways == [("more", "rank=8"), ("more", "rank=16"), ("more:paper", "rank=4")]
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     found = read_sweep(written(tmp_path, 'editors = ["more@own.toml", "more@llava"]\nsuites = ["a.jsonl", "e-ic"]'))
     assert found.editor("more@own.toml") == f"more@{tmp_path / 'own.toml'}"
