@@ -125,7 +125,8 @@ def _of_folder(folder: Path) -> Iterator[Path]:
 
 def _of_state(target: Target, *, images: bool) -> dict[str, Path | bytes]:
     """Return a state, its ledger and what they name, and a card."""
-    ledger, state = Ledger(target.folder), load_state(target.sidecar)
+    state = load_state(target.sidecar)  # before the ledger: an edit that comes in between makes only the ledger longer
+    ledger = Ledger(target.folder)
     replay_start(state, ledger, target.sidecar)  # raises where they do not belong together
     found = [target.folder / target.ledger_name] if ledger.entries else []
     found += [file for pattern in OF_A_STATE for file in sorted(target.folder.glob(pattern))]
