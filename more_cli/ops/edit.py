@@ -394,7 +394,8 @@ class _Run:
                 self.unscored += _has_new_probes(edit, known)
                 if edit.id in session.ledger.reverted:
                     report.reverted.append(edit.id)
-                self.listener.edited(known, statuses[edit.id], new=False)
+                if not self.options.dry_run:
+                    self.listener.edited(known, statuses[edit.id], new=False)
 
     def _refuse(self, edit: Edit) -> None:
         """Report an edit whose id the ledger has with other content."""
@@ -437,7 +438,6 @@ class _Run:
             session = open_session(target, Machine())
             _refuse_other_recipe(session, self.options)
             load_fitting_prompter(session.checkpoint)
-            self.listener = Listener()
             pending = sum(1 for _ in self._pending(session, edits))
             known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")
