@@ -192,6 +192,8 @@ def test_an_edit_that_was_tried_twice_is_reverted_once(refused: World) -> None:
         (("--retry", "--set", "rank=8"), 2, "`rank` is the same for all edits of a state"),
         (("--retry", "--set", "max_steps"), 2, "has no `=`"),
         (("--retry", "--batch"), 2, "`--retry` and `--batch` exclude each other"),
+        (("--retry", "--watch"), 2, "`--retry` and `--watch` exclude each other"),
+        (("--retry", "--idle", "5"), 2, "`--retry` and `--idle` exclude each other"),
         (("--retry", "--recipe", "paper"), 2, "`--retry` and `--recipe` exclude each other"),
         ((), 2, "missing argument EDITS"),
         (("a.jsonl", "b.jsonl"), 2, "one stream at a time"),
