@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 import threading
 from functools import lru_cache
 from pathlib import Path
 
 from more_cli.inputs.images import ImageSource, ImageStore, decode_image
+from more_cli.render.thumbnails import jpeg
 
 SIDES = {"small": 192, "large": 1024}
 """Longest sides of the copies that the page shows, pixels."""
@@ -67,8 +67,4 @@ class Pictures:
 
     def _made(self, source: ImageSource, side: int) -> bytes:
         with self._slots:
-            pixels = source.open()
-            pixels.thumbnail((side, side))
-        file = io.BytesIO()
-        pixels.save(file, "JPEG", quality=_QUALITY)
-        return file.getvalue()
+            return jpeg(source, side, _QUALITY)
