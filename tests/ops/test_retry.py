@@ -225,6 +225,12 @@ def test_a_dry_retry_lists_what_would_be_tried_and_writes_nothing(refused: World
     assert "e1" not in done.out
     listed = retry(refused, "--dry-run", *CALM, "--json").json
     assert (listed["dry_run"], listed["total"], listed["applied"]) == (True, 3, 0)
+    for other in (
+        listed,
+        refused.edit("--dry-run", "--json").json,
+        run("revert", refused.model, "e1", "-n", "--json").json,
+    ):
+        assert other["wall_seconds"] > 0
     assert [(edit["id"], edit["status"]) for edit in listed["edits"]] == [(f"e{n}", "refused") for n in (1, 2, 3)]
     assert_refused(retry(refused, "--dry-run", "e9"), 2, "no edit `e9`")
     assert tree(refused.root) == before
