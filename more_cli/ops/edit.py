@@ -162,7 +162,8 @@ class EditLoop:
         Raises:
             Interrupted: as `compact_if_due`.
         """
-        self._report.run.compactions += compact_if_due(self.session, self.stop, self._listener.compacting)
+        if entry := compact_if_due(self.session, self.stop, self._listener.compacting):
+            self._report.run.compactions.append(entry)
 
 
 def edit_file(

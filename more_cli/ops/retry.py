@@ -61,7 +61,7 @@ def retry(
             loop = EditLoop(session, report, listener, stop, options.save_every, report.total)
             with ledger, suppress(Interrupted), session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
-                for id in stop.before_each(iter(report.ids)):
+                for id in stop.before_each(report.ids):
                     failed = ledger.by_id[id]
                     loop.put(ledger.edit_of(failed), failed.description, Try(retry=True, settings=settings))
                 loop.snapshots.take()
