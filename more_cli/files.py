@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -200,6 +200,17 @@ def names_below(folder: Path) -> set[str]:
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         found |= {Path(place, name).relative_to(folder).as_posix() for name in (*names, *links)}
     return {name.encode("utf-8", "backslashreplace").decode() for name in found}
+
+
+def sizes_of(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return the bytes of those paths that are files; one that another process removes meanwhile is left out."""
+    sizes = dict[Path, int]()
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_size
+    return sizes
 
 
 def check_name(path: Path) -> None:

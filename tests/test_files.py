@@ -9,13 +9,14 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from more_cli import files
 from more_cli.errors import MoreError, ResourceError, StateError, UsageError
-from more_cli.files import check_free, replacing, replacing_directory
+from more_cli.files import check_free, replacing, replacing_directory, sizes_of
 from more_cli.store.lock import writer_lock
 from support.disk import fail_at, posix, raising, umask
 from support.helpers import in_child
@@ -386,3 +387,16 @@ def test_long_names_that_begin_alike_have_leftovers_of_their_own(tmp_path: Path)
         left = scratch.name
     with replacing_directory(second, force=False) as scratch:
         assert scratch.name.rpartition(".")[0].rpartition(".")[0] != left.rpartition(".")[0].rpartition(".")[0]
+
+
+def test_files_that_another_process_removes_meanwhile_have_no_size(tmp_path: Path) -> None:
+    for name in ("kept", "gone"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "folder").mkdir()
+
+    def listed() -> Iterator[Path]:
+        for path in sorted(tmp_path.iterdir()):
+            (tmp_path / "gone").unlink(missing_ok=True)
+            yield path
+
+    assert sizes_of(listed()) == {tmp_path / "kept": 4}

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from more_cli.ops.capability import CapabilityReport
     from more_cli.store.target import Target
     from more_cli.suites.load import YesNoSuite
-    from more_cli.suites.yes_no import YesNoScore
 
 
 def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machine: Machine, files: Outlets) -> None:
@@ -42,6 +41,8 @@ def evaluate_capability(output: Output, suite: YesNoSuite, target: Target, machi
 
 def _show_capability(output: Output, report: CapabilityReport) -> None:
     """Show accuracy, accuracy+, score and unparsable answers per category, and the change from base to state."""
+    from more_cli.render.pages import yes_no_cells
+
     if output.as_json:
         from more_cli.outputs.evaluations import CapabilityOutput
 
@@ -51,7 +52,7 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
     output.line(f"{report.suite.name}: the untouched base{after}")
     rows: list[tuple[object, ...]] = []
     for name, base in report.base.categories.items():
-        rows.append((name, base.questions, *_cells(base), *_after(report, name)))
+        rows.append((name, base.questions, *yes_no_cells(base), *_after(report, name)))
     columns = ("category", "questions", "accuracy", "accuracy+", "score", "unparsable")
     edited = ("edited: accuracy", "edited: score", "edited: unparsable", "change of accuracy") if report.state else ()
     output.table((*columns, *edited), rows, numbers=(*columns[1:], *edited))
@@ -66,13 +67,11 @@ def _show_capability(output: Output, report: CapabilityReport) -> None:
     show_gates(output, report.gates)
 
 
-def _cells(score: YesNoScore) -> tuple[str, ...]:
-    return f"{score.accuracy:.3f}", f"{score.accuracy_plus:.3f}", f"{score.score:.1f}", f"{score.unparsable_rate:.3f}"
-
-
 def _after(report: CapabilityReport, name: str) -> tuple[str, ...]:
+    from more_cli.render.pages import yes_no_cells
+
     if report.state is None:
         return ()
-    score, change = report.state.categories[name], report.changes[name]
-    moved = f"{change.value:+.3f} ({change.between('+.3f')})"
-    return f"{score.accuracy:.3f}", f"{score.score:.1f}", f"{score.unparsable_rate:.3f}", moved
+    accuracy, _, score, unparsable = yes_no_cells(report.state.categories[name])
+    change = report.changes[name]
+    return accuracy, score, unparsable, f"{change.value:+.3f} ({change.between('+.3f')})"

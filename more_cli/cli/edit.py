@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from more_cli.inputs.feeds import Feed
     from more_cli.inputs.records import Problem
     from more_cli.ops.edit import EditReport, Listener
+    from more_cli.progress import Progress
     from more_cli.store.entry import Entry
     from more_cli.store.status import Status
     from more_cli.store.target import Target
 
 FOR_EVERY_TRY = {
-    *("--set", "--image-root", "--strict-paths", "--dry-run"),
+    *("--retry", "--set", "--image-root", "--strict-paths", "--dry-run", "--json-lines"),
     *("--on-error", "--save-every", "--store-images", "--anchors", "--compact"),
 }
 """Options that a retry takes too, or that cannot matter to it."""
@@ -80,24 +81,16 @@ def edit(
     if output.as_json and feed.json_lines:
         raise UsageError("--json and --json-lines were both given", "leave one of them out")
     output.as_json = output.as_json or feed.json_lines
-    from more_cli.ops.retry import retry as retry_edits
-
     refuse_swapped(model, edits or (), "more edit {} {}" + " --retry" * feed.retry)
     target = locate(*fetched(output, model, state, hub))
-    if not feed.retry:
-        options = _for_new_state(target, options)
+    apply = _application(output, target, edits or [], feed, options)
     listener = _listener(output, line_by_line=feed.json_lines)
     with tracked(output, tracker) as to:
         if to is not None:
             start_edits(to, target.sidecar.stem)
             listener = tracks_edits(to, listener)
-        if feed.retry:
-            _refuse_stream_options(options, feed.watch)
-            with output.progress() as progress:
-                report = retry_edits(target, edits or (), options, machine, progress, listener)
-        else:
-            source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
-            report = _edit(output, target, source, options, machine, listener)
+        with output.progress() as progress:
+            report = apply(machine, progress, listener)
         if to is not None:
             finish_edits(to, report)
     _show_edit(output, report, line_by_line=feed.json_lines, retry=feed.retry)
@@ -107,6 +100,27 @@ def edit(
         raise typer.Exit(EDITS_FAILED)
 
 
+def _application(
+    output: Output, target: Target, edits: list[str], feed: FeedOptions, options: EditOptions
+) -> Callable[[Machine, Progress, Listener], EditReport]:
+    """Return what applies a file, or a stream as it arrives, or tries edits again.
+
+    Raises:
+        UsageError: what was typed does not go together, or there is nothing to apply.
+    """
+    from more_cli.ops.edit import edit_file, edit_stream
+    from more_cli.ops.retry import retry
+
+    if feed.retry:
+        _refuse_stream_options(options, feed)
+        return partial(retry, target, edits, options)
+    options = _for_new_state(target, options)
+    source = _feed(output, _one_stream(edits), feed) if edits else _no_edits(target, options, feed)
+    if isinstance(source, Path):
+        return partial(edit_file, target, source, options)
+    return partial(edit_stream, target, source, options)
+
+
 def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
     """Take recipe and anchors of `more.toml` where the call makes the state; a state that exists has its own."""
     if target.sidecar.exists():
@@ -114,23 +128,6 @@ def _for_new_state(target: Target, options: EditOptions) -> EditOptions:
     project = settings_for(target.model)
     anchors = anchors_named(project) if options.anchors else None
     return replace(options, recipe=options.recipe or recipe_of(project), anchors_file=anchors)
-
-
-def _edit(
-    output: Output,
-    target: Target,
-    source: Feed | Path,
-    options: EditOptions,
-    machine: Machine,
-    listener: Listener,
-) -> EditReport:
-    """Apply a file, or a stream as it arrives."""
-    from more_cli.ops.edit import edit_file, edit_stream
-
-    with output.progress() as progress:
-        if isinstance(source, Path):
-            return edit_file(target, source, options, machine, progress, listener=listener)
-        return edit_stream(target, source, options, machine, progress, listener=listener)
 
 
 def _no_edits(target: Target, options: EditOptions, source: FeedOptions) -> Feed:
@@ -159,10 +156,10 @@ def _one_stream(edits: list[str]) -> Path:
     return Path(edits[0])
 
 
-def _refuse_stream_options(options: EditOptions, watch: bool) -> None:
+def _refuse_stream_options(options: EditOptions, feed: FeedOptions) -> None:
     """Refuse options that are about a stream: a retry reads the edits from the ledger."""
-    about_stream = [option for option in given(options) if option not in FOR_EVERY_TRY]
-    for option in [*about_stream, *(["--watch"] if watch else [])]:
+    if about_stream := [option for option in (*given(options), *given(feed)) if option not in FOR_EVERY_TRY]:
+        option = about_stream[0]
         raise UsageError(f"`--retry` and `{option}` exclude each other", f"leave {option} out")
 
 
@@ -180,7 +177,7 @@ def _feed(output: Output, edits: Path, source: FeedOptions) -> Feed | Path:
         return Pipe(sys.stdin.buffer)
     if source.watch:
         return Watch(edits, source.idle, output.note)
-    if edits.exists() and stat.S_ISFIFO(edits.stat().st_mode):
+    if edits.is_fifo():
         return Pipe(edits.open("rb"), str(edits))
     return edits
 

@@ -20,6 +20,7 @@ from more_cli.cli.layout import laid_out, wrapped
 from more_cli.cli.styles import BOLD, STYLES, styled
 from more_cli.errors import MoreError
 from more_cli.options import OUTPUT, option
+from more_cli.progress import no_progress
 from more_cli.text import counted, finite, inert, plain, verb
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Output:
     def progress(self) -> Iterator[Progress]:
         """Show the progress of long work: a bar on a terminal, else a line every 30 s; nothing with `-q`."""
         if self.quiet:
-            yield lambda done, total, text: None
+            yield no_progress
         elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             with _bar() as report:
                 yield report

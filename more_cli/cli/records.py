@@ -50,11 +50,10 @@ def _options(record: type) -> Iterator[inspect.Parameter]:
 
 def _typer_option(each: Field[Any], hint: Any) -> Any:
     typed = each.metadata["typed"]
-    if typed.repeats:
-        return typer.Option(*typed.names, help=typed.help, count=True, rich_help_panel=typed.panel)
     return typer.Option(
         *typed.names,
         help=typed.help,
+        count=typed.repeats,
         metavar="|".join(get_args(hint)) if get_origin(hint) is Literal else typed.metavar,
         min=typed.least,
         envvar=typed.environment,

@@ -18,6 +18,7 @@ from more_cli.model.machine import Machine
 from more_cli.model.runtime import Runtime
 from more_cli.ops.session import open_session, versions
 from more_cli.progress import Progress, no_progress
+from more_cli.store.status import Status
 from more_cli.store.target import Target
 from more_cli.suites.load import YesNoSuite
 from more_cli.suites.mme import AskedImage
@@ -123,8 +124,9 @@ def _opened(target: Target, machine: Machine, progress: Progress) -> Iterator[tu
     """Yield the model with the state attached, the state's edits (None without a state) and how many were replayed."""
     if target.sidecar.exists():
         session = open_session(target, machine, progress)
+        edits = sum(status is not Status.REVERTED for status in session.ledger.statuses().values())
         with session.attached() as replayed:
-            yield session.runtime, session.state.meta.edits, replayed
+            yield session.runtime, edits, replayed
         return
     progress(0, None, "loading the model")
     runtime = load_runtime(open_checkpoint(target.model), machine)

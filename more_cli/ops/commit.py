@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from more_cli.clock import timed
@@ -46,8 +46,8 @@ def commit_consolidation(session: Session, since: int, *, anew: bool = False) ->
 
 def compact_if_due(
     session: Session, stop: Stop, announce: Callable[[int, float], None] = lambda edits, seconds: None
-) -> Iterator[Entry]:
-    """Write all standing edits together if there are enough of them, and append and yield a ledger line about it.
+) -> Entry | None:
+    """Write all standing edits together if there are enough of them; return the ledger line about it, if it was due.
 
     `announce` is told before it begins: how many edits, and how many seconds they took one by one.
 
@@ -56,7 +56,7 @@ def compact_if_due(
             goes on from the last saved state.
     """
     if stop.asked or not session.compaction_due:
-        return
+        return None
     session.save()
     announce(session.memory.standing, sum(line.wall_ms or 0.0 for line in session.ledger.history) / 1000)
     started, done = time.monotonic(), None
@@ -64,7 +64,7 @@ def compact_if_due(
         done = session.compact()
     if done is None:
         raise Interrupted
-    yield _append(session, started, {"kind": "compact", **_together(session, "compaction", done)})
+    return _append(session, started, {"kind": "compact", **_together(session, "compaction", done)})
 
 
 def _together(session: Session, name: str, done: Consolidated) -> dict[str, Any]:

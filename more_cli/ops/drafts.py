@@ -7,7 +7,6 @@ ledger has are replayed, the others are applied again.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,18 +69,18 @@ def finish(draft: Session, kept: int, again: Sequence[Step], apply: Callable[[St
     due, snapshots = Every(SAVE_EVERY, SAVE_SECONDS), Snapshots(draft)
     # Not saved after an error, which may have struck inside a write: then the draft stays as last saved.
     with suppress(Interrupted), draft.attached(writing=True, replay=False):
-        for place in stop.before_each(iter(range(draft.state.meta.edits, len(own.history)))):
+        for place in stop.before_each(range(draft.state.meta.edits, len(own.history))):
             entry = own.history[place]
             draft.progress(place, total, entry.id)
             snapshots.before_edit()
             draft.repeat(entry)
             if due():
                 draft.save()
-        deque(compact_if_due(draft, stop))
-        for step in stop.before_each(iter(again)):
+        compact_if_due(draft, stop)
+        for step in stop.before_each(again):
             snapshots.before_edit()
             apply(step)
-            deque(compact_if_due(draft, stop))
+            compact_if_due(draft, stop)
             if due():
                 draft.save()
         snapshots.take()

@@ -162,7 +162,8 @@ class EditLoop:
         Raises:
             Interrupted: as `compact_if_due`.
         """
-        self._report.run.compactions += compact_if_due(self.session, self.stop, self._listener.compacting)
+        if entry := compact_if_due(self.session, self.stop, self._listener.compacting):
+            self._report.run.compactions.append(entry)
 
 
 def edit_file(
@@ -245,16 +246,23 @@ class _Run:
     def go(self, edits: Iterable[Edit], arriving: Prefetch[Edit | Problem] | None = None) -> EditReport:
         """Apply the edits of a whole file, or edits as they arrive: those of `arriving` that are no problems."""
         started = time.monotonic()
-        target, report = self.report.target, self.report
         if self.options.dry_run:
             self._dry_run(edits)
-            return report
+        else:
+            self._apply_all(edits, arriving)
+        self.report.wall_seconds = time.monotonic() - started
+        return self.report
+
+    def _apply_all(self, edits: Iterable[Edit], arriving: Prefetch[Edit | Problem] | None) -> None:
+        target, report = self.report.target, self.report
         runtime = self._make_state()
         with writer_lock(target.lock), stoppable() as stop:
             session = open_session(target, self.machine, self.progress, runtime)
             session.compacts = self.options.compact and self.options.consolidate != "anew"  # it is one
             _refuse_other_recipe(session, self.options)
-            ahead, pending = self._fetched(self._pending(session, edits), arriving)
+            pending, ahead = self._pending(session, edits), arriving
+            if ahead is None:  # a whole file is compared with the ledger first: often nothing is left to do
+                pending = ahead = Prefetch[Any](list(pending))
             with ahead, session.ledger:
                 first = next(stop.before_each(pending), None)
                 if first is not None or self._left_undone(session):
@@ -263,8 +271,6 @@ class _Run:
                     self._apply(loop, ahead, chain([first] if first else [], pending))
                     report.entries = session.ledger.entries[start:].of_kind("edit")
             self._report_end(session, stop)
-        report.wall_seconds = time.monotonic() - started
-        return report
 
     def _make_state(self) -> Runtime | None:
         """Make the state if there is none, and return the model if it is loaded."""
@@ -286,16 +292,6 @@ class _Run:
         if named := self.options.anchors_file:
             return Inputs(named.path, place=named.place)
         return Inputs(arriving=self.options.anchors)
-
-    def _fetched(
-        self, pending: Iterator[Edit], arriving: Prefetch[Edit | Problem] | None
-    ) -> tuple[Prefetch[Any], Iterator[Edit]]:
-        """Return what fetches ahead, and the edits to apply."""
-        if arriving is not None:
-            return arriving, pending
-        # A whole file is compared with the ledger before the first write: often nothing is left to do.
-        whole = Prefetch(list(pending))
-        return whole, whole
 
     def _left_undone(self, session: Session) -> bool:
         """Return whether there is something to do without a new edit."""
@@ -394,7 +390,8 @@ class _Run:
                 self.unscored += _has_new_probes(edit, known)
                 if edit.id in session.ledger.reverted:
                     report.reverted.append(edit.id)
-                self.listener.edited(known, statuses[edit.id], new=False)
+                if not self.options.dry_run:
+                    self.listener.edited(known, statuses[edit.id], new=False)
 
     def _refuse(self, edit: Edit) -> None:
         """Report an edit whose id the ledger has with other content."""
@@ -437,7 +434,6 @@ class _Run:
             session = open_session(target, Machine())
             _refuse_other_recipe(session, self.options)
             load_fitting_prompter(session.checkpoint)
-            self.listener = Listener()
             pending = sum(1 for _ in self._pending(session, edits))
             known = f"{report.skipped:,} {verb(report.skipped, 'is', 'are')} in the ledger already"
             report.notes.append(f"{counted(pending, 'edit')} would be applied, {known}")

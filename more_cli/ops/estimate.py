@@ -85,7 +85,6 @@ def estimate(
     machine: Machine,
     *,
     anchors: int = 0,
-    past: int | None = None,
     tokens: int | None = None,
     blueprint: Blueprint | None = None,
 ) -> Estimate:
@@ -97,7 +96,6 @@ def estimate(
         recipe: Says rank, rehearsal and anchors of a write.
         machine: Where the model runs, and in which dtype.
         anchors: How many the state has.
-        past: How many earlier edits the last one has; by default as many as rehearsal takes.
         tokens: Length of a sequence; by default that of a question about one image.
         blueprint: The checkpoint without weights, as the recipe asks it, if the caller has it; it takes on the dtype.
     """
@@ -106,7 +104,7 @@ def estimate(
     images = (grey_image(),) if blueprint.prompter.family.sees else ()
     sample = blueprint.prompter.encode(Query(images, QUESTION), "a short answer")
     length = tokens or len(sample.input_ids)
-    edits = 1 + min(recipe.rehearsal.size, recipe.rehearsal.size if past is None else past)
+    edits = 1 + recipe.rehearsal.size
     watched = watched_places(anchors, recipe.anchors.watched)  # writes do not train on these
     samples = edits + min(anchors - len(watched), recipe.anchors.size)
     activations = Activations.of(model, [site.module for site in sites])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from more_cli.files import disk_errors
+from more_cli.files import disk_errors, sizes_of
 from more_cli.ops.anchors import later_file
 from more_cli.ops.drafts import drafts
 from more_cli.ops.held import anchors_of
@@ -55,8 +55,8 @@ def collect(target: Target, *, dry_run: bool = False) -> GcReport:
 
 
 def _removable(target: Target) -> dict[str, int]:
-    paths = sorted(path for path in _unneeded(target) if path.is_file())
-    return {path.relative_to(target.folder).as_posix(): path.stat().st_size for path in paths}
+    sizes = sizes_of(_unneeded(target))
+    return {path.relative_to(target.folder).as_posix(): sizes[path] for path in sorted(sizes)}
 
 
 def _unneeded(target: Target) -> Iterator[Path]:

@@ -103,7 +103,7 @@ def log(target: Target, chosen: LineFilter, limit: int | None = None) -> LogRepo
     if chosen.statuses:
         matching = [line for line in matching if now.get(line[1], line[2]) in chosen.statuses]
     shown = {number for number, _, _ in (matching if limit is None else matching[max(0, len(matching) - limit) :])}
-    rest = ledger.entries[min(shown, default=1) - 1 :] if shown else ()
+    rest = ledger.entries[min(shown) - 1 :] if shown else ()
     lines = [
         Line(entry, now.get(entry.id, entry.status), retries.get(entry.id, 0) > entry.seq)
         for entry in rest

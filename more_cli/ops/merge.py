@@ -7,8 +7,7 @@ need torch are imported while the files are copied: on a large checkpoint this c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,9 +19,9 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.patching import Copied, copy_patched
 from more_cli.checkpoint.reader import fingerprint
 from more_cli.errors import FailedEditsError, ResourceError, StateError, UsageError
-from more_cli.files import FULL, check_free, disk_errors, replacing_directory, sha256_file
+from more_cli.files import FULL, check_free, replacing_directory
 from more_cli.ops.merge_source import Source, refuse_misuse, source_of
-from more_cli.ops.provenance import PROVENANCE, own_names, write_provenance
+from more_cli.ops.provenance import PROVENANCE, hashes_of, own_names, write_provenance
 from more_cli.options import MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
@@ -127,7 +126,7 @@ def merge(
             copied = _copy(source, scratch, ready, options, progress)
         written.linked, written.not_linked, written.left_out = copied.linked, copied.not_linked, copied.left_out
         own = [shard for shard in checkpoint.shards if shard not in copied.linked]
-        files = _hashes(scratch, own, progress) if options.sha256 else {}
+        files = hashes_of(scratch, own, progress) if options.sha256 else {}
         _write_provenance(ready().session, source, scratch, report, copied, files)
     if options.verifies:
         _verify(ready(), report)
@@ -209,20 +208,6 @@ def _verify(ready: _Ready, report: MergeReport) -> None:
     found = report.verification = verify_merged(ready.session, report.out, ready.live)
     wrong = [score.probe.edit for score in ready.live if score.values["tf_exact"] < 1]
     report.not_held = [edit for edit in wrong if edit not in found.gained]
-
-
-def _hashes(folder: Path, shards: Sequence[str], progress: Progress) -> dict[str, str]:
-    hashes = {}
-    with disk_errors(folder), ThreadPoolExecutor() as pool:
-        jobs = {shard: pool.submit(sha256_file, folder / shard) for shard in shards}
-        try:
-            for number, (shard, job) in enumerate(jobs.items()):
-                progress(number, len(shards), "hashing shards")
-                hashes[shard] = job.result()
-        except BaseException:  # such as Ctrl-C: the rest may be gigabytes
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return hashes
 
 
 def _write_provenance(

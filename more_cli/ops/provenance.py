@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import DISTRIBUTION, StateError, UsageError
 from more_cli.files import disk_errors, names_below, sha256_file, write_new
+from more_cli.progress import Progress
 from more_cli.store.entry import failed_sentence
 from more_cli.store.statement import NAME, SIGNATURE, STATE, Signed, parsed, read_signed, remove_signed
 from more_cli.store.target import Target
@@ -227,6 +229,22 @@ def _named(fold: Mapping[str, Any]) -> bool:
 def tensor_hashes(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the SHA-256 of every edited tensor of a merged checkpoint, by key; old merges recorded none."""
     return {fold["disk_key"]: fold["sha256"] for fold in values.get("folds", []) if "sha256" in fold}
+
+
+def hashes_of(folder: Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
+    """Return the SHA-256 of files of a folder, by name; they are read side by side."""
+    hashes = {}
+    with ThreadPoolExecutor() as pool:
+        jobs = {name: pool.submit(sha256_file, folder / name) for name in names}
+        try:
+            for number, (name, job) in enumerate(jobs.items()):
+                progress(number, len(names), f"hashing {name}")
+                with disk_errors(folder / name):
+                    hashes[name] = job.result()
+        except BaseException:  # such as Ctrl-C: the rest may be gigabytes
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return hashes
 
 
 def compare_files(folder: Path, values: Mapping[str, Any], deep: bool) -> list[str]:

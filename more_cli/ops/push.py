@@ -5,7 +5,7 @@ This, `--fetch` and the tracker of `--track` are all that opens a connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,7 @@ def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
     with disk_errors(path):
         if path.is_file() and path.suffix == ".more":
             report.files = _of_state(locate(None, path), images=options.images)
+            _require_names(report.files)
             return report
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder", f"{_NAME}, or a .more file")
@@ -78,6 +79,7 @@ def plan(path: Path, repo: str, options: PushOptions) -> PushReport:
         if lost := [name for name in written_names(path) if not (path / name).is_file()]:
             raise StateError(f"`{path / lost[0]}` is missing", f"write `{path}` again")
         report.files = {file.relative_to(path).as_posix(): file for file in _of_folder(path)}
+        _require_names(report.files)
     return report
 
 
@@ -110,22 +112,28 @@ def push(path: Path, repo: str, options: PushOptions, progress: Progress = no_pr
 
 
 def _of_folder(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, without hidden ones and without links, which can lead anywhere.
-
-    Raises:
-        StateError: a name is not UTF-8.
-    """
+    """Yield the files of a folder, without hidden ones and without links, which can lead anywhere."""
     for file in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
         if file.is_file() and not file.is_symlink() and not hidden:
-            if not is_utf8(file):
-                raise StateError(f"{file}: its name is not UTF-8", "rename it")
             yield file
+
+
+def _require_names(names: Iterable[str]) -> None:
+    """Check that the hub can have these names.
+
+    Raises:
+        StateError: one is not UTF-8.
+    """
+    for name in names:
+        if not is_utf8(name):
+            raise StateError(f"{name}: its name is not UTF-8", "rename it")
 
 
 def _of_state(target: Target, *, images: bool) -> dict[str, Path | bytes]:
     """Return a state, its ledger and what they name, and a card."""
-    ledger, state = Ledger(target.folder), load_state(target.sidecar)
+    state = load_state(target.sidecar)  # before the ledger: an edit that comes in between makes only the ledger longer
+    ledger = Ledger(target.folder)
     replay_start(state, ledger, target.sidecar)  # raises where they do not belong together
     found = [target.folder / target.ledger_name] if ledger.entries else []
     found += [file for pattern in OF_A_STATE for file in sorted(target.folder.glob(pattern))]

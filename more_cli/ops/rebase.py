@@ -155,7 +155,6 @@ def _is_there(target: Target, plan: Plan) -> bool:
     """
     if not target.sidecar.exists():
         return False
-    hint = "name a new file with -o"
     if target.sidecar.resolve() == plan.start.path.resolve():
         what = f"`{target.sidecar}` is the state that is rebased"
         raise UsageError(what, "name another base: more rebase MODEL NEW_BASE, or a new file with -o")
@@ -167,5 +166,5 @@ def _is_there(target: Target, plan: Plan) -> bool:
         for ours, theirs in ((held.edits, wanted.edits), (held.reverted, wanted.reverted))
     )
     if not same or (there.meta.base, there.meta.recipe) != (plan.base.base, plan.base.recipe):
-        raise UsageError(f"`{target.sidecar}` already exists, and is another state", hint)
+        raise UsageError(f"`{target.sidecar}` already exists, and is another state", "name a new file with -o")
     return True

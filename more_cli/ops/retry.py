@@ -47,7 +47,9 @@ def retry(
     started, listener, report = time.monotonic(), listener or Listener(), EditReport(target)
     settings = options.settings
     if options.dry_run or not target.folder.exists():  # no lock file is created
-        return _dry_run(report, words, options)
+        _dry_run(report, words, options)
+        report.wall_seconds = time.monotonic() - started
+        return report
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress, runtime)
         session.compacts = options.compact
@@ -59,7 +61,7 @@ def retry(
             loop = EditLoop(session, report, listener, stop, options.save_every, report.total)
             with ledger, suppress(Interrupted), session.attached(writing=True) as report.run.replayed:
                 report.notes += session.machine_notes()
-                for id in stop.before_each(iter(report.ids)):
+                for id in stop.before_each(report.ids):
                     failed = ledger.by_id[id]
                     loop.put(ledger.edit_of(failed), failed.description, Try(retry=True, settings=settings))
                 loop.snapshots.take()
@@ -74,7 +76,7 @@ def retry(
     return report
 
 
-def _dry_run(report: EditReport, words: Sequence[str], options: EditOptions) -> EditReport:
+def _dry_run(report: EditReport, words: Sequence[str], options: EditOptions) -> None:
     """Report which edits would be tried again; write nothing."""
     session = open_session(report.target, Machine())
     recipe_of_edit(session.state.meta.recipe, options.settings)
@@ -84,7 +86,6 @@ def _dry_run(report: EditReport, words: Sequence[str], options: EditOptions) -> 
     report.statuses = {id: statuses[id] for id in report.ids}
     report.total, report.entries = len(report.ids), [ledger.by_id[id] for id in report.ids]
     report.dry_run = options.dry_run
-    return report
 
 
 def _chosen(ledger: Ledger, words: Sequence[str], options: EditOptions, notes: list[str]) -> list[str]:

@@ -114,6 +114,7 @@ def revert(
     if options.dry_run or not target.folder.exists():  # nothing to revert without a folder: no lock file is made
         report = _planned(open_session(target, machine, progress), ids, options)
         report.dry_run = options.dry_run
+        report.wall_seconds = time.monotonic() - started
         return report
     with writer_lock(target.lock), stoppable() as stop:
         session = open_session(target, machine, progress)

@@ -20,7 +20,7 @@ from more_cli.store.entry import Entry
 from more_cli.store.ledger import Ledger
 from more_cli.store.names import model_of_state
 from more_cli.store.snapshots import replay_start
-from more_cli.store.state import StateMeta, load_meta, open_state
+from more_cli.store.state import StateMeta, open_state
 from more_cli.store.status import FAILED, GONE, Status
 from more_cli.store.target import Target
 from more_cli.text import listed, shorten
@@ -40,11 +40,12 @@ class SourceState:
 
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
-        self.meta: StateMeta = load_meta(path)
+        state = open_state(path)  # before the ledger: an edit that comes in between makes only the ledger longer
+        self.meta: StateMeta = state.meta
         self._times: dict[int, datetime] = {}
         """Of the lines that have a valid time, by number."""
         self.ledger = Ledger(Target(path, path).folder, self._note)
-        replay_start(open_state(path), self.ledger, path)  # raises if they do not belong together
+        replay_start(state, self.ledger, path)  # raises if they do not belong together
         self._moments = self._ordered()
         statuses = self.ledger.statuses()
         self.holdings = {id: self._holding(id, status) for id, status in statuses.items()}

@@ -6,14 +6,14 @@ of the folder. Lines that were added later are not signed, those before them sti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from more_cli.errors import StateError
 from more_cli.files import disk_errors, sha256_file
-from more_cli.ops.provenance import PROVENANCE, read_provenance
+from more_cli.ops.provenance import PROVENANCE, hashes_of, read_provenance
 from more_cli.progress import Progress, no_progress
 from more_cli.store.ledger import Ledger
 from more_cli.store.lock import writer_lock
@@ -155,16 +155,6 @@ def _files(folder: Path) -> list[str]:
         found = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() or path.is_symlink()]
     shown = (file.as_posix() for file in found if not any(part.startswith(".") for part in file.parts))
     return [name for name in shown if name not in (NAME, SIGNATURE)]
-
-
-def hashes_of(folder: Path, names: Sequence[str], progress: Progress) -> dict[str, str]:
-    """Return the SHA-256 of files of a folder, by name."""
-    hashes = {}
-    for number, name in enumerate(names):
-        progress(number, len(names), name)
-        with disk_errors(folder / name):
-            hashes[name] = sha256_file(folder / name)
-    return hashes
 
 
 def opened(signed: Signed, kind: Kind, signers: Path | None) -> tuple[Statement, Signer]:

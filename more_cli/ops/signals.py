@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -40,12 +40,13 @@ class Stop:
         finally:
             self._waiting = False
 
-    def before_each(self, items: Iterator[Item]) -> Iterator[Item]:
+    def before_each(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield items until asked to stop; a signal also ends the wait for the next item."""
+        left = iter(items)
         while not self.asked:
             item = None
             with self.waiting():
-                item = next(items, None)
+                item = next(left, None)
             if item is None:
                 return
             yield item

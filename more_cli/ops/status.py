@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from more_cli.checkpoint.hub import Pin, pin_of
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.errors import MoreError
+from more_cli.files import sizes_of
 from more_cli.ops import held
 from more_cli.ops.base import open_base
 from more_cli.ops.drift import Drift, known_drift
@@ -257,7 +258,7 @@ def status(
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(sizes_of(folder.rglob("*")).values())
 
 
 def _counted(anchors: held.Held, released: Collection[int]) -> Held:

@@ -76,8 +76,9 @@ def listed(model: Path, *, created: bool = False) -> SwitchReport:
 
 def _described(name: str, path: Path) -> NamedState:
     try:
+        state = State(load_meta(path))  # before the ledger: an edit that comes in between makes only the ledger longer
         ledger = Ledger(Target(path, path).folder)
-        replay_start(State(load_meta(path)), ledger, path)  # raises if they do not belong together
+        replay_start(state, ledger, path)  # raises if they do not belong together
     except MoreError as error:
         return NamedState(name, path, None, None, error.message)
     kept = [status for status in ledger.statuses().values() if status is not Status.REVERTED]

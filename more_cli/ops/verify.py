@@ -31,11 +31,12 @@ from more_cli.ops.provenance import (
     compare_copies,
     compare_files,
     compare_tensors,
+    hashes_of,
     read_provenance,
     tensor_hashes,
 )
 from more_cli.ops.session import Session, update_state, versions
-from more_cli.ops.sign import carried_signature, folder_signature, hashes_of, state_signature
+from more_cli.ops.sign import carried_signature, folder_signature, state_signature
 from more_cli.progress import Progress, no_progress
 from more_cli.recipe.schema import Recipe
 from more_cli.store.entry import Entry

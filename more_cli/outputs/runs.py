@@ -155,7 +155,7 @@ class SuiteRun(Part):
     cost: Number | None
     """mean cost of an edit, in samples forward and backward"""
     base_asked: int
-    """locality probes that the base was asked; the others were cached"""
+    """questions of edits and locality probes that the base was asked; the answers to others were cached"""
     resumed: int
     """steps read from the cache"""
     wall_seconds: Seconds
@@ -241,7 +241,7 @@ class _Step(Part):
     seconds: Number
     """its time in seconds"""
     catch_up: Number
-    """of these, seconds of work on earlier edits"""
+    """samples sent forward and backward for work on earlier edits"""
 
 
 class SuiteEvalOutput(

@@ -106,18 +106,7 @@ def of_capability(report: CapabilityReport) -> Page:
     shown = {"base": report.base} | ({"edited": report.state} if report.state else {})
     scores = [(name, which, of.categories[name]) for name in report.base.categories for which, of in shown.items()]
     after = f"the untouched base and the state after {counted(report.edits, 'edit')}"
-    rows = [
-        (
-            name,
-            which,
-            score.questions,
-            f"{score.accuracy:.3f}",
-            f"{score.accuracy_plus:.3f}",
-            f"{score.score:.1f}",
-            f"{score.unparsable_rate:.3f}",
-        )
-        for name, which, score in scores
-    ]
+    rows = [(name, which, score.questions, *yes_no_cells(score)) for name, which, score in scores]
     changes = [(name, f"{value.value:+.3f}", value.between("+.3f"), value.n) for name, value in report.changes.items()]
     tables = [
         Table(
@@ -201,6 +190,11 @@ def _drift(drift: Drift) -> Table:
 
 def _estimates(estimates: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
     return [(name, value_cell(v), v.between(), v.interval, v.n) for name, v in estimates.items()]
+
+
+def yes_no_cells(score: YesNoScore) -> tuple[str, str, str, str]:
+    """Return accuracy, accuracy+, score and the share of unparsable answers, as tables show them."""
+    return f"{score.accuracy:.3f}", f"{score.accuracy_plus:.3f}", f"{score.score:.1f}", f"{score.unparsable_rate:.3f}"
 
 
 def _accuracy(score: YesNoScore) -> Estimate:

@@ -29,7 +29,8 @@ class Thumbnails:
             DataError, StateError: the image has vanished or changed since it was scored.
         """
         if image.sha256 not in self._made:
-            self._made[image.sha256] = _jpeg(image)
+            made = base64.b64encode(jpeg(image, SIDE, _QUALITY)).decode()
+            self._made[image.sha256] = f"data:image/jpeg;base64,{made}"
         uri = self._made[image.sha256]
         if len(uri) > self.left:
             return None
@@ -45,9 +46,14 @@ class Thumbnails:
         return [uri for image in images if (uri := self.uri(image))]
 
 
-def _jpeg(image: ImageSource) -> str:
+def jpeg(image: ImageSource, side: int, quality: int) -> bytes:
+    """Return a copy of an image as JPEG, at most `side` pixels wide and high.
+
+    Raises:
+        DataError, StateError: as `ImageSource.open`.
+    """
     pixels = image.open()
-    pixels.thumbnail((SIDE, SIDE))
+    pixels.thumbnail((side, side))
     file = io.BytesIO()
-    pixels.save(file, "JPEG", quality=_QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    pixels.save(file, "JPEG", quality=quality)
+    return file.getvalue()

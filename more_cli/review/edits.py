@@ -126,16 +126,14 @@ class Edits:
 
 
 def _read(target: Target) -> Listing:
-    lines: dict[int, Row] = {}
+    last: dict[str, Row] = {}
 
     def note(entry: Entry) -> None:
         if entry.kind == "edit":
-            lines[entry.seq] = Row.of(entry, entry.status)
+            last.pop(entry.id, None)  # a further try stands at its own place
+            last[entry.id] = Row.of(entry, entry.status)
 
     ledger = Ledger(target.folder, note)
-    kinds = zip(ledger.entries.numbers(), ledger.entries.kinds(), strict=True)
-    last = {id: number for number, (kind, id) in kinds if kind == "edit"}
     statuses = ledger.statuses()
-    newest = sorted(last.items(), key=lambda item: -item[1])
-    rows = [replace(lines[number], status=statuses[id]) for id, number in newest]
+    rows = [replace(row, status=statuses[id]) for id, row in reversed(last.items())]
     return Listing(ledger.head, rows, Counter(row.status for row in rows))

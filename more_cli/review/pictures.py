@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 import threading
 from functools import lru_cache
 from pathlib import Path
 
 from more_cli.inputs.images import ImageSource, ImageStore, decode_image
+from more_cli.render.thumbnails import jpeg
 
 SIDES = {"small": 192, "large": 1024}
 """Longest sides of the copies that the page shows, pixels."""
@@ -24,14 +24,20 @@ class Pictures:
     def __init__(self, store: Path, uploads: Path) -> None:
         self._stores: tuple[ImageStore, ...] = ImageStore(store), ImageStore(uploads)
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
-        self.jpeg = lru_cache(512)(self._jpeg)
-        """Return a copy of a picture as JPEG: bytes of its own, whatever was uploaded; see `find` for the errors."""
+        self._uploading = threading.Lock()
+        """Held while a picture is kept: a store has one writer at a time."""
+        self._jpeg = lru_cache(512)(self._made)
 
     def find(self, digest: str) -> ImageSource | None:
         """Return the picture of this SHA-256, 64 hex digits; None if that is no digest, or there is no such picture."""
         if not _DIGEST.fullmatch(digest):
             return None
         return next((store.source(digest) for store in self._stores if digest in store), None)
+
+    def jpeg(self, digest: str, side: int) -> bytes | None:
+        """Return a copy of a picture as JPEG, bytes of its own, whatever was uploaded; None as `find`."""
+        source = self.find(digest)  # not remembered where there is none: it may be uploaded later
+        return self._jpeg(source, side) if source else None
 
     def show_also(self, store: Path) -> None:
         """Show the pictures of another state too; an edit about one of them would store it here."""
@@ -56,15 +62,9 @@ class Pictures:
         """
         with self._slots:
             decode_image(data, name)
-        return self._stores[1].put(data)
+        with self._uploading:
+            return self._stores[1].put(data)
 
-    def _jpeg(self, digest: str, side: int) -> bytes | None:
-        source = self.find(digest)
-        if source is None:
-            return None
+    def _made(self, source: ImageSource, side: int) -> bytes:
         with self._slots:
-            pixels = source.open()
-            pixels.thumbnail((side, side))
-        file = io.BytesIO()
-        pixels.save(file, "JPEG", quality=_QUALITY)
-        return file.getvalue()
+            return jpeg(source, side, _QUALITY)

@@ -93,6 +93,19 @@ def test_problems_have_lines_of_their_own(world: World, tmp_path: Path) -> None:
     assert "error: <stdin>:2: image not found" in stopped.err
 
 
+def test_problems_have_lines_in_a_dry_run_too_and_edits_have_none(world: World, tmp_path: Path) -> None:
+    lines = FIVE[0], line(1, image="img/none.png"), line(0, target="z")
+    for made in (False, True):  # without a state, and with one
+        if made:
+            streamed(world, tmp_path / "s.more", FIVE[0])
+        _, (*problems, end) = streamed(world, tmp_path / "s.more", *lines, options=("--on-error", "skip", "--dry-run"))
+        assert [(each["schema"], each["line"]) for each in problems] == [
+            ("more.edit.problem/1", 2),
+            ("more.edit.problem/1", 3),
+        ]
+        assert (end["total"], end["skipped"]) == (1, made)
+
+
 def test_a_file_has_lines_as_well_and_all_of_its_problems(world: World, tmp_path: Path) -> None:
     path = world.write(["{", line(0, target="@" * 600), line(1)], "bad.jsonl")
     result = run("edit", world.model, path, *QUICK, "--state", tmp_path / "s.more", "--json-lines")

@@ -76,7 +76,7 @@ def test_a_pass_is_its_activations_and_logits_and_leaves_holes_on_a_cpu(world: W
     chosen = plan(locate(world.model, None), None, ())
     model = load_blueprint(chosen.checkpoint).model.bfloat16()
     activations = Activations.of(model, [site.module for site in chosen.sites])
-    result = of(world, past=4, tokens=100)
+    result = of(world, "rehearsal.size=4", tokens=100)
     logits = 5 * module.ANSWER * model.config.get_text_config().vocab_size * (2 + 3 * 4)
     assert part(result, "passes") == activations.bytes(5 * 100, "backward") + logits
     assert part(result, "holes") == round(module.HOLES * part(result, "passes"))
@@ -96,12 +96,12 @@ def test_the_largest_matrix_counts_where_products_convert_them(world: World, mon
 def test_gradients_and_steps_count_where_they_are_larger_than_a_pass(world: World, monkeypatch) -> None:
     _, B, _ = sizes(world)
     monkeypatch.setattr(module, "ANSWER", 0)
-    assert part(of(world, past=0, tokens=1), "passes") == 2 * 4 * B
+    assert part(of(world, "rehearsal.size=0", tokens=1), "passes") == 2 * 4 * B
 
 
 def test_every_shape_of_a_product_in_half_precision_has_a_kernel(world: World, monkeypatch) -> None:
     monkeypatch.setattr(module, "KERNELS", 1000)
-    one, two = (part(of(world, past=past), "kernels") for past in (0, 1))
+    one, two = (part(of(world, f"rehearsal.size={past}"), "kernels") for past in (0, 1))
     assert one > 0
     assert two == 2 * one
     assert part(of(world, machine=Machine(dtype="float32")), "kernels") == 0
@@ -111,10 +111,10 @@ def test_no_more_kernels_count_than_are_kept(world: World) -> None:
     assert part(of(world), "kernels") == module.KERNELS * module.KERNEL
 
 
-def test_only_held_anchors_and_past_edits_that_there_are_join_a_write(world: World) -> None:
-    assert of(world, past=0).samples == 1
-    assert of(world, past=100).samples == of(world).samples == 17
-    assert of(world, past=0, anchors=4).samples == 1 + 3  # one in four is watched
+def test_past_edits_and_the_anchors_that_are_held_join_a_write(world: World) -> None:
+    assert of(world, "rehearsal.size=0").samples == 1
+    assert of(world).samples == 17
+    assert of(world, "rehearsal.size=0", anchors=4).samples == 1 + 3  # one in four is watched
 
 
 def test_the_state_is_as_large_as_its_file(world: World) -> None:

@@ -30,6 +30,7 @@ from more_cli.model.runtime import Runtime
 from more_cli.model.scored import Scored
 from more_cli.ops import folding, session
 from more_cli.ops import merge as merging
+from more_cli.ops import provenance as written
 from more_cli.ops.session import open_session
 from more_cli.outputs.products import ProvenanceFile
 from more_cli.store.ledger import Ledger
@@ -565,7 +566,7 @@ def test_hashing_that_fails_leaves_nothing(
         raise wrong
 
     before = tree(world.root)
-    monkeypatch.setattr(merging, "sha256_file", fail)
+    monkeypatch.setattr(written, "sha256_file", fail)
     assert merge(world, "--sha256").code == code
     assert tree(world.root) == before
     assert merge(world).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,16 @@ def test_the_card_of_a_named_state_names_its_base(edited: World, hub: Hub, tmp_p
     card = sent(hub, "me/state")["README.md"].decode()
     assert "| base | `model`, headers" in card
     assert "beside its base, as `model.ann.more`" in card
+
+
+def test_a_name_that_is_no_text_is_refused(edited: World, hub: Hub, tmp_path: Path) -> None:
+    world, name = edited.copy(tmp_path / "copy"), os.fsdecode(b"x\xff.more")
+    for suffix in ("", ".d"):
+        world.sidecar.with_name(f"model.more{suffix}").rename(world.root / f"{name}{suffix}")
+    (world.root / "merged" / os.fsdecode(b"\xff.txt")).touch()
+    for path in (world.root / name, world.root / "merged"):
+        assert_refused(run("push", path, "me/state", "--yes"), 5, "its name is not UTF-8", "rename it")
+    assert hub.asked == []
 
 
 def test_a_dry_run_contacts_nobody(edited: World, hub: Hub) -> None:

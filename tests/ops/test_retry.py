@@ -192,6 +192,8 @@ def test_an_edit_that_was_tried_twice_is_reverted_once(refused: World) -> None:
         (("--retry", "--set", "rank=8"), 2, "`rank` is the same for all edits of a state"),
         (("--retry", "--set", "max_steps"), 2, "has no `=`"),
         (("--retry", "--batch"), 2, "`--retry` and `--batch` exclude each other"),
+        (("--retry", "--watch"), 2, "`--retry` and `--watch` exclude each other"),
+        (("--retry", "--idle", "5"), 2, "`--retry` and `--idle` exclude each other"),
         (("--retry", "--recipe", "paper"), 2, "`--retry` and `--recipe` exclude each other"),
         ((), 2, "missing argument EDITS"),
         (("a.jsonl", "b.jsonl"), 2, "one stream at a time"),
@@ -223,6 +225,12 @@ def test_a_dry_retry_lists_what_would_be_tried_and_writes_nothing(refused: World
     assert "e1" not in done.out
     listed = retry(refused, "--dry-run", *CALM, "--json").json
     assert (listed["dry_run"], listed["total"], listed["applied"]) == (True, 3, 0)
+    for other in (
+        listed,
+        refused.edit("--dry-run", "--json").json,
+        run("revert", refused.model, "e1", "-n", "--json").json,
+    ):
+        assert other["wall_seconds"] > 0
     assert [(edit["id"], edit["status"]) for edit in listed["edits"]] == [(f"e{n}", "refused") for n in (1, 2, 3)]
     assert_refused(retry(refused, "--dry-run", "e9"), 2, "no edit `e9`")
     assert tree(refused.root) == before

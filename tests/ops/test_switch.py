@@ -14,6 +14,11 @@ import pytest
 from more_cli.api import open_model
 from more_cli.cli import completion
 from more_cli.errors import StateError
+from more_cli.ops import push, shared
+from more_cli.ops import switch as switch_module
+from more_cli.ops.switch import listed
+from more_cli.options import PushOptions
+from more_cli.store.ledger import Ledger
 from support.disk import DISK
 from support.helpers import QUICK, Result, World, at_call, die, forks, in_child, line, run, tree
 
@@ -72,6 +77,26 @@ def test_the_list_says_which_is_in_use_and_how_many_edits_each_has(world: World)
     assert [(each["name"], each["current"]) for each in found["states"]] == [
         ("main", False), ("ann", False), ("bob", True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "read"),
+    [
+        (switch_module, lambda world: listed(world.model).states[0].problem),
+        (shared, lambda world: shared.SourceState(world.sidecar, 0).path is None),
+        (push, lambda world: push.plan(world.sidecar, "me/state", PushOptions()).files == {}),
+    ],
+)
+def test_an_edit_that_comes_while_a_state_is_read_is_no_damage(
+    world: World, monkeypatch: pytest.MonkeyPatch, module: Any, read: Callable[[World], object]
+) -> None:
+    def then_edited(*args: Any) -> Ledger:
+        ledger = Ledger(*args)
+        assert world.edit(edits=world.write(LINES[2:], "more.jsonl")).code == 3
+        return ledger
+
+    monkeypatch.setattr(module, "Ledger", then_edited)
+    assert not read(world)
 
 
 def test_a_damaged_state_is_listed_as_such_and_the_others_are_too(world: World) -> None:

@@ -69,6 +69,14 @@ def test_a_tracker_of_another_package_gets_every_edit_and_the_summary(world: Wor
     assert len(json.loads(Path("calls.json").read_text())) == 2
 
 
+@pytest.mark.parametrize("words", [("--idle", 5), ("--retry", "--batch"), ("--watch",)])
+def test_a_call_that_is_refused_begins_no_run(world: World, packages: Packages, words: tuple[object, ...]) -> None:
+    bring(packages)
+    result = world.edit("--track", "keeping", *words, edits="-")
+    assert result.code == 2
+    assert "a tracker that prints" not in result.err
+
+
 def test_no_question_answer_or_path_is_sent(world: World, packages: Packages) -> None:
     bring(packages)
     world.edit("--track", "keeping", *QUICK)
