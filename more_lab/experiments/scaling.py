@@ -28,13 +28,13 @@ class Trend:
     n: int
 
 
-def trend(values: Sequence[float]) -> Trend | None:
-    """Return the trend of values from the first to the last; None for fewer than three."""
+def trend(values: Sequence[float], block: int = 1) -> Trend | None:
+    """Return the trend of values from the first to the last, with `growth`'s blocks; None for fewer than three."""
     if len(values) < 3:
         return None
     median = float(np.median(values))
     share = 1 / median if median else 0.0
-    slope, low, high = growth(values)
+    slope, low, high = growth(values, block)
     return Trend(median, share * slope, share * low, share * high, len(values))
 
 

@@ -168,7 +168,7 @@ def _difference(first: Group, second: Group, models: Sequence[str], label: str) 
     if len(changes) == 1:
         found = compare([0.0] * len(changes[0]), changes[0])
         return points(found.difference, found.low, found.high)
-    value, low, high = over_models(changes)
+    value, low, high = over_models(changes, shares=False)
     means = [float(np.mean(values)) for values in changes]
     spread = f"[{100 * min(means):+.0f} to {100 * max(means):+.0f}]"
     return f"{points(value, low, high)} {spread}"

@@ -124,15 +124,17 @@ def start_table(found: dict[str, Any]) -> Iterator[str]:
 
 def long_table(made: dict[str, Any]) -> Iterator[str]:
     """Yield how the price of an edit changes over the stream."""
-    held = np.array([held["resident"] / 2**20 for held in made["held"] if held["edit"] > SETTLED])
-    rows = columns(made) | {"resident MiB": held}
+    held = [held for held in made["held"] if held["edit"] > SETTLED]
+    apart = held[1]["edit"] - held[0]["edit"]
+    rows = [(name, values, SETTLED) for name, values in columns(made).items()]
+    rows.append(("resident MiB", np.array([each["resident"] / 2**20 for each in held]), round(SETTLED / apart)))
     yield f"{made['edits']:,} edits of the embedded model with its anchors and the default recipe. The change over"
     yield f"1,000 edits is the slope from edit {SETTLED + 1} on (by then every question was asked once), in % of the"
-    yield "median (95 % interval). LONG.md explains the rows.\n"
+    yield f"median (95 % interval, over blocks of {SETTLED} edits in a row). LONG.md explains the rows.\n"
     yield "| | median | over 1,000 edits |"
     yield "|---|---|---|"
-    for name, values in rows.items():
-        if (found := trend(values.tolist())) is None:
+    for name, values, block in rows:
+        if (found := trend(values.tolist(), block)) is None:
             continue
         share = 100_000 / (made["edits"] - SETTLED)
         cells = f"{share * found.growth:+.1f} ({share * found.low:+.1f} to {share * found.high:+.1f})"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from more_cli.demo.files import demo_model_dir
-from more_lab.experiments.scaling import growth
+from more_lab.experiments.scaling import growth, trend
 from more_lab.panel import ablations, editors, models, regimes, retention
 from more_lab.panel.__main__ import main
 from more_lab.panel.table import FIVE, METRICS, runs_of
@@ -54,6 +54,13 @@ def test_a_row_is_a_mean_over_runs_with_the_interval_over_edits() -> None:
     assert (name, five, cost, count) == ("x", "55.0", "4.5", "2 x 2")
     assert rel.startswith("75.0 (")
     assert rel.endswith("[50-100]")
+
+
+def test_a_difference_of_zeros_and_ones_is_no_proportion() -> None:
+    """Wilson's interval of a share would be wide where no edit differs."""
+    runs = [made(model, name, [1, 1], "ab") for model in "mk" for name in "xy"]
+    paired = "\n".join(models.tables(runs, models.Selection("x"))).split("\n##")[2]
+    assert "| y | 2 | +0.0 (+0.0 to +0.0) [+0 to +0] |" in paired
 
 
 def test_growth_is_the_slope_times_the_length() -> None:
