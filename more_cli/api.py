@@ -13,8 +13,9 @@ not be learnt is a result, as on the command line.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -122,7 +123,7 @@ class Model:
 
     The model is loaded when it is first asked and kept until `close`, which the end of a `with` block calls. The lock
     of the state is held while `edit` and `revert` run; between two calls another process may edit, and the next call
-    sees it.
+    sees it. Threads that share the object take turns.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Model:
         self._recipe, self._settings, self._progress = recipe, _several("settings", settings), progress
         self._runtime: Runtime | None = None
         self._asked: Asking | None = None
+        self._lock, self._holder = threading.Lock(), 0
         require_checkpoint(self.target.model)
 
     def __enter__(self) -> Self:
@@ -178,9 +180,8 @@ class Model:
         """
         chosen = _checked(EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options)))
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else _require_lines(edits)
-        loaded = None if chosen.dry_run else self._loaded()
-        report = edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded)
-        return _results(report)
+        with self._turn(load=not chosen.dry_run) as loaded:
+            return _results(edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded))
 
     def retry(self, *ids: str, settings: Sequence[str] = ()) -> Table[EditReport]:
         """Try edits again that are `not-learnt` or `refused`, those named or all, as `more edit --retry` does.
@@ -192,7 +193,8 @@ class Model:
             StateError: there is no state, or another process holds the lock.
         """
         options = EditOptions(settings=_several("settings", settings))
-        return _results(retry(self.target, ids, options, self.machine, self._progress, runtime=self._loaded()))
+        with self._turn() as loaded:
+            return _results(retry(self.target, ids, options, self.machine, self._progress, runtime=loaded))
 
     def ask(
         self, question: str, *images: StrPath, merged: StrPath | None = None, max_tokens: int = ANSWER_TOKENS
@@ -208,16 +210,21 @@ class Model:
         with self.asking(merged=merged) as asker:
             return asker.ask(question, shown, max_tokens)
 
-    def asking(self, *, merged: StrPath | None = None) -> AbstractContextManager[Asker]:
+    @contextmanager
+    def asking(self, *, merged: StrPath | None = None) -> Iterator[Asker]:
         """Open the state once for several questions: `with model.asking() as asker: asker.ask(question, images)`.
 
-        Its images are a list of paths, or `data:` URIs.
+        Its images are a list of paths, or `data:` URIs. Other methods that use the model wait for the end of the block
+        in other threads, and are refused within it.
 
         Raises:
             StateError, UsageError: as `ask`.
         """
-        folder, loaded = _path(merged), self._loaded()
-        return asking(self.target, self.machine, merged=folder, progress=self._progress, runtime=loaded)
+        with (
+            self._turn() as loaded,
+            asking(self.target, self.machine, merged=_path(merged), progress=self._progress, runtime=loaded) as asker,
+        ):
+            yield asker
 
     def evaluate(
         self,
@@ -240,14 +247,14 @@ class Model:
         """
         if not (probes is None or isinstance(probes, str | os.PathLike)):
             raise UsageError("`probes` is no path", "write the questions to a JSON Lines file and name it")
-        wanted, loaded = [parse_gate(gate) for gate in _several("gates", gates)], self._loaded()
-        if probes is None:
-            report = evaluate_state(self.target, self.machine, self._progress, ask_base=ask_base, runtime=loaded)
-        else:
-            files = FileOptions(image_root=_path(image_root))
-            report = evaluate_probes(
-                self.target, Path(probes), files, self.machine, self._progress, ask_base=ask_base, runtime=loaded
-            )
+        wanted, files = [parse_gate(gate) for gate in _several("gates", gates)], FileOptions(_path(image_root))
+        with self._turn() as loaded:
+            if probes is None:
+                report = evaluate_state(self.target, self.machine, self._progress, ask_base=ask_base, runtime=loaded)
+            else:
+                report = evaluate_probes(
+                    self.target, Path(probes), files, self.machine, self._progress, ask_base=ask_base, runtime=loaded
+                )
         report.gates = judge(wanted, report.estimates, of_probes=probes is not None)
         rows = [
             {
@@ -311,8 +318,8 @@ class Model:
             StateError: another process holds the lock, or a stored image is missing.
         """
         options = _checked(RevertOptions(to=to, last=last, dry_run=dry_run))
-        loaded = None if dry_run else self._loaded()
-        return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
+        with self._turn(load=not dry_run) as loaded:
+            return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
 
     def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> AssemblyReport:
         """Write the edits of this state and of others into the new state `out`, as `more combine` does.
@@ -325,8 +332,8 @@ class Model:
         base = self.target.model
         target = Target(base, file_of(base, Path(out)))
         paths = [self.target.sidecar, *(file_of(base, Path(state)) for state in states)]
-        options, loaded = CombineOptions(theirs, dry_run), None if dry_run else self._loaded()
-        return combine(paths, target, options, self.machine, self._progress, runtime=loaded)
+        with self._turn(load=not dry_run) as loaded:
+            return combine(paths, target, CombineOptions(theirs, dry_run), self.machine, self._progress, runtime=loaded)
 
     def rebase(self, new_base: StrPath, out: StrPath | None = None, *, dry_run: bool = False) -> RebaseReport:
         """Apply the edits of this state to another version of its base, in a new state, as `more rebase` does.
@@ -341,6 +348,28 @@ class Model:
         base = Path(new_base)
         target = Target(base, sidecar_path(base) if out is None else file_of(base, Path(out)))
         return rebase(self.target, target, RebaseOptions(dry_run), self.machine, self._progress)
+
+    @contextmanager
+    def _turn(self, *, load: bool = True) -> Iterator[Runtime | None]:
+        """Load the model for one call or block, when that of another thread has ended; without `load` there is none.
+
+        Raises:
+            UsageError: the thread is within a block of `asking`.
+        """
+        if not load:
+            yield None
+            return
+        if self._holder == threading.get_ident():
+            raise UsageError(
+                "the model is in use by `with model.asking()`",
+                "ask with the block's own `asker`, and do all else after the block",
+            )
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield self._loaded()
+            finally:
+                self._holder = 0
 
     def _loaded(self) -> Runtime:
         asked = asked_as(self.target, self._recipe, self._settings)

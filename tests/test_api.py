@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,30 @@ def test_another_process_may_edit_between_two_calls(world: World) -> None:
         assert [row["id"] for row in model.log()] == ["e1", "e2"]
         with writer_lock(world.folder / "lock"), pytest.raises(errors.StateError, match="in use by process"):
             model.edit([line(2)])
+
+
+def test_threads_take_turns(world: World) -> None:
+    with open_model(world.model, settings=SETTINGS) as model, ThreadPoolExecutor(4) as pool:
+        model.edit([line(0)], anchors=False)
+        assert {said.edited for said in pool.map(model.ask, [QUESTION] * 8, ["img/red.png"] * 8)} == {"r"}
+        edited = pool.map(lambda number: model.edit([line(number)], anchors=False), (1, 2))
+        assert sorted(row["id"] for table in edited for row in table) == ["e2", "e3"]
+        with model.asking() as asker:
+            alone = asker.ask(QUESTION, "img/red.png")
+            assert set(map(repr, pool.map(asker.ask, [QUESTION] * 8, ["img/red.png"] * 8))) == {repr(alone)}
+
+
+def test_a_block_of_questions_has_the_model_for_itself_and_ends(world: World) -> None:
+    with open_model(world.model, settings=SETTINGS) as model:
+        model.edit([line(0)], anchors=False)
+        with model.asking() as asker:
+            for act in (lambda: model.edit([line(1)]), lambda: model.ask(QUESTION), model.evaluate):
+                with pytest.raises(errors.UsageError, match="in use by `with"):
+                    act()
+            assert asker.ask(QUESTION, "img/red.png").edited == "r"
+        with pytest.raises(errors.UsageError, match="has ended"):
+            asker.ask(QUESTION, "img/red.png")  # without its edits it answered as the base does
+        assert model.ask(QUESTION, "img/red.png").edited == "r"
 
 
 def test_questions_are_asked_as_a_state_says_that_appears(world: World, loads: list[Any]) -> None:

@@ -341,6 +341,10 @@ def raise_all(problems: Iterable[Problem]) -> None:
 
 
 LineModel = TypeVar("LineModel", bound=BaseModel)
+EDITS_INSTEAD = (
+    "an edit line, where a question is wanted (`question`, `image`, `answer`); `more eval` without --probes asks what "
+    "edit lines ask, and `more init --anchors auto FILE` makes anchors of them"
+)
 
 
 def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Problem]:
@@ -357,8 +361,8 @@ def checked_line(record: Record, model: type[LineModel]) -> LineModel | list[Pro
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        known = list(model.model_fields)
-        return [record.wrong(explain(detail, known)) for detail in error.errors(include_url=False)]
+        known, hint = list(model.model_fields), EDITS_INSTEAD if model is ProbeLine and "target" in value else ""
+        return [record.wrong(explain(detail, known), hint) for detail in error.errors(include_url=False)]
 
 
 class _Resolver:

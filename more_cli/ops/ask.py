@@ -9,6 +9,7 @@ beside it.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -91,6 +92,8 @@ class Asker:
     models: dict[Voice, _Model] = field(default_factory=dict)
     replayed: int = 0
     """Ledger lines that were applied because the sidecar lacks them."""
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Base and edited model are one, so threads that share an asker take turns."""
 
     def ask(
         self,
@@ -105,9 +108,16 @@ class Asker:
 
         Raises:
             DataError: the question is empty or too long, an image cannot be used, or the model does not take so many.
+            UsageError: the block of `asking` has ended.
         """
         shown = pictures([images] if isinstance(images, str | os.PathLike) else images)
         query = Query(shown, _checked(question), tuple(turns))
+        with self._turn:
+            return self._answers(query, tokens)
+
+    def _answers(self, query: Query, tokens: int) -> Answers:
+        if not self.models:
+            raise UsageError("the block of `asking` has ended", "ask within it: `with model.asking() as asker: ...`")
         ids: dict[Voice, list[int]] = {}
         for voice, model in self.models.items():
             with model.speaking():
@@ -154,7 +164,10 @@ def asking(
             other = load_runtime(open_checkpoint(merged), machine, **asked_as(target))
             stack.enter_context(other.attached([]))
             asker.models["merged"] = _Model(other)
-        yield asker
+        try:
+            yield asker
+        finally:
+            asker.models = {}  # the edits are taken off now: "edited" would be the base
 
 
 def load_base(

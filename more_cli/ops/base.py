@@ -7,6 +7,7 @@ from more_cli.checkpoint.reader import Checkpoint, fingerprint
 from more_cli.errors import StateError
 from more_cli.store.state import State
 from more_cli.store.target import Target
+from more_cli.text import quoted
 
 
 def open_base(target: Target, state: State) -> Checkpoint:
@@ -23,6 +24,8 @@ def open_base(target: Target, state: State) -> Checkpoint:
     if changed:
         raise StateError(
             f"`{target.sidecar}` was made for another base than `{target.model}`: {', '.join(changed[:3])} differ",
-            "use the checkpoint it was made for, or start a new state with --state FILE",
+            "use the checkpoint it was made for; or apply its edits to this one: "
+            f"more rebase {quoted(target.model)} --state {quoted(target.sidecar)} -o NAME; or start a new state with "
+            "--state FILE",
         )
     return checkpoint

@@ -15,6 +15,8 @@ from more_cli.files import disk_errors
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 """What a file system without locks answers."""
+_HELD: set[Path] = set()
+"""Locks that this process holds; the process id would not do, as two containers may have the same."""
 
 
 @contextmanager
@@ -42,11 +44,14 @@ def writer_lock(path: Path) -> Iterator[None]:
             raise StateError(
                 what, "put it on another one: name a file there with `--state FILE` or `-o OUT`"
             ) from error
+    held = path.resolve()
+    _HELD.add(held)
     try:
         with suppress(OSError):  # it is only for the message
             holder.write_text(str(os.getpid()))
         yield
     finally:
+        _HELD.discard(held)
         with suppress(OSError):
             holder.unlink(missing_ok=True)
         lock.release()
@@ -59,5 +64,9 @@ def _held(path: Path, holder: Path) -> StateError:
         pid = ""
     if not pid.isdecimal():
         return StateError(f"`{path.parent}` is in use by another process", "wait until it has ended")
+    if path.resolve() in _HELD:
+        return StateError(
+            f"`{path.parent}` is in use by process {pid}, this one", "wait until its other thread is done"
+        )
     hint = f"wait until it has ended, or stop it with `kill {pid}`: it saves what it has done"
     return StateError(f"`{path.parent}` is in use by process {pid}", hint)

@@ -116,9 +116,9 @@ def locate(model: Path | None, state: Path | None) -> Target:
         model = project["model"].value
     if model is not None:
         target = Target(model, state or usual_path(model))
-        if state is None and not (model.exists() or target.sidecar.exists()):
+        if state is None and not (model.is_dir() or target.sidecar.exists()):
             with blamed_on(project.get("model")):
-                require_checkpoint(model)  # a mistyped name is no checkpoint without a state
+                require_checkpoint(model)  # a mistyped name, or a file such as the state itself
         return target
     if state is None and "state" in project:
         return locate(None, project["state"].value)

@@ -538,6 +538,26 @@ def another_weight(world):
     return edit(world)
 
 
+@case(5, "was made for another base", "more rebase model --state", "-o NAME")
+def another_base_to_which_the_edits_can_be_applied(world):
+    run("init", world.model)
+    tiny.set_config(world.model, note="changed")
+    return "eval", "model"
+
+
+@case(5, "model.more: a state, not a checkpoint directory", "name it with --state")
+def a_state_in_place_of_the_model(world):
+    run("init", world.model)
+    return "verify", world.sidecar
+
+
+@case(4, "edits.jsonl:1: unknown field `target`", "`more eval` without --probes")
+def edit_lines_as_probes(world):
+    run("init", world.model)
+    world.edits(2)
+    return "eval", world.model, "--probes", "edits.jsonl"
+
+
 @case(5, "was made for another base", "config.json")
 def another_config(world):
     run("init", world.model)
