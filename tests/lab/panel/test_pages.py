@@ -76,6 +76,14 @@ def test_the_interval_of_growth_is_wider_where_values_come_in_runs() -> None:
     assert high_by_blocks - low_by_blocks > 2 * (high - low)
 
 
+def test_a_trend_is_that_growth_as_a_share_of_the_median() -> None:
+    values = 10 + np.repeat(np.random.default_rng(0).normal(size=20), 20)
+    found = trend(values.tolist(), block=20)
+    assert found is not None
+    shares = [part / found.median for part in growth(values, block=20)]
+    assert [found.growth, found.low, found.high] == pytest.approx(shares)
+
+
 def test_an_ablation_is_a_mean_over_the_bases_of_both() -> None:
     def trial(change: str, seed: int, values: list[float]) -> dict[str, Any]:
         named = {"sweep": "rank", "world": "A1", "suite": "mistakes", "change": change, "seed": seed}
