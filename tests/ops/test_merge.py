@@ -560,14 +560,17 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
     assert tree(world.root) == before
 
 
-def test_sigterm_ends_as_ctrl_c_does_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, handler = tree(world.root), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Copying, "_overwrite", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_as_ctrl_c_does_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before, handler = tree(world.root), signal.signal(number, signal.SIG_DFL)
+    monkeypatch.setattr(Copying, "_overwrite", lambda *_: os.kill(os.getpid(), number))
     done = merge(world)
     assert done.code == 130
     assert done.err.startswith("interrupted; what was saved so far is kept;")
     assert tree(world.root) == before
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.signal(number, handler) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
