@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_type_hints
 
 from more_cli.checkpoint.folder import require_checkpoint
 from more_cli.errors import UsageError
 from more_cli.evaluation.gates import judge, parse_gate
 from more_cli.files import StrPath
+from more_cli.inputs.arguments import checked, require
 from more_cli.inputs.images import pictures
 from more_cli.model.machine import Machine
 from more_cli.ops.ask import ANSWER_TOKENS, Answers, Asker, asked_as, asking, load_base
@@ -92,12 +93,13 @@ class Table(Sequence[Mapping[str, Any]], Generic[Report]):
         return iter(self.rows)
 
 
+@checked
 def open_model(
     model: StrPath,
     state: StrPath | None = None,
     *,
-    recipe: str | None = None,
-    settings: Sequence[str] = (),
+    recipe: StrPath | None = None,
+    settings: Iterable[str] = (),
     progress: Progress = no_progress,
     **machine: Any,
 ) -> Model:
@@ -115,7 +117,7 @@ def open_model(
     Raises:
         StateError: not a checkpoint.
     """
-    return Model(model, state, recipe, settings, Machine(**machine), progress)
+    return Model(model, state, recipe, settings, _checked(Machine, **machine), progress)
 
 
 class Model:
@@ -130,15 +132,16 @@ class Model:
         self,
         model: StrPath,
         state: StrPath | None,
-        recipe: str | None,
-        settings: Sequence[str],
+        recipe: StrPath | None,
+        settings: Iterable[str],
         machine: Machine,
         progress: Progress,
     ) -> None:
         folder = Path(model)
         self.target = Target(folder, current_path(folder) if state is None else file_of(folder, Path(state)))
         self.machine = machine
-        self._recipe, self._settings, self._progress = recipe, _several("settings", settings), progress
+        self._recipe = None if recipe is None else os.fspath(recipe)
+        self._settings, self._progress = _several("settings", settings), progress
         self._runtime: Runtime | None = None
         self._asked: Asking | None = None
         self._lock, self._holder = threading.Lock(), 0
@@ -163,6 +166,7 @@ class Model:
         """
         return status(self.target, recipe=self._recipe, settings=self._settings)
 
+    @checked
     def edit(self, edits: StrPath | Iterable[Mapping[str, Any]], **options: Any) -> Table[EditReport]:
         """Apply the edits that are not applied yet, as `more edit` does; the first one makes the state.
 
@@ -178,12 +182,13 @@ class Model:
             StreamErrors: lines have problems, and `on_error` is `stop`.
             StateError: model, state or ledger do not fit, or another process holds the lock.
         """
-        chosen = _checked(EditOptions(**{"recipe": self._recipe, "settings": self._settings} | _paths(options)))
+        chosen = _checked(EditOptions, **{"recipe": self._recipe, "settings": self._settings} | _paths(options))
         stream = Path(edits) if isinstance(edits, str | os.PathLike) else _require_lines(edits)
         with self._turn(load=not chosen.dry_run) as loaded:
             return _results(edit_file(self.target, stream, chosen, self.machine, self._progress, runtime=loaded))
 
-    def retry(self, *ids: str, settings: Sequence[str] = ()) -> Table[EditReport]:
+    @checked
+    def retry(self, *ids: str | Sequence[str], settings: Iterable[str] = ()) -> Table[EditReport]:
         """Try edits again that are `not-learnt` or `refused`, those named or all, as `more edit --retry` does.
 
         `settings` change the recipe for this try alone, each as `KEY=VALUE`. Returns a row per edit that was tried.
@@ -194,10 +199,15 @@ class Model:
         """
         options = EditOptions(settings=_several("settings", settings))
         with self._turn() as loaded:
-            return _results(retry(self.target, ids, options, self.machine, self._progress, runtime=loaded))
+            return _results(retry(self.target, _flat(ids), options, self.machine, self._progress, runtime=loaded))
 
+    @checked
     def ask(
-        self, question: str, *images: StrPath, merged: StrPath | None = None, max_tokens: int = ANSWER_TOKENS
+        self,
+        question: str,
+        *images: StrPath | Sequence[StrPath],
+        merged: StrPath | None = None,
+        max_tokens: int = ANSWER_TOKENS,
     ) -> Answers:
         """Ask the base and the edited model a question about images: paths, or `data:` URIs.
 
@@ -206,10 +216,11 @@ class Model:
         Raises:
             DataError: the question or an image cannot be used.
         """
-        shown = pictures([os.fspath(image) for image in images])
+        shown = pictures(_flat(images))
         with self.asking(merged=merged) as asker:
             return asker.ask(question, shown, max_tokens)
 
+    @checked
     @contextmanager
     def asking(self, *, merged: StrPath | None = None) -> Iterator[Asker]:
         """Open the state once for several questions: `with model.asking() as asker: asker.ask(question, images)`.
@@ -226,12 +237,13 @@ class Model:
         ):
             yield asker
 
+    @checked
     def evaluate(
         self,
         probes: StrPath | None = None,
         *,
         image_root: StrPath | None = None,
-        gates: Sequence[str] = (),
+        gates: Iterable[str] = (),
         ask_base: bool = False,
     ) -> Table[EvalReport]:
         """Score every edit that was asked for or, with `probes`, a file of questions, as `more eval` does.
@@ -245,8 +257,6 @@ class Model:
             StateError: there is no state, or it does not fit its base.
             UsageError: a gate cannot be read.
         """
-        if not (probes is None or isinstance(probes, str | os.PathLike)):
-            raise UsageError("`probes` is no path", "write the questions to a JSON Lines file and name it")
         wanted, files = [parse_gate(gate) for gate in _several("gates", gates)], FileOptions(_path(image_root))
         with self._turn() as loaded:
             if probes is None:
@@ -270,6 +280,7 @@ class Model:
         ]
         return Table(tuple(rows), report)
 
+    @checked
     def merge(self, out: StrPath, **options: Any) -> MergeReport:
         """Write a standalone checkpoint that includes the edits to the folder `out`, as `more merge` does.
 
@@ -279,8 +290,9 @@ class Model:
             FailedEditsError: with `require_all`, an edit does not stand; nothing is written.
             UsageError: `out` exists and may not be replaced.
         """
-        return merge(self.target, Path(out), self.machine, _checked(MergeOptions(**_paths(options))), self._progress)
+        return merge(self.target, Path(out), self.machine, _checked(MergeOptions, **_paths(options)), self._progress)
 
+    @checked
     def export(self, out: StrPath, format: Literal["peft", "delta"] = "peft", **options: Any) -> ExportReport:
         """Write the edits as a PEFT adapter folder, or as one safetensors file of weight differences (`delta`).
 
@@ -291,9 +303,10 @@ class Model:
             StateError: nothing is written yet, or the state does not fit its base.
             UsageError: `out` exists and may not be replaced.
         """
-        chosen = _checked(ExportOptions(format=format, **options))
+        chosen = _checked(ExportOptions, format=format, **options)
         return export(self.target, Path(out), self.machine, chosen, self._progress)
 
+    @checked
     def log(self, id: str = "*", limit: int | None = None) -> Table[LogReport]:
         """Return the lines of the ledger, the oldest first: of ids that match a shell pattern, the last `limit`.
 
@@ -310,18 +323,24 @@ class Model:
         ]
         return Table(tuple(rows), report)
 
-    def revert(self, *ids: str, last: int | None = None, to: int | None = None, dry_run: bool = False) -> RevertReport:
+    @checked
+    def revert(
+        self, *ids: str | Sequence[str], last: int | None = None, to: int | None = None, dry_run: bool = False
+    ) -> RevertReport:
         """Undo edits, as if they had never been applied: by id, the `last` few, or all after the first `to`.
 
         Raises:
             UsageError: an unknown id, or not exactly one of `ids`, `last` and `to`.
             StateError: another process holds the lock, or a stored image is missing.
         """
-        options = _checked(RevertOptions(to=to, last=last, dry_run=dry_run))
+        options = _checked(RevertOptions, to=to, last=last, dry_run=dry_run)
         with self._turn(load=not dry_run) as loaded:
-            return revert(self.target, ids, options, self.machine, self._progress, runtime=loaded)
+            return revert(self.target, _flat(ids), options, self.machine, self._progress, runtime=loaded)
 
-    def combine(self, *states: StrPath, out: StrPath, theirs: bool = False, dry_run: bool = False) -> AssemblyReport:
+    @checked
+    def combine(
+        self, *states: StrPath | Sequence[StrPath], out: StrPath, theirs: bool = False, dry_run: bool = False
+    ) -> AssemblyReport:
         """Write the edits of this state and of others into the new state `out`, as `more combine` does.
 
         Raises:
@@ -331,10 +350,11 @@ class Model:
         """
         base = self.target.model
         target = Target(base, file_of(base, Path(out)))
-        paths = [self.target.sidecar, *(file_of(base, Path(state)) for state in states)]
+        paths = [self.target.sidecar, *(file_of(base, Path(state)) for state in _flat(states))]
         with self._turn(load=not dry_run) as loaded:
             return combine(paths, target, CombineOptions(theirs, dry_run), self.machine, self._progress, runtime=loaded)
 
+    @checked
     def rebase(self, new_base: StrPath, out: StrPath | None = None, *, dry_run: bool = False) -> RebaseReport:
         """Apply the edits of this state to another version of its base, in a new state, as `more rebase` does.
 
@@ -389,18 +409,18 @@ def _path(given: StrPath | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _checked(record: _Options) -> _Options:
+def _checked(kind: type[_Options], **values: Any) -> _Options:
     """Return a record of options whose values are checked: Typer checks those of the command line itself.
 
     Raises:
-        UsageError: a value is none of its option's choices, or a number is too small.
+        UsageError: a value is none of what its option takes, or a number is too small.
     """
-    kinds = get_type_hints(type(record))
+    hints = get_type_hints(kind)
+    for name in hints.keys() & values.keys():
+        require(name, values[name], hints[name])
+    record = kind(**values)
     for each in typed_fields(record):
-        choices, value = get_args(kinds[each.name]), getattr(record, each.name)
-        if get_origin(kinds[each.name]) is Literal and value not in choices:
-            raise UsageError(f"`{each.name}` is {value!r}", f"choose one of {', '.join(map(repr, choices))}")
-        _at_least(each.name, value, each.metadata["typed"].least)
+        _at_least(each.name, getattr(record, each.name), each.metadata["typed"].least)
     return record
 
 
@@ -410,15 +430,23 @@ def _at_least(name: str, value: Any, least: int | None) -> Any:
     return value
 
 
-def _several(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+def _flat(given: Iterable[StrPath | Sequence[StrPath]]) -> tuple[Any, ...]:
+    """Return arguments, each of which is one or a list of several, as one list."""
+    return tuple(item for one in given for item in ((one,) if isinstance(one, str | os.PathLike) else one))
+
+
+def _several(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """Return a list of texts; one text is a list of one.
 
     Raises:
-        UsageError: it is a mapping.
+        UsageError: it is a mapping, or holds something else.
     """
+    require(name, given, Iterable[str])
     if isinstance(given, Mapping):
         raise UsageError(f"`{name}` is a mapping", f'write a list: {name}=["KEY=VALUE"]')
-    return (given,) if isinstance(given, str) else tuple(given)
+    several = (given,) if isinstance(given, str) else tuple(given)
+    require(name, several, tuple[str, ...])
+    return several
 
 
 def _require_lines(edits: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
@@ -437,5 +465,9 @@ def _require_lines(edits: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, 
 def _paths(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with every path as `Path`, and one setting as a list; users also type text."""
     several = {"settings": _several("settings", options["settings"])} if "settings" in options else {}
-    paths = {name: _path(value) for name, value in options.items() if name in ("image_root", "into")}
+    paths = {
+        name: Path(value)
+        for name, value in options.items()
+        if name in ("image_root", "into") and isinstance(value, str)
+    }
     return {**options, **paths, **several}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import more_cli
 from more_cli import errors, open_model
@@ -161,7 +162,7 @@ REFUSED = {
     "no id": (lambda model: model.revert(), errors.UsageError, "exactly one of"),
     "a gate": (lambda model: model.evaluate(gates=["x"]), errors.UsageError, "x"),
     "a gate as text": (lambda model: model.evaluate(gates="rel.no>=1"), errors.UsageError, "rel.no"),
-    "probes as lines": (lambda model: model.evaluate([{"question": "q"}]), errors.UsageError, "`probes` is no path"),
+    "probes as lines": (lambda model: model.evaluate([{"question": "q"}]), errors.UsageError, r"`probes` is \["),
     "one line": (lambda model: model.edit(line(0)), errors.UsageError, "`edits` is one edit line"),
     "a picture": (lambda model: model.edit([line(0, image=3 + 1j)]), errors.StreamErrors, "`image` is not JSON"),
     "settings": (lambda model: model.edit([line(0)], settings={"rank": 3}), errors.UsageError, "is a mapping"),
@@ -169,8 +170,28 @@ REFUSED = {
     "no saves": (lambda model: model.edit([line(0)], save_every=0), errors.UsageError, "`save_every` is 0"),
     "no rank": (lambda model: model.export("out", rank=0), errors.UsageError, "`rank` is 0"),
     "none of the last": (lambda model: model.revert(last=0), errors.UsageError, "`last` is 0"),
+    "no question": (lambda model: model.ask(5, "img/red.png"), errors.UsageError, "`question` is 5"),
+    "an open picture": (lambda model: model.ask("q", Image.new("RGB", (9, 9))), errors.UsageError, "`images` is <PIL"),
+    "open pictures": (lambda model: model.ask("q", [Image.new("RGB", (9, 9))]), errors.UsageError, r"`images` is \[<P"),
+    "a picture of an asker": (lambda model: asked(model, "q", 5), errors.UsageError, "`images` is 5"),
+    "a question of an asker": (lambda model: asked(model, None), errors.UsageError, "`question` is None"),
+    "no edits": (lambda model: model.edit(None), errors.UsageError, "`edits` is None"),
+    "a limit as text": (lambda model: model.edit([line(0)], limit="2"), errors.UsageError, "`limit` is '2'"),
+    "a folder": (lambda model: model.edit([line(0)], image_root=2), errors.UsageError, "`image_root` is 2"),
+    "a setting": (lambda model: model.edit([line(0)], settings=[3]), errors.UsageError, r"`settings` is \(3,\)"),
+    "gates": (lambda model: model.evaluate(gates=1), errors.UsageError, "`gates` is 1"),
+    "an id": (lambda model: model.log(1), errors.UsageError, "`id` is 1"),
+    "ids": (lambda model: model.revert([1]), errors.UsageError, r"`ids` is \[1\]"),
+    "no model": (lambda model: open_model(None), errors.UsageError, "`model` is None"),
+    "a device": (lambda model: open_model("model", device=0), errors.UsageError, "`device` is 0"),
+    "no folder": (lambda model: model.merge(None), errors.UsageError, "`out` is None"),
     "no lines of the log": (lambda model: model.log(limit=-1), errors.UsageError, "`limit` is -1"),
 }  # fmt: skip
+
+
+def asked(model: Model, *words: Any) -> None:
+    with model.asking() as asker:
+        asker.ask(*words)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -182,6 +203,8 @@ def test_refused(world: World, name: str) -> None:
     with pytest.raises(error, match=said) as caught:
         act(model)
     assert isinstance(caught.value, errors.MoreError)
+    if said.startswith("`ids`"):
+        assert caught.value.hint == "it takes text or a list of texts"
     assert tree(world.root) == before
 
 
@@ -204,11 +227,15 @@ def test_one_setting_and_one_picture_need_no_list(world: World) -> None:
                 asker.ask(QUESTION, shown).edited for shown in ("img/red.png", Path("img/red.png"), ["img/red.png"])
             ]
         assert said[0] == said[1] == said[2] == model.ask(QUESTION, "img/red.png").edited
+        assert model.ask(QUESTION, ["img/red.png"]).edited == said[0]
         assert len(model.log(limit=0)) == len(model.log())
+        assert model.revert(["e1"]).plan.gone == ["e1"]
 
 
-def test_a_plan_is_that_of_the_recipe_and_settings_given(world: World) -> None:
-    with open_model(world.model, recipe="paper-llava", settings="rank=3") as model:
+@pytest.mark.parametrize("given", ["paper-llava", Path("own.toml")])
+def test_a_plan_is_that_of_the_recipe_and_settings_given(world: World, given: str | Path) -> None:
+    Path("own.toml").write_text('extends = "paper-llava"\nname = "paper-llava"\n')
+    with open_model(world.model, recipe=given, settings="rank=3") as model:
         plan = model.state.plan
         assert plan is not None
         assert (plan.recipe.name, plan.recipe.rank) == ("paper-llava", 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,14 +11,22 @@ from more_cli.cli import options as opt
 from more_cli.cli.help import Command, Group
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
-from more_cli.cli.words import refuse_swapped
+from more_cli.cli.words import names_model, refuse_swapped
 from more_cli.model.machine import Machine
 from more_cli.options import FileOptions
 from more_cli.store.target import locate
-from more_cli.text import counted
+from more_cli.text import counted, quoted
+
+
+class _Anchors(Group):
+    """Knows what `more anchors MODEL` is meant to be."""
+
+    def hint(self, ctx: Any, word: str) -> str:
+        return f"type: more anchors list {quoted(word)}" if names_model(word) else super().hint(ctx, word)
+
 
 app = typer.Typer(
-    cls=Group,
+    cls=_Anchors,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Add anchors (questions whose answers must not change) to a state, or list them.",

@@ -8,7 +8,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.main
@@ -20,6 +21,7 @@ from more_cli.cli.help import Command, Group
 from more_cli.cli.output import close_stdout, fail
 from more_cli.errors import MoreError
 from more_cli.files import Saves
+from more_cli.ops.signals import ending, leave_terminal
 
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that takes every word."""
@@ -75,7 +77,7 @@ def _refusing(error: MoreError) -> Callable[[], None]:
 
 
 class _Commands(Group):
-    """The commands; Ctrl-C, SIGTERM and a closed output pipe have one exit code, where Typer has several."""
+    """The commands; Ctrl-C, SIGTERM, SIGHUP and a closed output pipe have one exit code, where Typer has several."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -105,11 +107,11 @@ class _Commands(Group):
 
 @contextmanager
 def _ended_early() -> Iterator[None]:
-    """End with one exit code at a closed output pipe, Ctrl-C or SIGTERM, and say what is saved."""
+    """End with one exit code at a closed output pipe, Ctrl-C, SIGTERM or SIGHUP, and say what is saved."""
     before = Saves.count
     try:
         try:
-            with _sigterm_as_ctrl_c():
+            with _as_ctrl_c():
                 yield
         finally:
             print(end="", flush=True)  # noqa: T201 (a failed flush at exit would print Python's own message)
@@ -122,18 +124,24 @@ def _ended_early() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    leave_terminal(number)
+    raise KeyboardInterrupt
+
+
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Clean up and say what is saved at SIGTERM too, by which pipelines cancel a job."""
+def _as_ctrl_c() -> Iterator[None]:
+    """Clean up and say what is saved at SIGTERM too, by which pipelines cancel a job, and where a terminal closes."""
     try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        before = {number: signal.signal(number, _interrupt) for number in ending()}
     except ValueError:  # not the main thread: the caller's process handles signals its own way
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 app = typer.Typer(

@@ -148,8 +148,9 @@ def _is_path(word: str) -> bool:
 
 def _answer_each(output: Output, answer: Callable[[str], None]) -> bool:
     """Answer every line of standard input, go on after a bad one, and return whether there was none."""
-    good = True
+    good, came = True, False
     for record in _lines_typed(output):
+        came = True
         try:
             if record.problem:
                 raise DataError(str(record.problem), record.problem.hint)
@@ -157,6 +158,8 @@ def _answer_each(output: Output, answer: Callable[[str], None]) -> bool:
         except DataError as error:
             good = False
             fail(error if record.problem else DataError(f"{record.where}: {error.message}", error.hint))
+    if not came:
+        output.note("no question arrived")
     return good
 
 

@@ -39,8 +39,14 @@ EXIT_CODES = {
 MISUSE: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """Typer's exception for a wrong command line; it has no public name."""
 
-_SECOND = {"more merge": "-o", "more export": "-o", "more convert": "-o", "more eval": "--probes"}
-"""Option that a second word of a command, which takes one, is probably meant for."""
+_SECOND = {
+    "more merge": "more merge {} -o {}",
+    "more export": "more export {} -o {}",
+    "more convert": "more convert {} -o {}",
+    "more eval": "more eval {} --probes {}",
+    "more log list": "more log show {} {}",
+}
+"""What a command that takes one word is probably meant to be where it gets a second one."""
 
 
 def exit_as(report: Outcome) -> None:
@@ -101,13 +107,13 @@ def _plain(message: str) -> str:
 
 
 def _second_word(command: str, words: Sequence[str]) -> str:
-    """Return a command with its model and one word more, which probably is an option's value; else an empty text."""
+    """Return what a command with its model and one word more is probably meant to be; else an empty text."""
     if command not in _SECOND or len(words) != 2 or any(word.startswith("-") for word in words):
         return ""
     model, other = sorted(words, key=names_model, reverse=True)
     if command == "more eval" and not os.path.isfile(other):
         return ""
-    return f"{command} {quoted(model)} {_SECOND[command]} {quoted(other)}"
+    return _SECOND[command].format(quoted(model), quoted(other))
 
 
 def _options_of(group: Any, name: str) -> set[str]:

@@ -100,8 +100,8 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] ID",
-            help="Checkpoint folder, and the edit's id, in either order. [default: the model of the only `*.more` file "
-            "in this folder]",
+            help="Checkpoint folder, and the edit's id, in either order. [default: that of more.toml, or the model of "
+            "the only `*.more` file in this folder]",
             autocompletion=completion.edits_ever,
         ),
     ] = None,

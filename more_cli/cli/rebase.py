@@ -39,8 +39,8 @@ def rebase(
         list[Path],
         typer.Argument(
             metavar="[MODEL] NEW_BASE",
-            help="The new version of the checkpoint; before it, the folder whose state has the edits. [default: the "
-            "model of the only `*.more` file in this folder]",
+            help="The new version of the checkpoint; before it, the folder whose state has the edits. [default: that "
+            "of more.toml, or the model of the only `*.more` file in this folder]",
         ),
     ],
     out: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,24 @@ from more_cli.cli.layout import wrapped
 from more_cli.cli.output import Output
 from more_cli.cli.records import command
 from more_cli.errors import UsageError
+from more_cli.text import quoted
 
 if TYPE_CHECKING:
     from more_cli.recipe.schema import Recipe
 
+
+class _Recipes(Group):
+    """Knows what `more recipes NAME` is meant to be."""
+
+    def hint(self, ctx: Any, word: str) -> str:
+        from more_cli.recipe.files import shipped_recipes
+
+        is_recipe = word in shipped_recipes() or word.endswith(".toml")
+        return f"type: more recipes show {quoted(word)}" if is_recipe else super().hint(ctx, word)
+
+
 app = typer.Typer(
-    cls=Group,
+    cls=_Recipes,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List the recipes (the settings of an editor), or show every key of one.",

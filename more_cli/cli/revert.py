@@ -26,8 +26,8 @@ def revert(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [ID...]",
-            help="Checkpoint folder, and the ids of the edits to revert, in either order. [default: the model of the "
-            "only `*.more` file in this folder]",
+            help="Checkpoint folder, and the ids of the edits to revert, in either order. [default: that of "
+            "more.toml, or the model of the only `*.more` file in this folder]",
             autocompletion=completion.edits_in_force,
         ),
     ] = None,

@@ -20,6 +20,7 @@ from more_cli.inputs.foreign import is_foreign, to_native
 from more_cli.inputs.forms import form_of, needs_conversion, refuse_table
 from more_cli.inputs.images import ImageCache, ImageSource
 from more_cli.inputs.records import ONE_PER_LINE, Problem, Record, Repeats, id_conflict, opened, records
+from more_cli.inputs.tables import table_form
 from more_cli.inputs.turns import Message, Turn, checked_messages, shown_in, turns_of
 from more_cli.inputs.video import FRAMES, MOST, frames_of
 from more_cli.text import shorten
@@ -294,6 +295,9 @@ def iter_edits(
             yield edit
 
 
+QUESTION_LINES = 'write each as {"image": "FILE", "question": "...", "answer": "..."} on a line of its own'
+
+
 def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: bool = False) -> tuple[Probe, ...]:
     """Read and check an anchors or probes file: lines of `{"image"?, "question", "answer"?}`.
 
@@ -301,8 +305,10 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
 
     Raises:
         StreamErrors: there are problems; the error lists all of them.
-        DataError: the file cannot be read at all.
+        DataError: the file cannot be read at all, or is a table.
     """
+    if form := table_form(path):
+        raise DataError(f"{path} is {form}, and questions are read from JSON Lines", QUESTION_LINES)
     images = ImageCache(image_root or path.parent, strict=strict_paths)
     seen: dict[str, tuple[str, int]] = {}
     probes: list[Probe] = []
@@ -324,7 +330,7 @@ def read_probes(path: Path, image_root: Path | None = None, *, strict_paths: boo
             elif seen.setdefault(probe.id, (probe.content, record.line))[1] == record.line:
                 probes.append(probe)
     if not probes and not problems:
-        problems = [Problem(str(path), "holds no questions", "a probes file holds one JSON object per line")]
+        problems = [Problem(str(path), "holds no questions", ONE_PER_LINE)]
     raise_all(problems)
     return tuple(probes)
 

@@ -32,7 +32,7 @@ UNPACK = "unpack it first; gzip can be piped: zcat FILE | more edit MODEL -"
 _URL = re.compile(r"(https?:)/(.*)", re.IGNORECASE | re.DOTALL)
 """A URL after it became a path, which has one slash of the two."""
 _PACKED_TABLE = re.compile(r"(.*\.(csv|tsv|parquet))\.\w+", re.IGNORECASE | re.DOTALL)
-ONE_PER_LINE = "an edits file holds one JSON object per line"
+ONE_PER_LINE = "the file must hold one JSON object per line"
 PLAIN_VALUES = "an edit line has text, numbers, lists and mappings of Python, and paths of images"
 
 

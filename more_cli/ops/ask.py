@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 from more_cli.checkpoint.opening import open_checkpoint
 from more_cli.errors import DataError, UsageError
 from more_cli.files import StrPath
+from more_cli.inputs.arguments import checked
 from more_cli.inputs.images import ImageSource, pictures
 from more_cli.inputs.turns import Turn
 from more_cli.model.batches import Query
@@ -95,6 +96,7 @@ class Asker:
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     """Base and edited model are one, so threads that share an asker take turns."""
 
+    @checked
     def ask(
         self,
         question: str,
@@ -108,10 +110,10 @@ class Asker:
 
         Raises:
             DataError: the question is empty or too long, an image cannot be used, or the model does not take so many.
-            UsageError: the block of `asking` has ended.
+            UsageError: the block of `asking` has ended, or an argument is of another kind.
         """
         shown = pictures([images] if isinstance(images, str | os.PathLike) else images)
-        query = Query(shown, _checked(question), tuple(turns))
+        query = Query(shown, _as_held(question), tuple(turns))
         with self._turn:
             return self._answers(query, tokens)
 
@@ -198,7 +200,7 @@ def asked_as(target: Target, recipe: str | None = None, settings: Sequence[str] 
     return load_recipe(recipe or pick_recipe(model_type), settings).asking
 
 
-def _checked(question: str) -> str:
+def _as_held(question: str) -> str:
     """Return a question as an edit line would hold it."""
     question = question.strip()
     if not question:

@@ -26,6 +26,7 @@ from more_cli.options import MergeOptions
 from more_cli.progress import Progress, no_progress
 from more_cli.store.entry import FailedEdit, failed_sentence
 from more_cli.store.ledger import Ledger
+from more_cli.store.names import states_beside
 from more_cli.store.state import load_meta
 from more_cli.store.target import Target
 from more_cli.text import reason_of
@@ -86,8 +87,8 @@ def merge(
 
     Raises:
         StateError: the state does not fit its base, or the result is not the base outside the edited ranges.
-        UsageError: `out` is the base, or exists and may not be replaced; `into` is missing or not needed; or a seed is
-            given, and nothing is drawn.
+        UsageError: `out` is the base, or exists and may not be replaced, as where another state has edits on it; `into`
+            is missing or not needed; or a seed is given, and nothing is drawn.
         FailedEditsError: an edit does not stand, and all are required.
         ResourceError: not enough disk.
     """
@@ -96,6 +97,8 @@ def merge(
         raise UsageError("`--seed` is of stochastic rounding", "add --rounding stochastic, or leave --seed out")
     for base in filter(None, (target.model, options.into)):
         replace(target, model=base).protect_from(out)
+    if options.force:
+        _keep_bases(target, out)
     edited = open_checkpoint(target.model)
     refuse_misuse(edited, options.into)
     meta = load_meta(target.sidecar)  # raises before anything is copied
@@ -131,6 +134,16 @@ def merge(
     if options.verifies:
         _verify(ready(), report)
     return report
+
+
+def _keep_bases(target: Target, out: Path) -> None:
+    """Refuse to replace a folder beside which another state has a ledger: its edits would have lost their base."""
+    for state in states_beside(out).values() if out.is_dir() else ():
+        other = Target(out, state)
+        ledger = other.folder / other.ledger_name
+        if state.resolve() != target.sidecar.resolve() and ledger.is_file() and ledger.stat().st_size:
+            hint = f"name a new folder, or move `{state.name}` and `{other.folder.name}` away"
+            raise UsageError(f"`{out}` is the base of `{state.name}`, which has edits", hint)
 
 
 def _require_all(ledger: Ledger) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -11,12 +13,27 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
+def ending() -> list[signal.Signals]:
+    """Return the signals by which a system ends a program: a terminal that closes counts, unless `nohup` ignores it."""
+    closed = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not on Windows
+    return [signal.SIGTERM, *(each for each in closed if signal.getsignal(each) is not signal.SIG_IGN)]
+
+
+def leave_terminal(number: int) -> None:
+    """After SIGHUP discard what is written to the terminal: it was closed, and refuses all that is written."""
+    if signal.Signals(number).name == "SIGHUP":
+        for stream in (1, 2):
+            with suppress(OSError):  # closed before
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
 class Interrupted(Exception):
     """A signal ended work whose result cannot be kept."""
 
 
 class Stop:
-    """The first SIGINT or SIGTERM asks to stop after the current edit; a second one stops at once."""
+    """The first SIGINT, SIGTERM or SIGHUP asks to stop after the current edit; a second one stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -25,6 +42,7 @@ class Stop:
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
+        leave_terminal(number)
         at_once = self.asked or self._waiting
         self.asked = True
         if at_once:
@@ -54,11 +72,11 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Handle the two signals while the block runs."""
+    """Handle these signals while the block runs."""
     stop = Stop()
     previous: dict[signal.Signals, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ending()):
             previous[number] = signal.signal(number, stop.ask)
     except ValueError:
         # Not the main thread: the caller's process handles signals its own way.

@@ -10,7 +10,7 @@ from typing import Any
 from more_cli.errors import UsageError
 from more_cli.recipe.older import advice_on
 from more_cli.recipe.schema import Recipe
-from more_cli.recipe.settings import apply_setting, filled, parse_toml
+from more_cli.recipe.settings import apply_setting, filled, parse_toml, toml_problem
 from more_cli.text import did_you_mean
 
 OF_EDIT = (
@@ -64,10 +64,12 @@ def _read_values(path: Path, children: Sequence[Path] = ()) -> dict[str, Any]:
     file = path.resolve()  # one file has many paths: `../folder/a.toml` in `folder/a.toml`
     if file in children:
         raise UsageError(f"{path}: extends itself", "a chain of `extends` must end")
+    text = ""
     try:
-        values = parse_toml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = parse_toml(text)
     except ValueError as error:
-        raise UsageError(f"{path}: {error}", "a recipe is a TOML file") from None
+        raise UsageError(toml_problem(path, text, error), "a recipe is a TOML file") from None
     values = {"name": path.stem} | values
     anchors = values.get("anchors")
     if isinstance(anchors, dict) and "file" in anchors:

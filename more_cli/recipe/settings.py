@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from more_cli.errors import UsageError
-from more_cli.text import quoted, shorten
+from more_cli.text import quoted, reason_of, shorten
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -224,6 +224,16 @@ def parse_toml(text: str) -> dict[str, Any]:
     except ValueError:  # Python's own, about digits
         raise ValueError("holds a whole number of more than 64 bits") from None
     return values
+
+
+def toml_problem(path: Path, text: str, error: Exception) -> str:
+    """Return what is wrong with a TOML file, with its line where that is known."""
+    found = re.fullmatch(r"(.+) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
+    if found is None:
+        return f"{path}: {reason_of(error)}"
+    what, line, column = found.groups()
+    where = f"column {column}" if line else "at the end of the file"
+    return f"{path}:{line or text.rstrip().count(chr(10)) + 1}: not TOML: {what[:1].lower()}{what[1:]}, {where}"
 
 
 def _check_numbers(value: object) -> None:

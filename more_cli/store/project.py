@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from more_cli.errors import MoreError, UsageError
 from more_cli.store.names import is_name
-from more_cli.text import check_strings, did_you_mean, reason_of, shorten
+from more_cli.text import check_strings, did_you_mean, shorten
 
 FILE = "more.toml"
 KEYS = {
@@ -96,8 +96,12 @@ def read_settings(path: Path) -> Settings:
     """
     if not path.is_file():  # a pipe of this name would never end
         return {}
-    from more_cli.recipe.settings import parse_toml  # here, so that nothing is imported where there is no file
+    from more_cli.recipe.settings import (
+        parse_toml,
+        toml_problem,
+    )  # here, so that nothing is imported where there is no file
 
+    text = ""
     try:
         with open(path, "rb") as file:
             data = file.read(_LIMIT + 1)
@@ -108,7 +112,7 @@ def read_settings(path: Path) -> Settings:
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not UTF-8", _HINT) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {reason_of(error)}", _HINT) from None
+        raise UsageError(toml_problem(path, text, error), _HINT) from None
     found, problems, hints = dict[str, Setting](), list[str](), list[str]()
     for key, value in values.items():
         line = line_of(key, text) or 1

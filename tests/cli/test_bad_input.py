@@ -114,6 +114,34 @@ def mistyped_command_of_the_log(world):
     return "log", "shwo", "e1"
 
 
+@case(2, "error: unexpected argument `e1`\nhint: type: more log show model e1; see `more log list --help`\n")
+def edit_shown_without_the_word(world):
+    return "log", "model", "e1"
+
+
+@case(2, "error: no such command `model`\nhint: type: more anchors list model\n")
+def anchors_listed_without_the_word(world):
+    return "anchors", "model"
+
+
+@case(2, "error: no such command `paper-llava`\nhint: type: more recipes show paper-llava\n")
+def recipe_shown_without_the_word(world):
+    return "recipes", "paper-llava"
+
+
+@case(4, "error: f.csv is CSV, and questions are read from JSON Lines\nhint: write each as {")
+def table_of_probes(world):
+    run("init", world.model)
+    world.write(["question,answer", "what ?,r"], "f.csv")
+    return "eval", "model", "--probes", "f.csv"
+
+
+@case(4, "error: f.csv is CSV, and questions are read from JSON Lines\nhint: write each as {")
+def table_of_anchors(world):
+    world.write(["question,answer", "what ?,r"], "f.csv")
+    return "init", "model", "--anchors", "f.csv", "--state", "new.more"
+
+
 @case(5, "no state at `")
 def model_that_is_named_like_a_command_of_the_log(world):
     (world.root / "lists").mkdir()

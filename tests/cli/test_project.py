@@ -233,8 +233,9 @@ def test_gates_are_those_of_eval_unless_some_are_typed(world: World, elsewhere: 
         ('gates = "rel>=1"\n', "more.toml:1: `gates` cannot be `rel>=1`", 'it takes a list of gates, such as ["rel'),
         ("gates = [1]\n", "more.toml:1: `gates` cannot be `[1]`", "it takes a list of gates"),
         ('model = "a\\u0000b"\n', "more.toml:1: `model`: text holds a control character", "it takes the path"),
-        ("model = \n", "more.toml: Invalid value (at line 1, column 9)", "its keys are"),
-        ('model = "a"\nmodel = "b"\n', "more.toml: Cannot overwrite a value (at line 2", "its keys are"),
+        ("model = \n", "more.toml:1: not TOML: invalid value, column 9", "its keys are"),
+        ('model = "a"\nmodel = "b"\n', "more.toml:2: not TOML: cannot overwrite a value", "its keys are"),
+        ('model = "a"\ngates = ["b"\n\n', "more.toml:2: not TOML: unclosed array, at the end of", "its keys are"),
         ("a = " + "[" * 3000 + "]" * 3000, "more.toml: nested too deeply", "its keys are"),
         ("a = " + "9" * 5000, "more.toml: holds a whole number of more than 64 bits", "its keys are"),
         ("#" * 70_000, "more.toml: larger than 64 KiB", "its keys are"),
@@ -336,6 +337,12 @@ def test_a_checkpoint_that_is_not_there_is_blamed_on_the_file(elsewhere: Path, c
 def test_what_was_typed_takes_the_place_of_a_value_that_cannot_be_used(world: World, elsewhere: Path) -> None:
     project(elsewhere, 'device = "gpu9"\n')
     assert run("status", world.model, "--device", "cpu").code == 0
+
+
+def test_help_says_where_a_model_that_is_left_out_comes_from() -> None:
+    for words in (["revert"], ["rebase"], ["log", "show"], ["status"]):
+        said = " ".join(run(*words, "--help").out.split())
+        assert "[default: that of more.toml, or the model of the only `*.more` file in this folder]" in said, words
 
 
 def test_help_reads_no_file_and_no_toml(elsewhere: Path) -> None:

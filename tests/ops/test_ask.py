@@ -188,6 +188,11 @@ def test_every_line_of_standard_input_is_a_question(world: World) -> None:
     assert values[0] == ask(world, QUESTION, "--json").json
 
 
+def test_no_question_on_standard_input_is_said(world: World) -> None:
+    done = ask(world, stdin=b"\n")
+    assert (done.code, done.out, done.err) == (0, "", "no question arrived\n")
+
+
 def test_the_loop_goes_on_after_a_bad_line(world: World) -> None:
     done = ask(world, "--json", stdin=b"\xff\nwhat\x00 ?\n" + b"long " * 5000 + b"\n" + QUESTION.encode())
     assert done.code == 4

@@ -17,6 +17,7 @@ from more_cli import files
 from more_cli.model.runtime import Runtime
 from more_cli.ops import session
 from more_cli.ops.session import Session
+from more_cli.ops.signals import leave_terminal
 from more_cli.store.state import save_state
 from support import tiny
 from support.disk import DISK, WORK
@@ -225,7 +226,7 @@ def test_killed_again_and_again(world: World, undisturbed: bytes, tmp_path: Path
 
 
 @forks
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_after_the_current_edit(
     world: World, undisturbed: bytes, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -246,6 +247,35 @@ def test_a_signal_ends_the_run_after_the_current_edit(
     assert held["edits"] == len(world.entries(sidecar)) == 3
     assert held["behind"] == 0
     assert finished(world, sidecar) == undisturbed
+
+
+@forks
+def test_a_hangup_that_nohup_ignores_ends_nothing(world: World, undisturbed: bytes, tmp_path: Path) -> None:
+    sidecar = tmp_path / "s.more"
+
+    def hang_up(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    def ignoring() -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        at_call(8, [(Runtime, "_forward")], hang_up)
+        return world.edit(*SAVE_OFTEN, "--state", sidecar).code
+
+    assert in_child(ignoring) == 3, "as where nothing happens"
+    assert sidecar.read_bytes() == undisturbed
+
+
+@forks
+def test_after_a_hangup_nothing_is_written_to_the_closed_terminal() -> None:
+    def hung_up() -> int:
+        ours, terminal = os.openpty()
+        os.dup2(terminal, 2)
+        for end in (ours, terminal):
+            os.close(end)
+        leave_terminal(signal.SIGHUP)
+        return os.write(2, b"said")
+
+    assert in_child(hung_up) == len("said")
 
 
 @forks

@@ -525,6 +525,20 @@ def test_force_removes_nothing_that_was_not_written(world: World) -> None:
     assert merge(world, "--force").code == 0
 
 
+def test_force_replaces_no_folder_on_which_another_state_has_edits(world: World) -> None:
+    assert merge(world).code == 0
+    assert run("init", "out").code == 0
+    assert merge(world, "--force").code == 0, "a state without edits loses nothing"
+    assert run("edit", "out", world.edits(1), *ONE_SHARD, "--set", "max_steps=1", "--state", "ann").code in (0, 3)
+    before = tree(world.root)
+    for options in (["--force"], ["--force", "--dry-run"]):
+        refused = merge(world, *options)
+        first = "error: `out` is the base of `out.ann.more`, which has edits"
+        second = "hint: name a new folder, or move `out.ann.more` and `out.ann.more.d` away"
+        assert (refused.code, refused.err.splitlines()) == (2, [first, second])
+        assert tree(world.root) == before
+
+
 @pytest.mark.parametrize("damage", ["{", '{"schema": "more.provenance/1", "files": {}, "base": {}}'])
 def test_force_replaces_no_folder_of_which_it_is_not_known_what_was_written(world: World, damage: str) -> None:
     out = world.root / "out"
@@ -546,14 +560,17 @@ def test_a_merge_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Mon
     assert tree(world.root) == before
 
 
-def test_sigterm_ends_as_ctrl_c_does_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, handler = tree(world.root), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Copying, "_overwrite", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_as_ctrl_c_does_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before, handler = tree(world.root), signal.signal(number, signal.SIG_DFL)
+    monkeypatch.setattr(Copying, "_overwrite", lambda *_: os.kill(os.getpid(), number))
     done = merge(world)
     assert done.code == 130
     assert done.err.startswith("interrupted; what was saved so far is kept;")
     assert tree(world.root) == before
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.signal(number, handler) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
