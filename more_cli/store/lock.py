@@ -16,7 +16,8 @@ from more_cli.files import disk_errors
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 """What a file system without locks answers."""
 _HELD: set[Path] = set()
-"""Locks that this process holds; the process id would not do, as two containers may have the same."""
+"""Locks that this process, or one that it was forked from, holds. The process id alone would not do: two containers
+may have the same."""
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def _held(path: Path, holder: Path) -> StateError:
         pid = ""
     if not pid.isdecimal():
         return StateError(f"`{path.parent}` is in use by another process", "wait until it has ended")
-    if path.resolve() in _HELD:
+    if path.resolve() in _HELD and pid == str(os.getpid()):
         return StateError(
             f"`{path.parent}` is in use by process {pid}, this one", "wait until its other thread is done"
         )
