@@ -8,8 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 import typer.main
@@ -21,7 +20,7 @@ from more_cli.cli.help import Command, Group
 from more_cli.cli.output import close_stdout, fail
 from more_cli.errors import MoreError
 from more_cli.files import Saves
-from more_cli.ops.signals import ending, leave_terminal
+from more_cli.ops.signals import ending, interrupt
 
 ANY = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command that takes every word."""
@@ -118,22 +117,21 @@ def _ended_early() -> Iterator[None]:
     except BrokenPipeError:
         close_stdout(saved=Saves.count > before)
         raise typer.Exit(INTERRUPTED) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # A signal within a lock of `threading` can end in "release unlocked lock" in place of the interrupt.
+        hidden = type(error) is RuntimeError and isinstance(error.__context__, KeyboardInterrupt)
+        if not (hidden or isinstance(error, KeyboardInterrupt)):
+            raise
         text = "interrupted; what was saved so far is kept; run the same command again to continue"
         print(text, file=sys.stderr)  # noqa: T201
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    leave_terminal(number)
-    raise KeyboardInterrupt
 
 
 @contextmanager
 def _as_ctrl_c() -> Iterator[None]:
     """Clean up and say what is saved at SIGTERM too, by which pipelines cancel a job, and where a terminal closes."""
     try:
-        before = {number: signal.signal(number, _interrupt) for number in ending()}
+        before = {number: signal.signal(number, interrupt) for number in ending()}
     except ValueError:  # not the main thread: the caller's process handles signals its own way
         yield
         return

@@ -8,15 +8,25 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 Item = TypeVar("Item")
 
 
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal as Ctrl-C is handled."""
+    leave_terminal(number)
+    raise KeyboardInterrupt
+
+
 def ending() -> list[signal.Signals]:
-    """Return the signals by which a system ends a program: a terminal that closes counts, unless `nohup` ignores it."""
+    """Return the signals by which a system ends a program.
+
+    SIGHUP, of a terminal that closes, is one unless it means something else: `nohup` ignores it, and daemons that
+    import us may read their settings again.
+    """
     closed = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not on Windows
-    return [signal.SIGTERM, *(each for each in closed if signal.getsignal(each) is not signal.SIG_IGN)]
+    return [signal.SIGTERM, *(each for each in closed if signal.getsignal(each) in (signal.SIG_DFL, interrupt))]
 
 
 def leave_terminal(number: int) -> None:

@@ -236,6 +236,8 @@ def test_a_signal_ends_the_run_after_the_current_edit(
         os.kill(os.getpid(), number)
 
     def asked() -> int:
+        if number is not signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore it
         at_call(8, [(Runtime, "_forward")], ask)
         result = world.edit(*SAVE_OFTEN, "--state", sidecar, "--json")
         assert result.json["interrupted"]
@@ -250,14 +252,17 @@ def test_a_signal_ends_the_run_after_the_current_edit(
 
 
 @forks
-def test_a_hangup_that_nohup_ignores_ends_nothing(world: World, undisturbed: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["nohup", "daemon"])
+def test_a_hangup_that_means_something_else_ends_nothing(
+    world: World, undisturbed: bytes, tmp_path: Path, handler: Any
+) -> None:
     sidecar = tmp_path / "s.more"
 
     def hang_up(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
 
     def ignoring() -> int:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, handler)
         at_call(8, [(Runtime, "_forward")], hang_up)
         return world.edit(*SAVE_OFTEN, "--state", sidecar).code
 

@@ -573,6 +573,19 @@ def test_a_signal_ends_as_ctrl_c_does_and_leaves_nothing(
     assert signal.signal(number, handler) is signal.SIG_DFL
 
 
+def test_a_signal_within_a_lock_ends_as_ctrl_c_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise RuntimeError("release unlocked lock")  # noqa: B904 (as `threading.Condition` raises it)
+
+    before = tree(world.root)
+    monkeypatch.setattr(Copying, "start", interrupted)
+    assert merge(world).code == 130
+    assert tree(world.root) == before
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"), [(KeyboardInterrupt(), 130), (OSError(5, "Input/output error"), 5), (OSError(28, "full"), 7)]
 )
