@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable  # Python users hand one in, and it is checked
 class Progress(Protocol):
     """Receives the progress of a command; the terminal decides what to show."""
 

@@ -232,6 +232,16 @@ def test_one_setting_and_one_picture_need_no_list(world: World) -> None:
         assert model.revert(["e1"]).plan.gone == ["e1"]
 
 
+def test_progress_is_a_function(world: World) -> None:
+    done: list[str] = []
+    with open_model(world.model, progress=lambda count, total, text: done.append(text)) as model:
+        model.edit([line(0)], anchors=False)
+    assert done
+    with pytest.raises(errors.UsageError, match="`progress` is 5") as caught:
+        open_model(world.model, progress=5)
+    assert caught.value.hint == "it takes a function of done, total and text"
+
+
 @pytest.mark.parametrize("given", ["paper-llava", Path("own.toml")])
 def test_a_plan_is_that_of_the_recipe_and_settings_given(world: World, given: str | Path) -> None:
     Path("own.toml").write_text('extends = "paper-llava"\nname = "paper-llava"\n')

@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from more_cli.errors import UsageError
+from more_cli.progress import Progress
 from more_cli.text import shorten
 
 Taken = ParamSpec("Taken")
@@ -26,6 +27,7 @@ _WORDS = {
     Path: "a path",
     os.PathLike: "a path",
     Mapping: "a mapping",
+    Progress: "a function of done, total and text",
 }
 _LISTS = (Sequence, Iterable, tuple)
 
