@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,10 +59,10 @@ class FittedEditor(WeightEditor):
     def load_fitted(self, tensors: dict[str, Tensor]) -> None:
         self.rate = tensors["rate"]
 
-    def write(self, encoded: Encoded, work: Work) -> None:
+    def write(self, asked: Sequence[Encoded], work: Work) -> None:
         (delta,) = self.deltas.values()
         for _ in range(12):
-            scored = self.runtime.score(self.runtime.batch([encoded]), record=True)
+            scored = self.runtime.score(self.runtime.batch(asked), record=True)
             if bool(scored.all_right()):
                 break
             self.runtime.backward(scored.nll().mean())
