@@ -374,15 +374,15 @@ class Model:
         """Load the model for one call or block, when that of another thread has ended; without `load` there is none.
 
         Raises:
-            UsageError: the thread is within a block of `asking`.
+            UsageError: this thread has the model in use already.
         """
         if not load:
             yield None
             return
         if self._holder == threading.get_ident():
             raise UsageError(
-                "the model is in use by `with model.asking()`",
-                "ask with the block's own `asker`, and do all else after the block",
+                "the model is in use by `with model.asking()`, or by a call that has not ended",
+                "within the block ask with its `asker`; do all else after it",
             )
         with self._lock:
             self._holder = threading.get_ident()

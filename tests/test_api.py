@@ -204,7 +204,7 @@ def test_refused(world: World, name: str) -> None:
         act(model)
     assert isinstance(caught.value, errors.MoreError)
     if said.startswith("`ids`"):
-        assert caught.value.hint == "it takes text or a list of texts"
+        assert caught.value.hint == "it takes text or a list of text"
     assert tree(world.root) == before
 
 

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from numbers import Integral, Real
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from more_cli.errors import UsageError
-from more_cli.progress import Progress
+from more_cli.recipe.settings import in_words
 from more_cli.text import shorten
 
 Taken = ParamSpec("Taken")
 Returned = TypeVar("Returned")
 _NUMBERS = {int: Integral, float: Real}
 """Kinds of numbers that stand for those of Python: those of numpy are of them too."""
-_WORDS = {
-    str: "text",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    Path: "a path",
-    os.PathLike: "a path",
-    Mapping: "a mapping",
-    Progress: "a function of done, total and text",
-}
-_LISTS = (Sequence, Iterable, tuple)
 
 
 def checked(function: Callable[Taken, Returned]) -> Callable[Taken, Returned]:
@@ -55,7 +42,7 @@ def require(name: str, value: object, hint: Any) -> None:
         UsageError: it is none.
     """
     if not _fits(value, hint):
-        raise UsageError(f"`{name}` is {shorten(' '.join(repr(value).split()))}", f"it takes {_words(hint)}")
+        raise UsageError(f"`{name}` is {shorten(' '.join(repr(value).split()))}", f"it takes {in_words(hint)}")
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -68,15 +55,3 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, kind) and all(isinstance(value, str) or _fits(each, inner[0]) for each in value)
     kind = _NUMBERS.get(hint, kind or hint)
     return kind is Any or isinstance(value, kind)
-
-
-def _words(hint: Any) -> str:
-    """Return a type in words; empty for None and for what users do not make themselves."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return " or ".join(filter(None, dict.fromkeys(map(_words, inner))))
-    if kind is Literal:
-        return " or ".join(map(repr, inner))
-    if kind in _LISTS:
-        return f"a list of {_words(inner[0]).removeprefix('a ')}s"
-    return _WORDS.get(kind or hint, "")

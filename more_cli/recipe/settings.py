@@ -8,17 +8,19 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import os
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from more_cli.errors import UsageError
+from more_cli.progress import Progress
 from more_cli.text import quoted, reason_of, shorten
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ _PLAIN = {
     "greater than": "above",
     "less than": "below",
 }
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "a path",
+    os.PathLike: "a path",
+    Mapping: "a mapping",
+    Progress: "a function of done, total and text",
+}
+"""Types in words; all others are text."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +129,7 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
 
 def takes(field: FieldInfo) -> str:
     """Return in words which values a field takes: `a whole number >= 1`."""
-    return " ".join([_word(field.annotation), _bounds(field.metadata)]).rstrip()
+    return " ".join([in_words(field.annotation), _bounds(field.metadata)]).rstrip()
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
@@ -130,23 +144,27 @@ def _bounds(metadata: Sequence[Any]) -> str:
     return " and ".join(dict.fromkeys(bounds))
 
 
-def _word(hint: Any) -> str:
-    """Return a type in words."""
+def in_words(hint: Any) -> str:
+    """Return a type in words, None left out."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is typing.Annotated:
         inner = [item for each in arguments[1:] for item in getattr(each, "metadata", ())]
-        return "`none`" if arguments[0] is type(None) else f"{_word(arguments[0])} {_bounds(inner)}".rstrip()
+        return "`none`" if arguments[0] is type(None) else f"{in_words(arguments[0])} {_bounds(inner)}".rstrip()
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in arguments)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_word(part) for part in arguments if part is not type(None))
-    if origin is tuple:
-        return f"a list of {_several(_word(arguments[0]))}"
-    return {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}.get(hint, "text")
+        words = dict.fromkeys(in_words(part) for part in arguments if part is not type(None))
+        if "a path" in words:  # a text is one too
+            words.pop("text", None)
+        return " or ".join(words)
+    if origin in (tuple, Sequence, Iterable):
+        return f"a list of {_several(in_words(arguments[0]))}"
+    return _WORDS.get(origin or hint, "text")
 
 
 def _several(word: str) -> str:
-    return word.removeprefix("a ").replace("number", "numbers", 1).replace("list of", "lists of", 1)
+    plain = word.removeprefix("a ").replace("list of", "lists of", 1)
+    return re.sub(r"^(whole number|number|path|mapping)\b", r"\1s", plain)
 
 
 def spelled(value: Any) -> str:

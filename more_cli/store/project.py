@@ -96,10 +96,8 @@ def read_settings(path: Path) -> Settings:
     """
     if not path.is_file():  # a pipe of this name would never end
         return {}
-    from more_cli.recipe.settings import (
-        parse_toml,
-        toml_problem,
-    )  # here, so that nothing is imported where there is no file
+    # Here, so that nothing is imported where there is no file.
+    from more_cli.recipe.settings import parse_toml, toml_problem
 
     text = ""
     try:

@@ -15,7 +15,7 @@ from more_cli.errors import UsageError
 from more_cli.evaluation.streams import Writing
 from more_cli.inputs.records import opened
 from more_cli.ops.auto_anchors import AUTO
-from more_cli.recipe.settings import Filled, filled, parse_toml, spelled
+from more_cli.recipe.settings import Filled, filled, parse_toml, spelled, toml_problem
 from more_cli.recipe.tables import Table
 from more_cli.runner.plan import Preset
 from more_cli.runner.protocols import PROTOCOLS, Scored, checked
@@ -235,11 +235,14 @@ def read_sweep(path: Path) -> SweepFile:
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise UsageError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "a sweep is a short TOML file")
+    text = ""
     try:
-        source = _Source(path, raw.decode("utf-8"))
-        values = parse_toml(source.text)
+        text = raw.decode("utf-8")
+        values = parse_toml(text)
     except ValueError as error:
-        raise UsageError(f"{path}: {error}", "a sweep is a TOML file; see docs/research/sweeps.md") from None
+        hint = "a sweep is a TOML file; see docs/research/sweeps.md"
+        raise UsageError(toml_problem(path, text, error), hint) from None
+    source = _Source(path, text)
     if "fleet" in values:
         return SweepFile(path, _fleet(source, values), {}, source.text)
     settings = values.pop("settings", {})

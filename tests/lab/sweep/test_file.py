@@ -85,7 +85,7 @@ def test_the_shipped_files_can_be_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("editors = [", "Invalid value", "a sweep is a TOML file"),
+        ("editors = [", ":1: not TOML: invalid value", "a sweep is a TOML file"),
         ("", "`editors` is missing; it takes a list of text", "docs/research/sweeps.md lists all keys"),
         ("editors = []", "`editors` cannot be `[]`; it takes a list of text", ""),
         ('editors = "more"', "`editors` cannot be `more`; it takes a list of text", ""),
