@@ -13,6 +13,7 @@ from more_cli.inputs.images import ImageSource
 from more_cli.review.drafts import Draft, by_field
 from more_cli.review.edits import Edits
 from more_cli.review.pictures import Pictures
+from more_cli.store.status import FAILED
 from more_cli.store.target import Target
 from more_cli.text import counted, plain, shorten
 
@@ -152,7 +153,7 @@ class Applied:
 
 
 def apply(draft: Draft, pictures: Pictures, queue: Queue | None) -> Task:
-    """Apply a draft as `more edit` does; the mistake of the queue that it corrects is then done."""
+    """Apply a draft as `more edit` does; if the edit stands, the mistake of the queue that it corrects is done."""
 
     def run(model: Model) -> Applied | Draft:
         try:
@@ -162,7 +163,7 @@ def apply(draft: Draft, pictures: Pictures, queue: Queue | None) -> Task:
         if not report.ids or report.ids[0] not in report.statuses:
             return replace(draft, problems={"": ["it was interrupted before it was applied"]})
         id = report.ids[0]
-        if queue and draft.queued:
+        if queue and draft.queued and report.statuses[id] not in FAILED:
             queue.finish(draft.queued, "applied")
         what = f"applied: {report.statuses[id]}" if report.applied else "this correction is in the ledger already"
         return Applied(id, "; ".join([what, *report.notes]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ class Page:
     uploads: Path
     body_bytes: int = 2**20
     ratings: Ratings | None = None
+    settings: Sequence[str] = LEARNING
     logged: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        target, settings = locate(self.world.model, None), LEARNING[1::2]
+        target, settings = locate(self.world.model, None), self.settings[1::2]
         self.worker = Worker(
             lambda progress: open_model(target.model, settings=settings, progress=progress), as_user_error
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from more_cli.inputs.ratings import read_ratings
 from more_cli.review.queue import done_file
 from more_cli.store.target import locate
 from review.conftest import Page
-from support.helpers import World, run
+from support.helpers import REFUSING, World, run
 
 TURNS = [
     {
@@ -37,7 +38,7 @@ def fields(text: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def opened(world: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Page]:
+def opened(world: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Page]:
     """Starts a page with three mistakes among five answers."""
     lines: list[dict[str, Any]] = [
         {"question": "what colour ?", "image": "img/red.png", "answer": "<b>y</b>", "rating": "down", "comment": "no"},
@@ -49,8 +50,8 @@ def opened(world: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     path = world.write(lines, "answers.jsonl")
     pages: list[Page] = []
 
-    def start() -> Page:
-        pages.append(Page(world, tmp_path_factory.mktemp("uploads"), ratings=read_ratings(path)))
+    def start(**options: Any) -> Page:
+        pages.append(Page(world, tmp_path_factory.mktemp("uploads"), ratings=read_ratings(path), **options))
         return pages[-1]
 
     yield start
@@ -58,7 +59,7 @@ def opened(world: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         page.worker.stop()
 
 
-def test_each_mistake_opens_the_form_until_none_is_left(opened: Callable[[], Page], world: World) -> None:
+def test_each_mistake_opens_the_form_until_none_is_left(opened: Callable[..., Page], world: World) -> None:
     page = opened()
     first = page.get("/queue")
     assert first.status_code == 200
@@ -85,7 +86,20 @@ def test_each_mistake_opens_the_form_until_none_is_left(opened: Callable[[], Pag
     assert len(done_file(locate(world.model, None)).read_text().splitlines()) == 3
 
 
-def test_a_conversation_is_corrected_as_an_edits_file_would(opened: Callable[[], Page], world: World) -> None:
+def test_a_refused_correction_leaves_its_mistake_in_the_queue(opened: Callable[..., Page], world: World) -> None:
+    world.sidecar.unlink()
+    shutil.rmtree(world.folder)
+    page = opened(settings=REFUSING)
+    sent = fields(page.get("/queue").text) | {"target": "z"}
+    done = page.result(page.post("/draft", **sent, do="apply"))
+    assert "applied: refused" in done.text
+    assert "Queue (3)" in page.get("/queue").text
+    assert not done_file(locate(world.model, None)).exists(), "nothing is corrected"
+    assert page.post("/queue", queued=sent["queued"]).headers["location"] == "/queue"
+    assert "Queue (2)" in page.get("/queue").text, "it can be skipped"
+
+
+def test_a_conversation_is_corrected_as_an_edits_file_would(opened: Callable[..., Page], world: World) -> None:
     page = opened()
     for _ in range(2):
         page.post("/queue", queued=fields(page.get("/queue").text)["queued"])
@@ -101,7 +115,7 @@ def test_a_conversation_is_corrected_as_an_edits_file_would(opened: Callable[[],
     assert like["earlier-0"] == entry["images"][0]
 
 
-def test_a_round_without_an_answer_is_a_problem_of_its_field(opened: Callable[[], Page]) -> None:
+def test_a_round_without_an_answer_is_a_problem_of_its_field(opened: Callable[..., Page]) -> None:
     page = opened()
     sent = {"question": "and now ?", "target": "z", "picture": "", "said-0": "what is it ?", "said-1": ""}
     checked = page.result(page.post("/draft", **sent, do="check"))
@@ -110,7 +124,7 @@ def test_a_round_without_an_answer_is_a_problem_of_its_field(opened: Callable[[]
     assert '<details class="turns" open>' in checked.text
 
 
-def test_what_is_not_in_the_queue_is_not_found(opened: Callable[[], Page], page: Page) -> None:
+def test_what_is_not_in_the_queue_is_not_found(opened: Callable[..., Page], page: Page) -> None:
     assert page.get("/queue").status_code == 404, "no queue was given"
     assert "Queue (" not in page.get("/").text
     assert opened().post("/queue", queued="0" * 64).status_code == 404
@@ -118,14 +132,14 @@ def test_what_is_not_in_the_queue_is_not_found(opened: Callable[[], Page], page:
     assert page.post("/draft", **forged, do="check").status_code == 404
 
 
-def test_a_picture_that_cannot_be_had_is_named(opened: Callable[[], Page], world: World) -> None:
+def test_a_picture_that_cannot_be_had_is_named(opened: Callable[..., Page], world: World) -> None:
     (world.root / "img" / "red.png").unlink()
     shown = opened().get("/queue")
     assert shown.status_code == 422
     assert "img/red.png" in shown.text
 
 
-def test_a_line_that_a_crash_cut_off_is_passed_over(opened: Callable[[], Page], world: World) -> None:
+def test_a_line_that_a_crash_cut_off_is_passed_over(opened: Callable[..., Page], world: World) -> None:
     page = opened()
     page.post("/queue", queued=fields(page.get("/queue").text)["queued"])
     path = done_file(locate(world.model, None))
@@ -154,14 +168,14 @@ def test_every_page_can_be_reached_by_a_key(page: Page) -> None:
     assert set(shown) == set(keys), "the page names them"
 
 
-def test_the_log_of_done_mistakes_holds_keys_alone(opened: Callable[[], Page], world: World) -> None:
+def test_the_log_of_done_mistakes_holds_keys_alone(opened: Callable[..., Page], world: World) -> None:
     page = opened()
     page.post("/queue", queued=fields(page.get("/queue").text)["queued"])
     (line,) = map(json.loads, done_file(locate(world.model, None)).read_text().splitlines())
     assert (set(line), line["what"], len(line["key"])) == ({"key", "what"}, "skipped", 64)
 
 
-def test_a_line_that_a_crash_cut_off_costs_that_line_alone(opened: Callable[[], Page], world: World) -> None:
+def test_a_line_that_a_crash_cut_off_costs_that_line_alone(opened: Callable[..., Page], world: World) -> None:
     done = done_file(locate(world.model, None))
     done.write_bytes(b'{"key":"abc","wh\xff')
     page = opened()
