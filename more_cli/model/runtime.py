@@ -17,6 +17,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from more_cli.checkpoint.norms import weight_norm
 from more_cli.checkpoint.reader import Checkpoint
 from more_cli.clock import timed
+from more_cli.errors import StateError
 from more_cli.model.activations import Activations, Pass
 from more_cli.model.batches import Batch, Encoded, Query, Span, collate
 from more_cli.model.branches import Part, attached
@@ -33,6 +34,7 @@ from more_cli.model.structure import (
 from more_cli.model.taps import Router, Rows, Side, Tap
 from more_cli.model.vision import VisionCache, replaced_forward
 from more_cli.model.widened import halves, widened
+from more_cli.text import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +44,15 @@ LOSS_SCALE = 1024.0
 Output gradients of a nearly learnt edit lie below the smallest float16: unscaled, a loss of 0.01 nats on the demo
 model gives a G that is wrong by 8 %, one of 0.001 by half.
 """
-_UNCHANGED = {
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length", "max_new_tokens"),
+_IDS = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+    *("_from_model_config", "transformers_version"),
+}
+"""What every checkpoint has among its generation settings."""
+_UNCHANGED = _IDS | {
+    *("max_length", "max_new_tokens"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "length_penalty"),
     *("use_cache", "cache_implementation", "output_attentions", "output_hidden_states"),
-    *("_from_model_config", "transformers_version"),
 }
 """Generation settings that do not change which token is the most likely one, that we set ourselves, or that greedy
 generation does not use."""
@@ -351,7 +357,7 @@ class Runtime:
     def _answers(self, prompts: Sequence[Encoded], max_new_tokens: int, drawn: _Drawn | None = None) -> list[list[int]]:
         batch = self.batch(prompts)
         self._start_pass(batch)
-        with torch.no_grad(), self._serving(batch):
+        with torch.no_grad(), self._serving(batch), self._blaming_settings():
             tokens = self._asked(batch).generate(
                 **batch.inputs,
                 do_sample=False,
@@ -365,6 +371,21 @@ class Runtime:
             )
         begun = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
         return [self._until_end(row) for row in tokens[:, begun.shape[1] :].tolist()]
+
+    @contextmanager
+    def _blaming_settings(self) -> Iterator[None]:
+        """Name the checkpoint's generation settings where these may be why transformers cannot generate.
+
+        It checks few of their values when it reads them.
+        """
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            odd = self.model.generation_config.to_diff_dict().keys() - _IDS
+            if not odd or self.checkpoint is None:
+                raise
+            what = f"`{self.checkpoint.path / 'generation_config.json'}` does not work: {first_line(error)}"
+            raise StateError(what, f"correct or remove what it sets: {', '.join(sorted(odd))}") from error
 
     def _until_end(self, ids: list[int]) -> list[int]:
         ends = [ids.index(stop) for stop in self.prompter.stops if stop in ids]

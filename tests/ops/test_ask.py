@@ -271,3 +271,12 @@ def test_a_person_at_a_terminal_is_asked_for_questions(
     assert done.err.count("question (an empty line or Ctrl-D ends): ") == 2
     assert done.out.startswith(f"{QUESTION}\nmodel ")
     assert done.out.count(QUESTION) == 1
+
+
+def test_settings_of_the_checkpoint_that_do_not_work_are_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (world.model / "generation_config.json").write_text('{"repetition_penalty": "x", "eos_token_id": 2}')
+    asked = run("ask", world.model, QUESTION)
+    assert (asked.code, asked.out) == (5, "")
+    assert f"error: `{world.model / 'generation_config.json'}` does not work: " in asked.err
+    assert asked.err.endswith("hint: correct or remove what it sets: repetition_penalty\n")
