@@ -49,6 +49,12 @@ def test_without_fetch_nothing_is_asked_and_the_hint_names_it(hub: Hub, world: W
     assert hub.asked == []
 
 
+def test_a_gate_that_is_none_is_named_before_anything_is_fetched(hub: Hub) -> None:
+    result = run("eval", REPO, "--fetch", "--gate", "rel.gen_exact")
+    assert (result.code, hub.asked) == (2, []), result.err
+    assert "rel.gen_exact" in result.err
+
+
 def test_weights_and_tokenizer_are_fetched_and_neither_pickles_nor_code(hub: Hub, world: World) -> None:
     result = run("init", REPO, "--fetch")
     assert result.code == 0, result.err
