@@ -38,7 +38,7 @@ def diff(
 ) -> None:
     """Show how two states differ: in base, recipe, anchors, edits and, if asked for, answers.
 
-    The exit code is 0 whether they differ or not; `same` in --json says whether they are alike.
+    A difference is no failure: `same` in --json says whether they are alike.
 
     \b
     Examples:
